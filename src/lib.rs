@@ -30,7 +30,7 @@
 //! ```
 //!
 //! - [`Quota`]: a limit per period, with a burst.
-//! - [`algorithm`]: token bucket, leaky bucket, fixed and sliding window, or [your own](algorithm::Algorithm).
+//! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or [your own](algorithm::Algorithm).
 //! - [`store`]: owns state and time; in memory, of a fixed size, or on Redis.
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
 //!   flight at once), or your own.
@@ -71,6 +71,7 @@
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`](algorithm::SlidingWindow) |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (admits up to twice the limit around a window's edge) |
+//! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; the same around an edge) |
 //!
 //! # Several machines
 //!
@@ -95,9 +96,10 @@
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock; saves about 10 ns per decision |
 //! | `axum` | no | reads axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
+//! | `calendar` | no | `algorithm::CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
-//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
@@ -124,6 +126,8 @@ pub mod testing;
 mod util;
 mod values;
 
+#[cfg(feature = "redis")]
+pub use self::concurrency::RedisConcurrency;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{

@@ -5,12 +5,15 @@
 //! | [`TokenBucket`] | 16 bytes | `burst + rate × t` | a client may save up and spend at once: the default choice |
 //! | [`LeakyBucket`] | 16 bytes | the same: it makes the same decisions | you think in levels, not tokens |
 //! | [`SlidingWindow`] | 16 bytes | `limit + rate × t` | about *n* in any minute is wanted, without a jump at the full minute |
-//! | [`FixedWindow`] | 16 bytes | `2 × limit + rate × t` | quotas that begin on the hour or at midnight |
+//! | [`FixedWindow`] | 16 bytes | `2 × limit + rate × t` | quotas that begin on the hour or at midnight UTC |
+//! | `CalendarWindow` (feature `calendar`) | 16 bytes | `2 × limit` around an edge | quotas per day, week or month of a time zone |
 //!
 //! The leaky bucket *as a queue* makes requests wait instead of rejecting them and is a limiter of its own:
 //! [`LeakyQueue`](crate::LeakyQueue).
 
 mod bucket;
+#[cfg(feature = "calendar")]
+mod calendar;
 mod fixed_window;
 pub(crate) mod gcra;
 mod kind;
@@ -18,6 +21,8 @@ mod sliding_window;
 mod window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
+#[cfg(feature = "calendar")]
+pub use self::calendar::{CalendarWindow, CalendarWindowState, UnknownZone, Weekday};
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::kind::Kind;
@@ -143,6 +148,13 @@ pub trait Algorithm: Send + Sync + 'static {
     {
         let _ = quota;
         None
+    }
+
+    /// Identifies the instants at which its windows begin. Receipts name windows; so if this differs after a
+    /// [live change](crate::Limiter::inherit), charges from before it are not refunded any more. By default the quota's
+    /// period.
+    fn schedule(&self) -> u64 {
+        self.quota().period_nanos()
     }
 
     /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form

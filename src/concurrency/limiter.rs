@@ -21,7 +21,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 #[cfg(feature = "queue")]
 use crate::values::{Backlog, LimiterError};
 
-/// Limits how many requests of a key are in flight at once.
+/// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`) does so
+/// over many.
 ///
 /// A request takes as many units as it [costs](crate::Policy::cost), one unless that is set, and holds them until it is
 /// over. In a layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a

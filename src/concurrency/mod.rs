@@ -3,12 +3,15 @@
 //! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without a
 //! lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
 //! `waiting`. A layer holds units by their receipt (`limiter::Hold`); without a layer, a `permit` does.
+//! `redis` counts what is in flight over many processes.
 
 mod counts;
 mod limiter;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod permit;
+#[cfg(feature = "redis")]
+mod redis;
 mod slots;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
@@ -20,6 +23,8 @@ mod word;
 
 pub use self::limiter::Concurrency;
 pub use self::permit::Permit;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisConcurrency;
 
 #[cfg(feature = "queue")]
 use crate::values::LimiterError;

@@ -206,10 +206,13 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
-        burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
+        zone, anchor, week_start, burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
         store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty, charge_once, except,
     } = raw;
     let fields = [
+        ("zone", zone.is_some()),
+        ("anchor", anchor.is_some()),
+        ("week-start", week_start.is_some()),
         ("burst", burst.is_some()),
         ("capacity", capacity.is_some()),
         ("queue", queue.is_some()),

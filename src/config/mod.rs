@@ -53,13 +53,17 @@
 //!   # exempt-preflights = { limit = 50, per = "1s" }   # a separate budget for CORS preflights, also: burst; default: all count
 //!   [[route.policy]]
 //!   name = "per-client"          # 64 bytes at most
-//!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
+//!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window | concurrency
 //!   limit = 10
-//!   per = "1s"                   # 250ms, 1s, 1m, 1h, 1day
+//!   per = "1s"                   # not for concurrency; 250ms, 1s, 1m, 1h, 1day; fixed-window: also day, week, month
+//!   # zone = "Europe/Berlin"     # day, week, month: the time zone of the calendar; default: UTC
+//!   # anchor = 17                # month: the day on which months begin; default: 1
+//!   # week-start = "sunday"      # week: the day on which weeks begin; default: monday
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
-//!   # max-wait = "5s"            # leaky-queue; default: 30s
-//!   # max-keys = 65536           # leaky-queue in memory: the most keys with a queue of their own at a time
+//!   # queue = 10                 # concurrency in memory: waiting requests of a key; default: none waits
+//!   # max-wait = "5s"            # leaky-queue, and concurrency in memory; default: 30s
+//!   # max-keys = 65536           # in memory: the most keys with a leaky-queue, or with requests in flight, at a time
 //!   # when-full = "overflow"     # further keys: reject | overflow | forget-least; default: reject
 //!   # stagger = true             # windows in memory: the windows of each key begin at another instant; default: false
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
@@ -102,6 +106,7 @@
 //! secret (`url`, `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
 
 mod answer;
+mod calendar;
 mod change;
 mod error;
 mod except;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use toml::Spanned;
 
+use super::calendar;
 use super::error::ConfigError;
 use super::except;
 use super::key::KeySpec;
@@ -159,6 +160,7 @@ fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, C
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let unit = calendar::unit(source, raw)?;
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = raw.algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
@@ -183,8 +185,8 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         (
             "max-keys",
             raw.max_keys.as_ref().map(Spanned::span),
-            is_in_memory || is_concurrency,
-            "leaky-queue in memory and concurrency",
+            is_in_memory || (is_concurrency && store.is_memory()),
+            "leaky-queue and concurrency in memory",
         ),
         ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
         ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
@@ -202,6 +204,9 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         let problem = "per is missing: without it, the limit has no period; add per = \"1m\"";
         return Err(source.error(&raw.limit.span(), problem));
     };
+    if let Some(unit) = unit {
+        return calendar::limiter(source, raw, (unit, per), limit, store);
+    }
     let mut quota = quota(source, limit, "per", per)?;
     if let Some(burst) = &raw.burst {
         quota = quota.burst(count(source, "burst", 1, burst)?);
@@ -237,6 +242,20 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
 }
 
 fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+    if !store.is_memory() {
+        // It counts on the server, and knows nothing of a request elsewhere that would be next.
+        let waits =
+            [("queue", raw.queue.as_ref().map(Spanned::span)), ("max-wait", raw.max_wait.as_ref().map(Spanned::span))];
+        for (field, at) in waits {
+            if let Some(at) = at {
+                let problem = format_args!(
+                    "{field}: on Redis, a limit of requests in flight rejects what does not fit, and lets nothing wait; \
+                     remove it, or write store = \"memory\""
+                );
+                return Err(source.error(&at, problem));
+            }
+        }
+    }
     let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
     let queue = raw.queue.as_ref().map(|queue| count(source, "queue", 0, queue)).transpose()?;

@@ -64,6 +64,9 @@ pub(super) struct RawPolicy {
     pub(super) algorithm: AlgorithmName,
     pub(super) limit: Spanned<i64>,
     pub(super) per: Option<Spanned<String>>,
+    pub(super) zone: Option<Spanned<String>>,
+    pub(super) anchor: Option<Spanned<i64>>,
+    pub(super) week_start: Option<Spanned<WeekdayName>>,
     pub(super) burst: Option<Spanned<i64>>,
     pub(super) capacity: Option<Spanned<i64>>,
     pub(super) queue: Option<Spanned<i64>>,
@@ -216,6 +219,19 @@ pub(super) enum ShortfallName {
 pub(super) enum ReleaseName {
     Head,
     Body,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(not(feature = "calendar"), allow(dead_code))]
+pub(super) enum WeekdayName {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::values::Quota;
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Storable};
 #[cfg(feature = "redis")]
-use crate::{limiter::RateLimiter, queue::RedisQueue, store::redis::RedisStore};
+use crate::{concurrency::RedisConcurrency, limiter::RateLimiter, queue::RedisQueue, store::redis::RedisStore};
 
 /// Without the feature there is no Redis.
 #[cfg(not(feature = "redis"))]
@@ -141,9 +141,13 @@ impl StoreSpec {
         }
     }
 
-    /// Makes a limit of requests in flight.
+    /// Makes a limit of requests in flight. On Redis, only the limit counts.
     pub(super) fn concurrency(self, concurrency: ConcurrencySpec) -> Arc<dyn Limiter> {
         let ConcurrencySpec { limit, queue, max_wait, max_keys } = concurrency;
+        #[cfg(feature = "redis")]
+        if let Self::Redis(redis, name) = self {
+            return RedisConcurrency::new(&redis, &name, limit).into_limiter();
+        }
         let mut concurrency = Concurrency::new(limit);
         if let Some(max_keys) = max_keys {
             concurrency = concurrency.max_keys(max_keys);

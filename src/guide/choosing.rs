@@ -9,6 +9,7 @@
 //! | requests to wait and depart evenly spaced, in order | [`LeakyQueue`] |
 //! | about *n* in any minute | [`SlidingWindow`] |
 //! | *n* per calendar hour, counted from the full hour | [`FixedWindow`] |
+//! | *n* per day, week or month of a time zone | [`CalendarWindow`](super::calendar): a fixed window of the calendar |
 //!
 //! The pictures below show the same traffic with all five. Each is set to ten per second: the buckets hold ten, the
 //! windows last a second, and in the queue ten may wait. A block is a request. It stands above the line if it passes,
@@ -64,6 +65,7 @@
 //! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 16 bytes |
 //! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::algorithm::SlidingWindow#accuracy)) | two counts | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
+//! | [`CalendarWindow`](super::calendar) | 2 × limit around an edge | one count | 50 bytes |
 //! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
 //!
 //! All advertised waits are exact: a client that waits that long, alone on its key, is admitted.

@@ -29,6 +29,8 @@
 //!   limited before the outage stays limited.
 //! - **Fallbacks do not report to Redis.** Redis never learns what they admitted, so after the recovery it grants
 //!   its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
+//! - **What is in flight is reported.** A [`RedisConcurrency`](crate::RedisConcurrency) admits its limit per process
+//!   during an outage, what Redis had admitted before included; afterwards, its leases report what is in flight by then.
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
@@ -44,7 +46,8 @@
 //! # A process dies
 //!
 //! The state in its memory is lost: its clients start without debts. On Redis, nothing is lost except, in a [shared
-//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused.
+//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused. What it had [in
+//! flight](super::machines#what-is-in-flight-on-all-machines) is free when its lease ends.
 //!
 //! # The table is full
 //!

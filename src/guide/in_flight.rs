@@ -96,6 +96,12 @@
 //! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request that
 //! waits in a queue after it has its permit counts as in flight.
 //!
+//! # On several machines
+//!
+//! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all of
+//! them](super::machines#what-is-in-flight-on-all-machines), and lets nothing wait. In a file with `[redis]`,
+//! `algorithm = "concurrency"` is that one; `store = "memory"` keeps a policy in the process, where `queue` is possible.
+//!
 //! # Jobs, tasks, calls
 //!
 //! Without HTTP, [`Concurrency::acquire`] returns a [`Permit`](crate::Permit), and

@@ -70,7 +70,8 @@
 //!   logged once.
 //! - A short round trip. A decision waits for one, and 50 ms at most, unless [set
 //!   otherwise](crate::store::redis::RedisBuilder::timeout).
-//! - No persistence is needed: at most, what clients owe is lost.
+//! - No persistence is needed: at most, what clients owe is lost. For a quota [per month](super::calendar), that may be
+//!   much: let the server append to a file (`appendonly yes`). What is in flight is reported again.
 //!
 //! # While Redis fails
 //!
@@ -98,6 +99,26 @@
 //! Redis assigns the departure times, and each process waits locally. The departure of a waiter that is cancelled goes
 //! to the next arrival, since the waiters behind it have their times already: one of [its
 //! differences](crate::RedisQueue) to the queue in memory.
+//!
+//! # What is in flight on all machines
+//!
+//! A [`RedisConcurrency`](crate::RedisConcurrency) limits how many requests of a client are in flight at once, over all
+//! machines:
+//!
+//! ```no_run
+//! use tower_sluice::key::HeaderKey;
+//! use tower_sluice::store::Redis;
+//! use tower_sluice::{Policy, RateLimitLayer, RedisConcurrency};
+//!
+//! let redis = Redis::open("redis://10.0.0.7:6379")?;
+//! let downloads = RedisConcurrency::new(&redis, "downloads", 4);
+//! let layer = RateLimitLayer::new(Policy::new("downloads", downloads).key(HeaderKey::from_static("x-api-key")));
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
+//! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
+//! round trip when it comes, and waits for none when it is over. It rejects, and lets nothing wait.
 //!
 //! # By configuration
 //!

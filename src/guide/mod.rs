@@ -4,6 +4,7 @@
 //! |---|---|
 //! | choose an algorithm, with pictures | [`choosing`] |
 //! | set the rate, the burst and the cost of requests | [`quotas`] |
+//! | sell a quota per day, week or month | [`calendar`] |
 //! | let requests wait instead of rejecting them | [`waiting`] |
 //! | limit what is in flight at once | [`in_flight`] |
 //! | charge what a response really cost | [`real_costs`] |
@@ -21,8 +22,12 @@
 //! [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the repository.
 
 // The pages link to items of all features, even if some are off.
-#![cfg_attr(not(all(feature = "config", feature = "queue", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(
+    not(all(feature = "calendar", feature = "config", feature = "queue", feature = "redis")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 
+pub mod calendar;
 pub mod choosing;
 pub mod failure;
 pub mod from_aspnet;

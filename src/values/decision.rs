@@ -149,14 +149,16 @@ impl Decision {
             // No unit has to be waited for.
             (self.wait, self.is_wait_coarse) = (0, false);
         }
-        let bucket = terms.filter(|terms| terms.shape() == Some(Shape::Bucket)).and_then(|terms| terms.quota());
-        let reset = match bucket {
+        let restored = terms.and_then(|terms| Some((terms.shape()?, terms.quota()?)));
+        let reset = match restored {
+            // The window ends at the same time, whatever was used in it.
+            Some((Shape::CalendarWindow, _)) => self.reset_after(),
             _ if self.remaining == self.limit => Duration::ZERO,
-            Some(quota) => {
+            Some((Shape::Bucket, quota)) => {
                 let paid_in = |units| quota.time_of(units);
                 (self.reset_after() + paid_in(cost)).saturating_sub(paid_in(charged))
             }
-            None => self.reset_after(),
+            Some(_) | None => self.reset_after(),
         };
         self.with_reset_after(reset)
     }
@@ -337,7 +339,8 @@ impl Decision {
         self.remaining
     }
 
-    /// The time until the key is as if it had never been seen.
+    /// The time until the key is as if it had never been seen. Of a window of the calendar, always the time until it
+    /// ends.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset, self.is_reset_coarse)

@@ -46,6 +46,8 @@ pub(crate) enum Issuer {
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     Lease,
     Concurrency,
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    RedisConcurrency,
 }
 
 /// The content of the receipts of one kind of issuer.

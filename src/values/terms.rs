@@ -26,6 +26,8 @@ pub enum Shape {
     Bucket,
     /// All at once, when a window of one period ends.
     FixedWindow,
+    /// All at once, when a window of the calendar ends. Windows differ in length.
+    CalendarWindow,
     /// Gradually, within one or two periods.
     SlidingWindow,
 }
@@ -41,6 +43,12 @@ impl Terms {
     #[must_use]
     pub const fn fixed_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::FixedWindow)
+    }
+
+    /// The terms of a window of the calendar. The quota's period is not advertised: no length is that of all windows.
+    #[must_use]
+    pub const fn calendar_window(quota: Quota) -> Self {
+        Self::restored_over_time(quota, Shape::CalendarWindow)
     }
 
     /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any limiter

@@ -1,5 +1,6 @@
 //! Tests of configuration files.
 
+mod calendar;
 mod change;
 mod errors;
 mod layers;

@@ -127,7 +127,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "max-keys = 9",
-            "f.toml:9: max-keys is for leaky-queue in memory and concurrency; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
         ),
         ("queue = 3", "f.toml:9: queue is for concurrency; remove it or choose that algorithm"),
         ("settle = \"later\"", "f.toml:9: settle = \"later\": write \"handler\" or \"content-bytes\""),
@@ -324,6 +324,16 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
             "f.toml:3: prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out",
         ),
         (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
+        (
+            policy("algorithm = \"concurrency\"\nqueue = 5"),
+            "f.toml:9: queue: on Redis, a limit of requests in flight rejects what does not fit, and lets nothing wait; \
+             remove it, or write store = \"memory\"",
+        ),
+        (policy("algorithm = \"concurrency\"\nmax-wait = \"5s\""), "f.toml:9: max-wait: on Redis, "),
+        (
+            policy("algorithm = \"concurrency\"\nmax-keys = 5"),
+            "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
+        ),
         // Redis can keep it without waiters, and not with the one of the default capacity.
         (
             policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 1125899892"),
@@ -336,6 +346,8 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
     for fine in [
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\ncapacity = 3\nmax-wait = \"9s\""),
+        policy("algorithm = \"concurrency\""),
+        policy("algorithm = \"concurrency\"\nstore = \"memory\"\nqueue = 5\nmax-wait = \"5s\"\nmax-keys = 5"),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"".to_owned(),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"".to_owned(),
     ] {

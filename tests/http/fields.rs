@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{Advertise, EXPOSED_HEADERS, RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::store::MemoryStore;
@@ -443,5 +443,38 @@ fn all_fields_of_a_rejection_are_on_the_list_for_cors() {
         ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy", "x-ratelimit-reset", "grpc-status"]
     {
         assert!(EXPOSED_HEADERS.iter().any(|exposed| exposed.as_str() == name), "{name}");
+    }
+}
+
+/// `w` is left out, since months differ in length; `t` is the true time to the next month, also before anything was used.
+#[tokio::test]
+async fn a_window_of_the_calendar_has_no_length_and_a_true_end() {
+    // Half an hour before 29 March 2026 in Berlin, a day of 23 hours.
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_774_737_000_000_000_000));
+    let policy = |window: CalendarWindow, cost| {
+        let window = window.in_zone("Europe/Berlin").unwrap();
+        let limiter = RateLimiter::new(window, MemoryStore::with_capacity(16).with_clock(clock.clone()));
+        Policy::new("p", limiter).key(PathKey::raw()).cost_fn(move |_| cost)
+    };
+    for (window, second) in [
+        (CalendarWindow::daily(1), 1_800),
+        (CalendarWindow::weekly(1), 1_800 + 82_800),
+        (CalendarWindow::monthly(1), 1_800 + 82_800 + 2 * 86_400),
+    ] {
+        let layer = RateLimitLayer::new(policy(window.clone(), 1));
+        let charged = format!("ratelimit: \"p\";r=0;t={second}");
+        assert_eq!(fields(&ask(&layer, get("/")).await), [&charged, "ratelimit-policy: \"p\";q=1"]);
+        let rejected = ask(&layer, get("/")).await;
+        assert_eq!(field(&rejected, "retry-after"), Some(&*second.to_string()));
+        assert_eq!(field(&rejected, "ratelimit"), Some(&*format!("\"p\";r=0;t={second}")));
+        let unused = RateLimitLayer::new(policy(window.clone(), 0));
+        assert_eq!(field(&ask(&unused, get("/")).await, "ratelimit"), Some(&*format!("\"p\";r=1;t={second}")));
+        // What was charged, and refunded because of the response, leaves the end as it is.
+        let refunded = RateLimitLayer::new(policy(window.clone(), 1).charge_when(|_| false));
+        assert_eq!(field(&ask(&refunded, get("/")).await, "ratelimit"), Some(&*format!("\"p\";r=1;t={second}")));
+        // Draft-07 has no policy without a length.
+        let draft07 = RateLimitLayer::builder([policy(window, 1)]).fields(RateLimitFields::draft07()).build();
+        let expected = [&*format!("ratelimit: limit=1, remaining=0, reset={second}")];
+        assert_eq!(fields(&ask(&draft07, get("/")).await), expected);
     }
 }

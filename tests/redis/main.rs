@@ -1,7 +1,9 @@
 //! Redis: against real servers, and against servers that fail.
 
+mod calendar;
 mod deadlines;
 mod faults;
+mod in_flight;
 mod own_quotas;
 mod pacer;
 mod permissions;

@@ -6,14 +6,18 @@ use crate::support::clients::{at_most, charged, is_decided, key, per_client, sen
 use crate::support::redis::RedisServer;
 use tokio::time::sleep;
 use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, Quota, RateLimitLayer, RateLimiter, RedisQueue};
+use tower_sluice::{Ask, Limiter, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue};
 
-/// The permissions that the documentation names are enough for all that limiters and queues do.
+/// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in flight
+/// do.
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
     let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time"];
-    server.run::<()>(&[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..]].concat());
+    let of_hashes = ["+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
+    server.run::<()>(
+        &[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..], &of_hashes[..]].concat(),
+    );
     let redis = Redis::single(server.url().replace("//", "//app:pw@")).timeout(Duration::from_secs(2)).open().unwrap();
     let layer = RateLimitLayer::builder([per_client(&redis, "a", at_most(5)), per_client(&redis, "b", at_most(3))])
         .verdict()
@@ -38,6 +42,22 @@ async fn the_documented_permissions_are_enough() {
     queue.refund(&key("a"), middle.receipt(), 1);
     while queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining() != 4 {
         assert!(start.elapsed() < Duration::from_secs(5), "it is not refunded");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let in_flight = RedisConcurrency::new(&redis, "in-flight", 1).lease(Duration::from_secs(1));
+    let permit = in_flight.acquire(&key("a"), 1).await.unwrap();
+    let number = |server: &RedisServer| {
+        let name = server.run::<Vec<String>>(&["KEYS", "*:in-flight:n"]).pop()?;
+        server.run::<Vec<String>>(&["HKEYS", &name]).pop()
+    };
+    let first = number(&server);
+    while number(&server) == first {
+        assert!(start.elapsed() < Duration::from_secs(10), "it is not renewed");
+        sleep(Duration::from_millis(5)).await;
+    }
+    drop(permit);
+    while in_flight.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "it is not released");
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter, RedisQueue};
+use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter, RedisConcurrency, RedisQueue};
 
 use super::deadlines::{DISTANCES, ms};
 
@@ -141,6 +141,42 @@ async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
         assert!(left[0] < ms(300) && spread < ms(100), "{case}: {left:?}");
         // A runtime is not dropped within another.
         thread::spawn(move || drop(kept)).join().unwrap();
+    }
+}
+
+/// The runtime that is blocked has a request whose answer it does not read.
+#[tokio::test]
+async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
+    let server = RedisServer::start();
+    let redis = Redis::single(server.url()).timeout(Duration::from_secs(1)).open().unwrap();
+    let limiter = Arc::new(RedisConcurrency::new(&redis, "in-flight", 9).lease(Duration::from_secs(2)));
+    let theirs = Arc::clone(&limiter);
+    let blocked = Blocked::after(move || async move {
+        let permit = theirs.acquire(&key("a"), 2).await.unwrap().unwrap();
+        let mut unread = Box::pin(theirs.acquire(&key("a"), 1));
+        assert!((&mut unread).now_or_never().is_none());
+        tokio::task::yield_now().await;
+        (permit, unread)
+    });
+    let permit = limiter.acquire(&key("a"), 1).await.unwrap().unwrap();
+    let counted = |server: &RedisServer| -> u32 {
+        let names: Vec<String> = server.run(&["KEYS", "*:in-flight:c"]);
+        let fields = |name: &String| -> Vec<String> { server.run(&["HVALS", name]) };
+        let units = |field: &String| field[1..].split(':').next().unwrap().parse::<u32>().unwrap();
+        names.iter().flat_map(fields).map(|field| units(&field)).sum()
+    };
+    let other = RedisConcurrency::new(&redis, "in-flight", 9);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        tokio::time::sleep(ms(50)).await;
+        let decision = other.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap();
+        assert!(decision.remaining() <= 6, "after {:?}: {decision:?}", began.elapsed());
+    }
+    drop(blocked);
+    drop(permit);
+    while counted(&server) > 0 {
+        assert!(began.elapsed() < Duration::from_secs(15), "{} are not released", counted(&server));
+        tokio::time::sleep(ms(5)).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod algorithms;
+mod calendar;
 mod change_buckets;
 mod change_regressions;
 mod change_threads;

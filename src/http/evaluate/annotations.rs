@@ -67,6 +67,7 @@ impl Rare {
     }
 
     #[cold]
+    #[allow(clippy::boxed_local, reason = "the hot path passes a pointer on")]
     fn write<B>(self: Box<Self>, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
         match *self {
             Self::Open(mut open) => {

@@ -11,14 +11,15 @@ use super::{RATELIMIT, RATELIMIT_POLICY};
 /// What the fields say of the policy that they describe.
 pub(super) struct Standing<'a> {
     /// `RateLimit-Policy`, made by [`policy`].
-    pub(super) policy: &'a HeaderValue,
+    pub(super) policy: Option<&'a HeaderValue>,
     pub(super) limit: u64,
     pub(super) remaining: u32,
     /// Seconds.
     pub(super) reset: u64,
 }
 
-/// Makes `RateLimit-Policy: 100;w=60`. `None` for units that no time restores, which these fields cannot describe.
+/// Makes `RateLimit-Policy: 100;w=60`. `None` if there is no `w`: for units that no time restores, and if windows differ in
+/// length.
 pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
     let mut out = Scratch::new();
     out.push_number(advertised.quota);
@@ -30,7 +31,11 @@ pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
 /// Sets both fields, unless stricter ones are set already.
 pub(super) fn write(headers: &mut HeaderMap, standing: &Standing<'_>) {
     if !is_stricter(headers, &RATELIMIT, standing.remaining.into()) {
-        set(headers, RATELIMIT_POLICY, standing.policy.clone());
+        match standing.policy {
+            Some(policy) => set(headers, RATELIMIT_POLICY, policy.clone()),
+            // One that is set describes another policy.
+            None => drop(headers.remove(RATELIMIT_POLICY)),
+        }
         set(headers, RATELIMIT, ratelimit(standing));
     }
 }

@@ -82,7 +82,8 @@ pub(crate) enum Unit {
     ConcurrentRequests,
 }
 
-/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window.
+/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window. Without `w` if no time
+/// restores the units, or windows differ in length.
 pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, unit: Unit) {
     separate(out);
     out.push(quoted);

@@ -39,7 +39,9 @@ pub(super) struct RestoredMeasure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
     pub(super) quota: u64,
-    /// `None` if no time restores them.
+    /// `None` if no time restores them, and for windows of the calendar: no length is that of all months, nor of all days where clocks are changed. The
+    /// length of the present window would be true, but the field should be the same on all responses
+    /// (draft-ietf-httpapi-ratelimit-headers-11, section 3), and that window's end is in `t`.
     pub(super) window: Option<NonZeroU64>,
 }
 
@@ -92,6 +94,7 @@ impl RestoredMeasure {
         let advertised = match shape {
             Shape::Bucket => Advertised::of_bucket(limit, period, burst),
             Shape::FixedWindow | Shape::SlidingWindow => Advertised::of_window(limit, period),
+            Shape::CalendarWindow => Advertised { quota: limit, window: None },
         };
         let (limit, period) = (limit / common, period / common);
         let capacity = u128::from(burst) * u128::from(period);
@@ -109,7 +112,7 @@ impl RestoredMeasure {
     /// Returns the numbers to advertise after `decision`.
     ///
     /// left / within never exceeds quota / window: a client that spreads what is left
-    /// evenly is never rejected. (Except with fixed windows, which advertise their end; and if the
+    /// evenly is never rejected. (Except with fixed windows, of the calendar or not, which advertise their end; and if the
     /// advertised quota had to be rounded down.)
     fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
@@ -128,7 +131,7 @@ impl RestoredMeasure {
         match (self.shape, left) {
             // Nothing is used: no window has begun.
             (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
-            (Shape::FixedWindow, _) => seconds_ceil(decision.reset_after()),
+            (Shape::FixedWindow | Shape::CalendarWindow, _) => seconds_ceil(decision.reset_after()),
             (Shape::Bucket | Shape::SlidingWindow, 0) => {
                 seconds_ceil(decision.next_after().unwrap_or_else(|| self.next_after(decision))).max(1)
             }
@@ -151,7 +154,7 @@ impl RestoredMeasure {
                 Duration::from_secs(self.seconds_of(wait))
             }
             // The decision has no better bound.
-            Shape::FixedWindow | Shape::SlidingWindow => decision.reset_after(),
+            Shape::FixedWindow | Shape::CalendarWindow | Shape::SlidingWindow => decision.reset_after(),
         }
     }
 

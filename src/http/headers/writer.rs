@@ -54,7 +54,7 @@ struct PolicyFields {
     prefix: Box<[u8]>,
     /// The constant part of draft-11's fields, if it is interned.
     constants: Option<&'static Constants>,
-    /// Draft-07's `RateLimit-Policy`. `None` if neither draft-07 nor `X-RateLimit-*` can describe the policy.
+    /// Draft-07's `RateLimit-Policy`, if it can be expressed.
     draft07_policy: Option<HeaderValue>,
 }
 
@@ -222,9 +222,8 @@ impl Writer {
         // A client might wait before it follows `Location`.
         let is_left_out = status.is_redirection() && closest.level.left == 0;
         if self.generation == Generation::Draft07 && !is_left_out {
-            if let Some(policy) = closest.draft07_policy() {
-                draft07::write(headers, &closest.standing(&policy));
-            }
+            let policy = closest.draft07_policy();
+            draft07::write(headers, &closest.standing(policy.as_ref()));
         }
         if let Some(form) = self.x_rate_limit {
             x_rate_limit::write(headers, form, closest.decision, closest.level.left, now);
@@ -285,12 +284,12 @@ impl Writer {
 
     /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
     /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
-    /// that draft-07 can describe.
+    /// that draft-07 and `X-RateLimit-*` can describe: they have a reset.
     fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<Measured<'a>> {
-        let is_described = |measured: &Measured<'_>| measured.policy_fields.draft07_policy.is_some();
+        let has_reset = |measured: &Measured<'_>| matches!(measured.measure, Measure::Restored(_));
         let closer =
             |a: &Measured<'_>, b: &Measured<'_>| a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b));
-        self.measured(readings).filter(is_described).min_by(closer)
+        self.measured(readings).filter(has_reset).min_by(closer)
     }
 }
 
@@ -332,7 +331,7 @@ impl Measured<'_> {
     }
 
     /// The numbers of draft-07's fields. If no wait helps, the reset is that of the whole quota.
-    fn standing<'a>(&self, policy: &'a HeaderValue) -> Standing<'a> {
+    fn standing<'a>(&self, policy: Option<&'a HeaderValue>) -> Standing<'a> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);
         let limit = self.measure.advertised().quota;

@@ -152,8 +152,8 @@ fn begin_with<A: Algorithm, C: Clock>(
     geometries: &[Geometry],
 ) {
     let predecessor = Arc::clone(&states.predecessor);
-    if heir.terms.quota.period_nanos() != predecessor.terms.quota.period_nanos() {
-        // Receipts name windows by number. After another change of the period, that may be the number of another
+    if heir.terms.schedule != predecessor.terms.schedule {
+        // Receipts name windows by number. After another change of the schedule, that may be the number of another
         // window.
         heir.resets = predecessor.resets.all_reset();
     }

@@ -68,8 +68,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request
 /// from before a live change.
 ///
-/// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per
-/// key for windows. These limits fit:
+/// Windows whose counts do not fit into a word, windows of the calendar, and algorithms of your own take a table with
+/// locks, of 50 bytes per key for windows. These limits fit:
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
@@ -159,6 +159,8 @@ struct Terms {
     algorithm: TypeId,
     clock: TypeId,
     quota: Quota,
+    /// When windows begin, for receipts: see [`Algorithm::schedule`].
+    schedule: u64,
     /// Whether the windows of each key begin at an instant of its own.
     staggered: bool,
     /// Whether the states are those of buckets.
@@ -344,6 +346,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
             algorithm: TypeId::of::<A>(),
             clock: TypeId::of::<C>(),
             quota: algorithm.quota(),
+            schedule: algorithm.schedule(),
             staggered: !algorithm.phase(u64::MAX).is_zero(),
             is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
         };

@@ -12,7 +12,7 @@ use super::key::Key;
 use super::negative_cache::Observation;
 use super::query::{Answered, KeyQuery, failed};
 use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answers, Claim, Decision};
 
 /// The part of one request that concerns one of several limiters on the same Redis.
@@ -113,13 +113,22 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
 
 /// Decides on claims that can share a call.
 async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Result<Vec<Decision>, Fault> {
-    let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), intent)));
-    let sent = Monotonic.now();
-    let value = claims[0].redis.call_by(&call, deadline, 1).await?;
-    let answered = Monotonic.now();
-    let answer = ScriptReply::read(value)?;
-    let seen = Observation { server: answer.now, sent, answered };
-    Ok(conclude(claims, intent, &answer, seen)?)
+    let mut asked = Monotonic.now();
+    loop {
+        let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), intent, asked)));
+        let sent = Monotonic.now();
+        let value = claims[0].redis.call_by(&call, deadline, 1).await?;
+        let answered = Monotonic.now();
+        let answer = ScriptReply::read(value)?;
+        let seen = Observation { server: answer.now, sent, answered };
+        match conclude(claims, intent, &answer, seen) {
+            // As for one key.
+            Err(BadReply::Disagreement) if claims.iter().any(|claim| claim.part.is_uncovered(&answer, asked)) => {
+                asked = answer.now;
+            }
+            concluded => return Ok(concluded?),
+        }
+    }
 }
 
 /// Computes the decisions. Records nothing before the whole reply was found to be sound.
@@ -151,7 +160,10 @@ struct KeyReply<'a> {
 
 /// A [`RedisClaim`] without its algorithm in the type.
 trait ClaimPart: Send + Sync {
-    fn charge(&self, key: Key, intent: Intent) -> Charge;
+    fn charge(&self, key: Key, intent: Intent, asked: Timestamp) -> Charge;
+
+    /// See [`ScriptReply::is_uncovered`].
+    fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool;
 
     /// Returns the decision of this limiter by itself.
     fn decide(&self, reply: KeyReply<'_>) -> Result<Decision, BadReply>;
@@ -173,12 +185,16 @@ struct KeyClaim<A: Scripted> {
 }
 
 impl<A: Scripted> ClaimPart for KeyClaim<A> {
-    fn charge(&self, key: Key, intent: Intent) -> Charge {
+    fn charge(&self, key: Key, intent: Intent, asked: Timestamp) -> Charge {
         let cost = match intent {
             Intent::Charge => self.cost,
             Intent::Report => 0,
         };
-        Charge::new(&self.query.algorithm, key, cost)
+        Charge::new(&self.query.algorithm, key, cost, asked)
+    }
+
+    fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool {
+        answer.is_uncovered(&self.query.algorithm, asked)
     }
 
     fn decide(&self, KeyReply { answer, index, .. }: KeyReply<'_>) -> Result<Decision, BadReply> {

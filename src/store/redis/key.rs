@@ -46,7 +46,8 @@ impl Names {
     }
 
     /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets, `f`
-    /// and `s` for fixed and sliding windows, `q` for queues, `p` for the pace of a partner.
+    /// and `s` for fixed and sliding windows, `c` for those of the calendar, `q` for queues, `p` for the pace of a partner,
+    /// `n` for the number of units in flight.
     pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
@@ -78,6 +79,15 @@ impl Tag {
     /// Returns the tag in base64url.
     fn text(self) -> [u8; 22] {
         std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
+    }
+
+    /// Returns the tag as a number, from which [`from_bits`](Self::from_bits) makes it again.
+    pub(crate) const fn to_bits(self) -> u128 {
+        u128::from_le_bytes(self.0)
+    }
+
+    pub(crate) const fn from_bits(bits: u128) -> Self {
+        Self(bits.to_le_bytes())
     }
 
     /// Returns 64 of its bits, for a table.

@@ -29,7 +29,7 @@ pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, Re
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;
 
-// For the queue.
+// For the queue, and for requests in flight.
 pub(crate) use self::evalsha::{Call, Script};
 pub(crate) use self::key::{Key, Names, Tag};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};

@@ -278,16 +278,37 @@ impl<A: Scripted> KeyQuery<A> {
         requests: u32,
         deadline: Instant,
     ) -> Result<Decisions, LimiterError> {
+        self.call_at(Monotonic.now(), cost, count, requests, deadline).await
+    }
+
+    /// Makes a [`call_for`](Self::call_for) while our clock shows `asked`.
+    async fn call_at(
+        &self,
+        mut asked: Timestamp,
+        cost: u32,
+        count: u32,
+        requests: u32,
+        deadline: Instant,
+    ) -> Result<Decisions, LimiterError> {
         let inner = &*self.inner;
-        let call = script::decide(&self.algorithm, self.name(), cost, count);
-        let sent = Monotonic.now();
-        let value = inner.redis.call_by(&call, deadline, requests).await.map_err(failed)?;
-        let answered = Monotonic.now();
-        let answer = ScriptReply::read(value).map_err(failed)?;
-        let (decisions, state) = answer.replay(&self.algorithm, cost, count).map_err(failed)?;
-        let seen = Observation { server: answer.now, sent, answered };
-        self.learn(&decisions, state, seen, cost);
-        Ok(decisions)
+        loop {
+            let call = script::decide(&self.algorithm, self.name(), cost, count, asked);
+            let sent = Monotonic.now();
+            let value = inner.redis.call_by(&call, deadline, requests).await.map_err(failed)?;
+            let answered = Monotonic.now();
+            let answer = ScriptReply::read(value).map_err(failed)?;
+            let (decisions, state) = match answer.replay(&self.algorithm, cost, count) {
+                // Our clock is so wrong that the call did not have the window of the server's time.
+                Err(BadReply::Disagreement) if answer.is_uncovered(&self.algorithm, asked) => {
+                    asked = answer.now;
+                    continue;
+                }
+                replayed => replayed.map_err(failed)?,
+            };
+            let seen = Observation { server: answer.now, sent, answered };
+            self.learn(&decisions, state, seen, cost);
+            return Ok(decisions);
+        }
     }
 
     /// Records an answer of the server.
@@ -332,7 +353,7 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Decides in a call of its own, which charges nothing.
     pub(super) async fn peek(self, cost: u32) -> Answered {
-        let call = script::decide(&self.algorithm, self.name(), 0, 1);
+        let call = script::decide(&self.algorithm, self.name(), 0, 1, Monotonic.now());
         let value = self.inner.redis.call(&call).await.map_err(failed)?;
         // The script only reads, so Rust alone decides on the cost.
         ScriptReply::read(value).and_then(|answer| answer.decision(&self.algorithm, 0, cost)).map_err(failed)
@@ -354,7 +375,7 @@ impl<A: Scripted> KeyQuery<A> {
     /// Refunds on the server, by one call.
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
         let refund = if self.quota.is_some() { script::refund_under } else { script::refund };
-        if let Some(call) = refund(&self.algorithm, self.name(), cost, receipt) {
+        if let Some(call) = refund(&self.algorithm, self.name(), cost, receipt, Monotonic.now()) {
             // If the call fails, the charge stays: too little is admitted then, and never too much.
             let _ = self.inner.redis.call_by(&call, deadline, 1).await;
         }
@@ -396,8 +417,41 @@ pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
 #[cfg(test)]
 mod tests {
     use std::error::Error;
+    use std::time::Duration;
 
     use super::*;
+    use crate::algorithm::CalendarWindow;
+    use crate::store::redis::servers::RedisServer;
+    use crate::values::Outcome;
+
+    /// A process whose clock is wrong by a year charges the window of the server's time: in a second call for a new key,
+    /// since the first one charged nothing, and in one call for a key whose window has begun.
+    #[tokio::test]
+    async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
+        let server = RedisServer::start();
+        let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
+        let window = CalendarWindow::monthly(3).in_zone("Europe/Berlin").unwrap();
+        let store = crate::store::RedisStore::new(&redis, "test");
+        let query = store.query(&window, &PartitionKey::from("key"));
+        let year = Duration::from_secs(366 * 86_400);
+        let now = Monotonic.now();
+        let before = Timestamp::from_nanos(now.as_nanos() - u64::try_from(year.as_nanos()).unwrap());
+        let end = window.end_of_window(now);
+        let mut calls = 0;
+        for (asked, extra_calls) in [(now.saturating_add(year), 2), (before, 1), (now, 1), (before, 1)] {
+            let decision = query.call_at(asked, 1, 1, 1, redis.deadline()).await.unwrap()[0];
+            calls += extra_calls;
+            assert!(server.info("cmdstat_evalsha").starts_with(&format!("calls={calls},")), "{asked:?}");
+            // Unless a month begins while this runs.
+            let wait = match decision.outcome() {
+                Outcome::Deny { retry_after } => retry_after.unwrap(),
+                Outcome::Allow => decision.reset_after(),
+            };
+            let left = end.saturating_since(now);
+            assert!(left.abs_diff(wait) < Duration::from_secs(60), "{wait:?} instead of {left:?}");
+        }
+        assert!(!query.call_at(before, 1, 1, 1, redis.deadline()).await.unwrap()[0].is_allowed());
+    }
 
     #[tokio::test]
     async fn a_charge_whose_task_panics_is_cancelled() {

@@ -49,13 +49,18 @@ use crate::values::{
 /// over. When it is set back, a key counts as owing a full bucket at most. Let the server's clock be slewed, not
 /// stepped.
 ///
+/// Windows of the calendar begin by the server's clock, too, and their bounds come with the call. A process whose own
+/// clock is wrong by more than half a window makes a second call when it begins a key's window. Processes that share
+/// such a limit should have the same version of the time zone database.
+///
 /// # Another quota
 ///
 /// A store with another quota may have the same name: processes with the old one and with the new one share the state,
 /// as while a change is rolled out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket
 /// at most: so the same share of the bucket is used up, no client gets more than the new burst, and none waits for
 /// longer than the new bucket takes to fill. A window continues to count under the new limit; with another period, what
-/// was used may count until the end of the next window.
+/// was used may count until the end of the next window. A window of the calendar counts until the end of the present
+/// one, also in another zone or with another anchor.
 ///
 /// The same holds for a key whose [own quota](Ask::under) changes: of a bucket the share that is used up is kept, and
 /// of a window the count, if the period stays. Give all quotas of a limiter with windows one period: with another, what was
@@ -157,6 +162,11 @@ impl<S: Copy> RedisStore<S> {
 }
 
 impl<S: Copy + Send + 'static> RedisStore<S> {
+    #[cfg(test)]
+    pub(super) fn query<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey) -> KeyQuery<A> {
+        KeyQuery::of(&self.inner, algorithm, &Ask::charge(key, 1)).expect("the quota of the algorithm")
+    }
+
     fn charge<A: Scripted<State = S>>(&self, query: KeyQuery<A>, cost: u32) -> Check {
         match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
             Some(decision) => decision.into(),

@@ -72,7 +72,8 @@ fn the_examples_of_the_draft_are_written_canonically() {
         for (name, numbers) in members {
             let quoted = draft11::quoted(&name);
             if is_policy {
-                let advertised = Advertised { quota: numbers[0], window: NonZeroU64::new(numbers[1]) };
+                let advertised =
+                    Advertised { quota: numbers[0], window: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_policy(&mut out, &quoted, advertised, Unit::Requests);
             } else {
                 let level = Level {
@@ -132,6 +133,7 @@ fn a_policy_is_advertised_at_its_exact_rate() {
         (Terms::bucket(quota(1, 86_400 * 36_500).burst(u32::MAX)), "q=317097;w=999999999999999"),
         (Terms::fixed_window(quota(100, 60)), "q=100;w=60"),
         (Terms::fixed_window(quota(5_000, 86_400)), "q=5000;w=86400"),
+        (Terms::calendar_window(quota(10_000, 28 * 86_400)), "q=10000"),
         (Terms::sliding_window(millis(100, 250)), "q=400;w=1"),
         (Terms::sliding_window(millis(100, 1_500)), "q=200;w=3"),
         (Terms::sliding_window(nanos(100, 3_000_000_003)), "q=100;w=4"),

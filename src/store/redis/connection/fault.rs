@@ -265,6 +265,12 @@ impl Fault {
         matches!(self.kind, FaultKind::Redirected | FaultKind::CrossSlot)
     }
 
+    /// Whether the server may have run the script nevertheless.
+    pub(crate) const fn may_have_run(&self) -> bool {
+        use FaultKind::{Cancelled, Disconnected, TimedOut, Unintelligible};
+        matches!(self.kind, TimedOut | Disconnected | Cancelled | Unintelligible)
+    }
+
     /// Whether another node may have become responsible.
     pub(super) const fn questions_topology(&self) -> bool {
         self.spoils_connection()

@@ -6,14 +6,16 @@ use super::{REFUND, RESET, SEVERAL, Scripted, script_of};
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::key::Key;
 use crate::values::Receipt;
+use crate::values::time::Timestamp;
 
 /// Decides on `count` requests of `cost` each, in the order of arrival. Stops at the first that does not fit, since no
-/// later one would. Only reads if the cost is zero, or can never be admitted.
-pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32) -> Call {
+/// later one would. Only reads if the cost is zero, or can never be admitted. `asked` is the caller's estimate of the
+/// server's time.
+pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32, asked: Timestamp) -> Call {
     let is_charge = (1..=algorithm.max_cost()).contains(&cost);
     let mut args = smallvec![if is_charge { count.into() } else { 0 }];
     // Zeros at the end may be left out.
-    let numbers = algorithm.numbers(cost);
+    let numbers = algorithm.numbers(cost, asked);
     let length = numbers.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1);
     args.extend_from_slice(&numbers[..length]);
     Call { script: script_of::<A>(), keys: smallvec![key], args }
@@ -29,12 +31,12 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// A charge of `cost`; of 0, it only reads the key.
-    pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u32) -> Self {
+    /// A charge of `cost`, as in [`decide`]; of 0, it only reads the key.
+    pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u32, asked: Timestamp) -> Self {
         Self {
             key,
             algorithm: if cost == 0 { 0 } else { A::NUMBER },
-            numbers: algorithm.numbers(cost),
+            numbers: algorithm.numbers(cost, asked),
             is_possible: cost <= algorithm.max_cost(),
         }
     }
@@ -55,20 +57,32 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
 }
 
 /// Refunds what is still owed for the charge of `cost` that `receipt` is for. `None` if nothing was charged.
-pub(crate) fn refund<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
+pub(crate) fn refund<A: Scripted>(
+    algorithm: &A,
+    key: Key,
+    cost: u32,
+    receipt: Receipt,
+    asked: Timestamp,
+) -> Option<Call> {
     if receipt.is_none() || cost == 0 {
         return None;
     }
     let mut args = smallvec![A::NUMBER];
-    args.extend_from_slice(&algorithm.numbers(cost));
+    args.extend_from_slice(&algorithm.numbers(cost, asked));
     args.extend_from_slice(&algorithm.receipt_numbers(receipt));
     Some(Call { script: &REFUND, keys: smallvec![key], args })
 }
 
 /// Does the same for a charge under a quota of the key's own. The key may have a greater one by now: so what it owes is
 /// not cut to what this quota admits, as a decision would.
-pub(crate) fn refund_under<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
-    let mut call = refund(algorithm, key, cost, receipt)?;
+pub(crate) fn refund_under<A: Scripted>(
+    algorithm: &A,
+    key: Key,
+    cost: u32,
+    receipt: Receipt,
+    asked: Timestamp,
+) -> Option<Call> {
+    let mut call = refund(algorithm, key, cost, receipt, asked)?;
     // The capacity of a bucket, or the limit of a window, behind the number of the algorithm and the price or cost.
     call.args[2] = algorithm.most();
     Some(call)

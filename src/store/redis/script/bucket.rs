@@ -129,7 +129,7 @@ macro_rules! bucket {
                 grid.check_fit(grid.price(self.max_cost()))
             }
 
-            fn numbers(&self, cost: u32) -> [u64; 5] {
+            fn numbers(&self, cost: u32, _: Timestamp) -> [u64; 5] {
                 let grid = Grid::new(&self.quota());
                 // More than the bucket holds is never charged, nor owed.
                 let price = grid.span(grid.price(cost.min(self.max_cost())));

@@ -7,15 +7,19 @@
 //!
 //! # What holds of all scripts
 //!
-//! - A rejection writes nothing, with one exception: a state from the future is corrected (see below). A cost of zero,
-//!   and one that can never be admitted, only read.
+//! - A rejection writes nothing, with one exception: a state from the future, or of another calendar, is corrected (see
+//!   below). A cost of zero, and one that can never be admitted, only read.
 //! - What is written expires when it owes nothing any more, rounded up to a millisecond.
 //! - A state is text, and begins with `-`, which stands for the first version of the format. A bucket's without a rest
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
-//!   window as being the next at most, so that no client is locked out for longer than that takes to pass.
+//!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
+//!   the calendar counts as the present one.
+//! - **The server knows no calendar.** A call has the bounds of two windows around the time on the caller's clock, and
+//!   the server's clock chooses between them. Where it shows a time in neither, the script begins no window, and the
+//!   call is made once more for the time in the reply. Nothing was charged then.
 //! - Their sources are constant, and they touch the keys that they are given and no other.
 //!
 //! A server of 32 bits is not supported: it would write wrong numbers, which are then rejected when they are read.
@@ -25,6 +29,8 @@
 
 mod arguments;
 mod bucket;
+#[cfg(feature = "calendar")]
+mod calendar;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
@@ -46,7 +52,8 @@ pub use self::unfit_quota::UnfitQuota;
 use super::evalsha::Script;
 use crate::algorithm::Algorithm;
 
-/// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] and [`SlidingWindow`].
+/// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`], [`SlidingWindow`], and
+/// `CalendarWindow` (feature `calendar`).
 ///
 /// Sealed, because each is written twice, in Rust and in Lua, and the two must agree in every case: a trait cannot
 /// enforce that for an implementation from outside.
@@ -74,8 +81,8 @@ pub(super) mod sealed {
 
     /// What Rust and the scripts exchange. All numbers are below 2^53.
     pub trait Steps: Algorithm {
-        /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, and 3 a sliding one.
-        /// 0 is no algorithm: such a key is only read.
+        /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding one, and 4
+        /// one of the calendar. 0 is no algorithm: such a key is only read.
         const NUMBER: u64;
 
         /// Ends the names of its keys: one algorithm cannot read the states of another.
@@ -84,8 +91,15 @@ pub(super) mod sealed {
         /// Checks whether the quota can be kept in whole microseconds and numbers below 2^53.
         fn check_fit(&self) -> Result<(), UnfitQuota>;
 
-        /// Returns the arguments for a charge of `cost`. Zeros at the end may be left out.
-        fn numbers(&self, cost: u32) -> [u64; 5];
+        /// Returns the arguments for a charge of `cost`, by a caller whose clock shows `asked`. Zeros at the end may be
+        /// left out.
+        fn numbers(&self, cost: u32, asked: Timestamp) -> [u64; 5];
+
+        /// Returns whether these arguments suffice to decide at `now`, on the server's clock.
+        fn covers(&self, asked: Timestamp, now: Timestamp) -> bool {
+            let _ = (asked, now);
+            true
+        }
 
         /// Returns the greatest capacity of a bucket in microseconds, or limit of a window, that any quota may have.
         fn most(&self) -> u64;
@@ -110,12 +124,17 @@ static FIXED_WINDOW: Script = Script::new(lua!("open", "fixed_window_read", "fix
 
 static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", "sliding_window_take", "close"));
 
+#[cfg(feature = "calendar")]
+static CALENDAR_WINDOW: Script = Script::new(lua!("open", "calendar_window_read", "calendar_window_take", "close"));
+
 /// Returns the script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {
     match A::NUMBER {
         1 => &BUCKET,
         2 => &FIXED_WINDOW,
         3 => &SLIDING_WINDOW,
+        #[cfg(feature = "calendar")]
+        4 => &CALENDAR_WINDOW,
         other => unreachable!("{other} is the number of no algorithm"),
     }
 }
@@ -126,8 +145,10 @@ static SEVERAL: Script = Script::new(concat!(
     lua!("bucket_read", "bucket_take"),
     "elseif algorithm == '2' then\n",
     lua!("fixed_window_read", "fixed_window_take"),
-    "else\n",
+    "elseif algorithm == '3' then\n",
     lua!("sliding_window_read", "sliding_window_take"),
+    "else\n",
+    lua!("calendar_window_read", "calendar_window_take"),
     lua!("several_close"),
 ));
 
@@ -137,8 +158,10 @@ static REFUND: Script = Script::new(concat!(
     lua!("bucket_read", "bucket_refund"),
     "elseif algorithm == '2' then\n",
     lua!("fixed_window_read", "fixed_window_refund"),
-    "else\n",
+    "elseif algorithm == '3' then\n",
     lua!("sliding_window_read", "sliding_window_refund"),
+    "else\n",
+    lua!("calendar_window_read", "calendar_window_refund"),
     lua!("refund_close"),
 ));
 

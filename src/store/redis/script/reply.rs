@@ -137,6 +137,12 @@ impl ScriptReply {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
     }
 
+    /// Whether a call was decided without what it takes to decide at the server's time, since it was made for `asked`:
+    /// then it charged nothing, and may be made once more for [`now`](Self::now).
+    pub(crate) fn is_uncovered<A: Scripted>(&self, algorithm: &A, asked: Timestamp) -> bool {
+        self.admitted == 0 && !algorithm.covers(asked, self.now)
+    }
+
     /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.
     pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
         let is_never = |decision: &Decision| matches!(decision.outcome(), Outcome::Deny { retry_after: None });

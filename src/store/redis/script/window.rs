@@ -54,7 +54,7 @@ macro_rules! window {
                 if self.phase(u64::MAX).is_zero() { check_fit(&self.quota()) } else { Err(UnfitQuota::Staggered) }
             }
 
-            fn numbers(&self, cost: u32) -> [u64; 5] {
+            fn numbers(&self, cost: u32, _: Timestamp) -> [u64; 5] {
                 numbers(&self.quota(), cost)
             }
 

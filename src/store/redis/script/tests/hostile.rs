@@ -6,8 +6,8 @@ use ::redis::{Connection, ErrorKind, Value, cmd};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::start;
-use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use super::{NOW, start};
+use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::script::manual_server::{START, at, key};
 use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
@@ -61,7 +61,8 @@ const FOREIGN: [&str; 32] = [
 /// does not change.
 fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let receipt = Receipt::new(1 << 62);
-    let calls = |name: &str| [decide(algorithm, key(name), 1, 1), refund(algorithm, key(name), 1, receipt).unwrap()];
+    let calls =
+        |name: &str| [decide(algorithm, key(name), 1, 1, NOW), refund(algorithm, key(name), 1, receipt, NOW).unwrap()];
     let name = key("foreign");
     for value in FOREIGN {
         assert!(algorithm.read(value.as_bytes(), at(START)).is_none(), "Rust reads {value:?}");
@@ -90,6 +91,7 @@ fn a_foreign_value_is_an_error() {
     check_foreign(&mut connection, &TokenBucket::new(Quota::per_second(3)));
     check_foreign(&mut connection, &FixedWindow::new(Quota::per_second(10)));
     check_foreign(&mut connection, &SlidingWindow::new(Quota::per_second(10)));
+    check_foreign(&mut connection, &CalendarWindow::monthly(10));
 }
 
 fn values() -> impl Strategy<Value = Value> {
@@ -134,6 +136,7 @@ fn no_reply_makes_rust_panic() {
         let quota = Quota::per_second(7);
         let _ = answer.replay(&TokenBucket::new(quota), cost, count);
         let _ = answer.replay(&FixedWindow::new(quota), cost, count);
+        let _ = answer.replay(&CalendarWindow::monthly(7), cost, count);
         let _ = answer.replay(&SlidingWindow::new(quota), cost, count);
         let _ = answer.decision(&SlidingWindow::new(quota), 1, cost);
         Ok(())

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use ::redis::{Connection, Pipeline, Value, cmd};
 
-use super::{ALL, run, start};
-use crate::algorithm::{ChargedIn, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use super::{ALL, NOW, run, start};
+use crate::algorithm::{CalendarWindow, ChargedIn, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
-use crate::store::redis::script::manual_server::{ManualServer, START, key};
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, refund};
-use crate::values::time::Timestamp;
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
 
 fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
@@ -27,7 +27,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
     };
     let mut state = None;
     for _ in 0..2 {
-        let answer = run(connection, &decide(algorithm, key.clone(), cost, 1));
+        let answer = run(connection, &decide(algorithm, key.clone(), cost, 1, Monotonic.now()));
         state = algorithm.decide(state, answer.now, cost).1.or(state);
         check(&answer, algorithm.expires_at(&state.unwrap()), connection);
     }
@@ -37,7 +37,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
     };
     let before = value(connection);
     for cost in [algorithm.max_cost(), 0, u32::MAX] {
-        let answer = run(connection, &decide(algorithm, key.clone(), cost, 1));
+        let answer = run(connection, &decide(algorithm, key.clone(), cost, 1, Monotonic.now()));
         assert_eq!(answer.admitted, 0);
         answer.replay(algorithm, cost, 1).unwrap();
         assert_eq!(value(connection), before, "{name}");
@@ -54,13 +54,14 @@ fn keys_live_for_as_long_as_they_owe() {
     check_life(&mut connection, &LeakyBucket::new(quota), "leaky", 3);
     check_life(&mut connection, &FixedWindow::new(quota), "fixed", 3);
     check_life(&mut connection, &SlidingWindow::new(quota), "sliding", 3);
+    check_life(&mut connection, &CalendarWindow::monthly(10), "calendar", 3);
 }
 
 fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let key = key("returned");
-    let answer = run(connection, &decide(algorithm, key.clone(), 3, 1));
+    let answer = run(connection, &decide(algorithm, key.clone(), 3, 1, Monotonic.now()));
     let receipt = answer.replay(algorithm, 3, 1).unwrap().0[0].receipt();
-    let refund = refund(algorithm, key.clone(), 3, receipt).unwrap();
+    let refund = refund(algorithm, key.clone(), 3, receipt, Monotonic.now()).unwrap();
     assert_eq!(run(connection, &refund).admitted, 1);
     assert!(!cmd("EXISTS").arg(key.as_str()).query::<bool>(connection).unwrap());
     assert_eq!(run(connection, &refund).admitted, 0);
@@ -73,6 +74,7 @@ fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
     let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
     check_returned(&mut connection, &FixedWindow::new(quota));
     check_returned(&mut connection, &SlidingWindow::new(quota));
+    check_returned(&mut connection, &CalendarWindow::monthly(10));
     check_returned(&mut connection, &TokenBucket::new(quota));
 }
 
@@ -89,9 +91,11 @@ fn a_state_from_the_future_locks_no_client_out() {
 
     let mut run = |micros, cost| {
         let [a, b, c] = keys.clone();
-        let bucket = server.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap().0[0];
-        let fixed = server.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap().0[0];
-        let sliding = server.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap().0[0];
+        let bucket =
+            server.run(micros, &decide(&bucket, a, cost, 1, at(micros))).replay(&bucket, cost, 1).unwrap().0[0];
+        let fixed = server.run(micros, &decide(&fixed, b, cost, 1, at(micros))).replay(&fixed, cost, 1).unwrap().0[0];
+        let sliding =
+            server.run(micros, &decide(&sliding, c, cost, 1, at(micros))).replay(&sliding, cost, 1).unwrap().0[0];
         [bucket, fixed, sliding]
     };
     assert!(run(START + hour, 5).iter().all(|it| it.is_allowed()));
@@ -113,11 +117,11 @@ fn the_server_caches_one_script_per_source() {
         let quota = Quota::per_second(number);
         let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
         let call = match number % 5 {
-            0 => decide(&bucket, key(number), 1, 1),
-            1 => decide(&fixed, key(number), 1, 1),
-            2 => decide(&sliding, key(number), 1, 1),
-            3 => decide_all([Charge::new(&bucket, key(number), 1), Charge::new(&fixed, key("other"), 1)]),
-            _ => refund(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
+            0 => decide(&bucket, key(number), 1, 1, NOW),
+            1 => decide(&fixed, key(number), 1, 1, NOW),
+            2 => decide(&sliding, key(number), 1, 1, NOW),
+            3 => decide_all([Charge::new(&bucket, key(number), 1, NOW), Charge::new(&fixed, key("other"), 1, NOW)]),
+            _ => refund(&sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
         };
         pipeline.add_command(evalsha(&call, call.script.hash()));
     }
@@ -125,4 +129,74 @@ fn the_server_caches_one_script_per_source() {
     assert!(replies.into_iter().all(|reply| ScriptReply::read(reply).is_ok()));
     let memory: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
     assert!(memory.contains(&format!("number_of_cached_scripts:{}\r\n", ALL.len())), "{memory}");
+}
+
+/// The bounds in a call are those of the caller's clock. If it is wrong by more than half a window, a window that has
+/// begun goes on, and none begins.
+#[test]
+fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
+    let mut server = ManualServer::new(&ALL);
+    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let (day, hour) = (86_400_000_000, 3_600_000_000);
+    // A minute before midnight, and a minute after.
+    let midnight = daily.end_of_window(at(START)).as_nanos() / 1_000;
+    let (evening, morning) = (midnight - 60_000_000, midnight + 60_000_000);
+    let charge = |server: &mut ManualServer, now, asked| {
+        let answer = server.run(now, &decide(&daily, key("a"), 5, 1, at(asked)));
+        if answer.is_uncovered(&daily, at(asked)) {
+            assert!(answer.replay(&daily, 5, 1).is_err());
+            return None;
+        }
+        Some(answer.replay(&daily, 5, 1).unwrap().0[0])
+    };
+    for asked in [evening - 2 * day, evening + 2 * day] {
+        assert_eq!(charge(&mut server, evening, asked), None);
+    }
+    // By the caller's clock it is the next day.
+    let admitted = charge(&mut server, evening, evening + 10 * hour).unwrap();
+    assert!(admitted.is_allowed());
+    for asked in [evening, evening - 10 * hour, evening + 10 * hour] {
+        let rejected = charge(&mut server, evening, asked).unwrap();
+        assert_eq!(rejected.retry_after(), Some(Duration::from_secs(60)), "asked at {asked}");
+    }
+    // It is the next day, and the caller's clock shows the day before.
+    assert_eq!(charge(&mut server, morning, morning - 2 * day), None);
+    let admitted = charge(&mut server, morning, morning - 10 * hour).unwrap();
+    assert!(admitted.is_allowed());
+    assert_eq!(admitted.reset_after(), Duration::from_secs(86_400 - 60));
+    assert!(!charge(&mut server, morning, morning).unwrap().is_allowed());
+}
+
+/// A key from the future, or of another calendar, counts in the present window, from the first rejection on.
+#[test]
+fn a_state_of_another_calendar_counts_in_the_present_window() {
+    let mut server = ManualServer::new(&ALL);
+    let berlin = |window: CalendarWindow| window.in_zone("Europe/Berlin").unwrap();
+    let (daily, monthly) = (berlin(CalendarWindow::daily(5)), berlin(CalendarWindow::monthly(5)));
+    let mut ask = |window: &CalendarWindow, now, cost| {
+        let answer = server.run(now, &decide(window, key("a"), cost, 1, at(now)));
+        answer.replay(window, cost, 1).unwrap().0[0]
+    };
+    // A day in the middle of its month.
+    let month = monthly.end_of_window(at(START)).as_nanos() / 1_000;
+    let noon = month + 10 * 86_400_000_000 + 43_200_000_000;
+    assert!(ask(&monthly, noon, 4).is_allowed());
+    for (window, cost) in [(&daily, 3), (&monthly, 3), (&daily, 3)] {
+        let rejected = ask(window, noon, cost);
+        assert_eq!(rejected.remaining(), 1);
+        let end = window.end_of_window(at(noon));
+        assert_eq!(rejected.retry_after(), Some(end.saturating_since(at(noon))));
+        // Nothing was charged by a cost of 0, and nothing was corrected.
+        assert_eq!(ask(window, noon, 0).remaining(), 1);
+    }
+    // The last to reject was the daily limit: so the count ends with the day.
+    let end = daily.end_of_window(at(noon)).as_nanos() / 1_000;
+    assert_eq!((ask(&daily, end - 1, 0).remaining(), ask(&daily, end, 0).remaining()), (1, 5));
+    assert_eq!(ask(&monthly, end, 0).remaining(), 5);
+    // The server's clock is set back by a month.
+    assert!(ask(&daily, end, 5).is_allowed());
+    let before = end - 30 * 86_400_000_000;
+    let wait = daily.end_of_window(at(before)).saturating_since(at(before));
+    assert_eq!(ask(&daily, before, 1).retry_after(), Some(wait));
+    assert!(ask(&daily, before + u64::try_from(wait.as_micros()).unwrap(), 5).is_allowed());
 }

@@ -7,12 +7,16 @@ mod traces;
 
 use ::redis::{Connection, cmd};
 
-use super::{BUCKET, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
+use super::{BUCKET, CALENDAR_WINDOW, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::{Call, Script};
 use crate::store::redis::servers::RedisServer;
+use crate::values::time::Timestamp;
 
-const ALL: [&Script; 6] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &REFUND, &RESET];
+const ALL: [&Script; 7] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &CALENDAR_WINDOW, &SEVERAL, &REFUND, &RESET];
+
+/// What the caller's clock shows, where that does not matter.
+const NOW: Timestamp = Timestamp::ZERO;
 
 /// Starts a server that has cached all scripts.
 fn start() -> (RedisServer, Connection) {

@@ -1,6 +1,8 @@
 //! What the scripts do beyond the algorithm: clamp states from the future, delete paid ones.
 
-use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::algorithm::{
+    Algorithm, CalendarWindow, CalendarWindowState, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket,
+};
 use crate::values::time::Timestamp;
 
 /// An algorithm whose states a test keeps in a plain map, as the scripts keep them on the server.
@@ -60,3 +62,18 @@ macro_rules! window_model {
 
 window_model!(FixedWindow, |state| state.used == 0);
 window_model!(SlidingWindow, |state| state.previous == 0 && state.current == 0);
+
+impl Model for CalendarWindow {
+    /// What still counts does so in the present window.
+    fn clamped(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
+        if state.ends > now { CalendarWindowState { ends: self.end_of_window(now), ..state } } else { state }
+    }
+
+    fn is_nothing(&self, state: &CalendarWindowState, _: Timestamp) -> bool {
+        state.used == 0
+    }
+
+    fn is_over(&self, state: &CalendarWindowState, now: Timestamp) -> bool {
+        self.expires_at(state) <= now
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::ALL;
 use super::model::Model;
-use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
@@ -108,7 +108,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                 let index =
                     if random.below(2) == 0 { charges.len() - 1 } else { random.below(charges.len() as u64) as usize };
                 let (id, cost, receipt) = charges.swap_remove(index);
-                let call = refund(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
+                let call = refund(&algorithm, key(batch * KEYS + id), cost, receipt, at(now)).unwrap();
                 server.add(now, &call);
                 let mut is_owed = false;
                 if let Some(state) = states.get_mut(&id) {
@@ -129,7 +129,9 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
             }
             let cost = cost(&mut random, max);
             let count = if random.below(4) == 0 { 1 + random.below(5) as u32 } else { 1 };
-            server.add(now, &decide(&algorithm, name, cost, count));
+            // The caller's clock is wrong by up to five hours.
+            let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
+            server.add(now, &decide(&algorithm, name, cost, count, asked));
             let mut state = states.get(&id).map(|state| algorithm.clamped(*state, at(now)));
             if let Some(state) = state.filter(|_| (1..=max).contains(&cost)) {
                 states.insert(id, state);
@@ -213,9 +215,9 @@ fn several_are_charged_all_or_none() {
             server.add(
                 now,
                 &decide_all([
-                    Charge::new(&bucket, a, costs[0]),
-                    Charge::new(&fixed, b, costs[1]),
-                    Charge::new(&sliding, c, costs[2]),
+                    Charge::new(&bucket, a, costs[0], at(now)),
+                    Charge::new(&fixed, b, costs[1], at(now)),
+                    Charge::new(&sliding, c, costs[2], at(now)),
                 ]),
             );
             let (one, next_first) = bucket.decide(first, at(now), costs[0]);
@@ -243,4 +245,23 @@ fn several_are_charged_all_or_none() {
     }
     println!("{all} charged, {none} not");
     assert!(all > 500 && none > 500);
+}
+
+/// Months, weeks and days, by the clocks of Berlin.
+#[test]
+fn windows_of_the_calendar_agree() {
+    const DAY: u64 = 86_400_000_000_000;
+    let quota = |random: &mut Random| {
+        let limit = window_quota(random).limit();
+        Quota::new(limit, Duration::from_nanos(random.pick(&[1, 7, 28]) * DAY)).unwrap()
+    };
+    let make = |quota: Quota| {
+        let window = match quota.period().as_secs() / 86_400 {
+            1 => CalendarWindow::daily(quota.limit()),
+            7 => CalendarWindow::weekly(quota.limit()),
+            _ => CalendarWindow::monthly(quota.limit()).anchored_on(31),
+        };
+        window.in_zone("Europe/Berlin").unwrap()
+    };
+    check_traces(make, quota);
 }

@@ -1,0 +1,283 @@
+//! Calendar windows: so many units per day, week or month, in a time zone.
+//!
+//! `schedule` knows when windows begin, and remembers the one that it found last; `period` is the arithmetic of dates.
+
+mod period;
+mod schedule;
+#[cfg(test)]
+mod tests;
+mod zone;
+
+pub use self::period::Weekday;
+pub use self::zone::UnknownZone;
+
+use std::fmt;
+use std::sync::Arc;
+
+use self::period::Period;
+use self::schedule::Schedule;
+use super::Algorithm;
+use super::window::ChargedIn;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt, Terms};
+
+/// Counts requests in windows that begin at instants of the calendar: at midnight of every day, of one day of the week,
+/// or of one day of the month, in a time zone.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::algorithm::{Algorithm, CalendarWindow};
+/// use tower_sluice::time::Timestamp;
+///
+/// // Billing months: from the 17th to the 17th, by Berlin's clocks.
+/// let quota = CalendarWindow::monthly(10_000).anchored_on(17).in_zone("Europe/Berlin")?;
+///
+/// // Noon of 16 March 2026 in Berlin; the next window begins twelve hours later.
+/// let now = Timestamp::from_nanos(1_773_658_800_000_000_000);
+/// let (_, state) = quota.decide(None, now, 10_000);
+/// let (rejected, _) = quota.decide(state, now, 1);
+/// assert_eq!(rejected.retry_after(), Some(Duration::from_secs(12 * 3_600)));
+/// # Ok::<_, tower_sluice::algorithm::UnknownZone>(())
+/// ```
+///
+/// # When windows begin
+///
+/// At midnight of their first day, by the clocks of the zone. So a day of 23 or 25 hours, when clocks are set forward or
+/// back, is one window, and no length is assumed anywhere. Where clocks skip midnight, the day begins as much later as
+/// they are set forward; where midnight comes twice, at the first. A day that a zone leaves out is no window.
+///
+/// A month with an [anchor](Self::anchored_on) on the 29th, 30th or 31st begins on its last day if it is shorter.
+///
+/// The time is that of the store: [`Monotonic`](crate::time::Monotonic) in memory, which counts from the wall clock at
+/// its first reading, and the server's clock on Redis.
+///
+/// # Time zones
+///
+/// Rules come from the system's time zone database (`/usr/share/zoneinfo`). A name that this lacks, or a system without
+/// one, is looked up in a copy that is compiled in. Rules are read when the zone is set: a process follows an update of
+/// the database once it is restarted, or the limit is changed.
+///
+/// # Accuracy
+///
+/// As for a [`FixedWindow`](super::FixedWindow): exact within a window, and **twice the limit** may pass in an
+/// arbitrarily short time around the edge of two. All clients are readmitted at one instant; windows of a calendar cannot
+/// be staggered.
+///
+/// # What clients see
+///
+/// `RateLimit` and `Retry-After` report the true time to the next window, also for a key that has used nothing
+/// ([`Decision::reset_after`]). (`Retry-After` is 24.8 days at most: see
+/// [`WaitFields`](crate::headers::WaitFields).) `RateLimit-Policy` has `q` and no `w`: windows differ in length, and the
+/// field should be the same on all responses.
+///
+/// # Cost
+///
+/// The calendar is consulted once per window. A decision compares the time with the end of the key's window, and for a
+/// new key with the bounds of the window that was found last. In memory, a key takes 50 bytes, in the
+/// [table with locks](crate::store::MemoryStore#memory).
+///
+/// # Live changes
+///
+/// What was used in the present window counts in the present window of the new limit, period, zone or anchor. Charges
+/// from before a change of the period, the zone or the anchor are not refunded after it.
+#[derive(Clone)]
+pub struct CalendarWindow {
+    limit: u32,
+    /// Shared by clones, so that they find each window once.
+    schedule: Arc<Schedule>,
+}
+
+/// What a [`CalendarWindow`] keeps of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CalendarWindowState {
+    /// When the window ends, which is also its number: the state expires, and charges are refunded, without a calendar.
+    pub(crate) ends: Timestamp,
+    pub(crate) used: u32,
+}
+
+impl CalendarWindow {
+    /// `limit` units per day, from midnight UTC.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn daily(limit: u32) -> Self {
+        Self::of(limit, Period::Day)
+    }
+
+    /// `limit` units per week, from Monday (ISO 8601), midnight UTC.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn weekly(limit: u32) -> Self {
+        Self::of(limit, Period::Week { first: Weekday::Monday })
+    }
+
+    /// `limit` units per month, from the first, midnight UTC.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn monthly(limit: u32) -> Self {
+        Self::of(limit, Period::Month { anchor: 1 })
+    }
+
+    #[track_caller]
+    fn of(limit: u32, period: Period) -> Self {
+        assert!(limit > 0, "a quota's limit must be at least 1");
+        Self { limit, schedule: Arc::new(Schedule::new(period, zone::utc())) }
+    }
+
+    /// Lets windows begin by the clocks of a zone, named as in the IANA time zone database (`Europe/Berlin`, in any
+    /// case). By default UTC.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such zone.
+    pub fn in_zone(self, name: &str) -> Result<Self, UnknownZone> {
+        let schedule = Schedule::new(self.schedule.period(), zone::find(name)?);
+        Ok(Self { schedule: Arc::new(schedule), ..self })
+    }
+
+    /// Lets months begin on this day, from 1 to 31; in shorter months, on their last day.
+    ///
+    /// # Panics
+    ///
+    /// If windows are not [monthly](Self::monthly), or no month has such a day.
+    #[must_use]
+    #[track_caller]
+    pub fn anchored_on(self, day: u8) -> Self {
+        assert!(self.schedule.period().is_month(), "only months have an anchor day; a week begins on a weekday");
+        assert!((1..=31).contains(&day), "a month has the days 1 to 31, and not {day}");
+        self.with_period(Period::Month { anchor: day })
+    }
+
+    /// Lets weeks begin on this day.
+    ///
+    /// # Panics
+    ///
+    /// If windows are not [weekly](Self::weekly).
+    #[must_use]
+    #[track_caller]
+    pub fn beginning_on(self, first: Weekday) -> Self {
+        assert!(self.schedule.period().is_week(), "only weeks begin on a weekday; a month has an anchor day");
+        self.with_period(Period::Week { first })
+    }
+
+    fn with_period(self, period: Period) -> Self {
+        let schedule = Schedule::new(period, self.schedule.zone().clone());
+        Self { schedule: Arc::new(schedule), ..self }
+    }
+
+    /// Returns when the window that holds `now` ends.
+    pub(crate) fn end_of_window(&self, now: Timestamp) -> Timestamp {
+        self.schedule.window(now).ends()
+    }
+
+    /// Returns the seconds at which three windows begin, one after the other, around `now`: that of the window that holds
+    /// it, and of its neighbours. The two windows between them extend from `now` by half a window at least on each side.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub(crate) fn edges(&self, now: Timestamp) -> [u64; 3] {
+        self.schedule.edges(now)
+    }
+}
+
+impl Algorithm for CalendarWindow {
+    type State = CalendarWindowState;
+
+    /// The period is 24 hours, seven days, or 28 days: a calendar's windows have no common length.
+    fn quota(&self) -> Quota {
+        Quota::new(self.limit, self.schedule.period().nominal()).expect("a limit above zero, and a period")
+    }
+
+    fn decide(
+        &self,
+        state: Option<CalendarWindowState>,
+        now: Timestamp,
+        cost: u32,
+    ) -> (Decision, Option<CalendarWindowState>) {
+        let limit = self.limit;
+        // After a clock was set back, the window that it had reached still counts.
+        let (ends, used) = match state {
+            Some(state) if state.ends > now => (state.ends, state.used),
+            _ => (self.end_of_window(now), 0),
+        };
+        let until_next = ends.saturating_since(now);
+        // More may have been used, if the limit was lowered.
+        let free = limit.saturating_sub(used);
+        let (decision, next) = if cost == 0 {
+            (Decision::allow(limit, free), None)
+        } else if cost > limit {
+            (Decision::deny(limit, free, None), None)
+        } else if cost <= free {
+            let used = used + cost;
+            let receipt = Receipt::of(ChargedIn(ends.as_nanos()));
+            (Decision::allow(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
+        } else {
+            (Decision::deny(limit, free, Some(until_next)), None)
+        };
+        // Also if nothing was used: the window ends all the same.
+        (decision.with_reset_after(until_next), next)
+    }
+
+    fn expires_at(&self, state: &CalendarWindowState) -> Timestamp {
+        state.ends
+    }
+
+    fn refund(&self, state: CalendarWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> CalendarWindowState {
+        let is_of_window = ChargedIn::read(receipt) == Some(state.ends.as_nanos());
+        if is_of_window { CalendarWindowState { used: state.used.saturating_sub(cost), ..state } } else { state }
+    }
+
+    /// All keys of a window expire together, so the one that owes least is the one that used least.
+    fn owed(&self, state: &CalendarWindowState, now: Timestamp) -> u64 {
+        if state.ends <= now { 0 } else { state.used.into() }
+    }
+
+    fn can_inherit(&self, _: &Quota) -> bool {
+        true
+    }
+
+    fn inherit(&self, state: CalendarWindowState, _: &Quota, now: Timestamp) -> CalendarWindowState {
+        if state.ends <= now {
+            return state;
+        }
+        CalendarWindowState { ends: self.end_of_window(now), ..state }
+    }
+
+    /// With the quota's limit: windows are those of this calendar.
+    fn under(&self, quota: Quota) -> Option<Self> {
+        Some(Self { limit: quota.limit(), schedule: Arc::clone(&self.schedule) })
+    }
+
+    fn schedule(&self) -> u64 {
+        self.schedule.fingerprint()
+    }
+
+    fn terms(&self) -> Terms {
+        Terms::calendar_window(self.quota())
+    }
+
+    /// Twice the limit around an edge. The third one is for what the rate leaves out in a long interval: its windows may
+    /// be shorter than the period, by 24 hours together, which is as much as a zone was ever moved.
+    fn worst_burst(&self) -> u64 {
+        3 * u64::from(self.limit)
+    }
+}
+
+impl fmt::Debug for CalendarWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CalendarWindow")
+            .field("limit", &self.limit)
+            .field("period", &self.schedule.period())
+            .field("zone", &self.schedule.zone_name())
+            .finish()
+    }
+}

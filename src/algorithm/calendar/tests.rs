@@ -1,0 +1,287 @@
+//! Windows of the calendar against a model that walks through the days, and days that are easily got wrong.
+
+use std::thread;
+use std::time::Duration;
+
+use jiff::Span;
+use jiff::civil::Date;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+
+use super::period::Period;
+use super::schedule::Schedule;
+use super::*;
+
+/// Zones where clocks are changed at various hours, by an hour or another time, over midnight, or not at all.
+const ZONES: [&str; 10] = [
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Kolkata",
+    "Pacific/Apia",
+    "America/Sao_Paulo",
+    "UTC",
+    "America/Havana",
+    "Australia/Lord_Howe",
+    "Africa/Cairo",
+    "Antarctica/Troll",
+];
+
+const WEEK: [Weekday; 7] = [
+    Weekday::Monday,
+    Weekday::Tuesday,
+    Weekday::Wednesday,
+    Weekday::Thursday,
+    Weekday::Friday,
+    Weekday::Saturday,
+    Weekday::Sunday,
+];
+
+fn periods() -> Vec<Period> {
+    let weeks = WEEK.map(|first| Period::Week { first });
+    let months = [1, 2, 17, 28, 29, 30, 31].map(|anchor| Period::Month { anchor });
+    [Period::Day].into_iter().chain(weeks).chain(months).collect()
+}
+
+fn at(second: u64) -> Timestamp {
+    Timestamp::from_nanos(second * 1_000_000_000)
+}
+
+/// Whether a window begins on a date.
+fn is_first(period: Period, date: Date) -> bool {
+    match period {
+        Period::Day => true,
+        Period::Week { first } => date.weekday() == first.into(),
+        Period::Month { anchor } => date.day() == date.days_in_month().min(anchor as i8),
+    }
+}
+
+/// The seconds at which the window of `now` begins and ends: walks through the days around it.
+fn model(period: Period, zone: &TimeZone, now: i64) -> [i64; 2] {
+    let today = zone.to_datetime(jiff::Timestamp::from_second(now).unwrap()).date();
+    let (mut date, mut starts) = (today.checked_sub(Span::new().days(40)).unwrap(), i64::MIN);
+    loop {
+        if is_first(period, date) {
+            let begins = zone.to_timestamp(date.at(0, 0, 0, 0)).unwrap().as_second();
+            if begins > now {
+                return [starts, begins];
+            }
+            starts = begins;
+        }
+        date = date.tomorrow().unwrap();
+    }
+}
+
+/// Draws the same numbers in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 30) % end
+    }
+
+    /// A second of the years 2024 to 2030.
+    fn second(&mut self) -> u64 {
+        1_704_067_200 + self.below(7 * 365 * 86_400)
+    }
+}
+
+fn bounds(schedule: &Schedule, now: u64) -> [i64; 2] {
+    let [starts, ends] = schedule.bounds(at(now));
+    [starts, ends].map(|second| i64::try_from(second).unwrap())
+}
+
+/// Instants in no order, so that the clock goes back, and several windows pass; and those around the edges.
+#[test]
+fn windows_are_those_of_a_walk_through_the_days() {
+    let mut random = Random(1);
+    for name in ZONES {
+        let zone = zone::find(name).unwrap();
+        for period in periods() {
+            let schedule = Schedule::new(period, zone.clone());
+            for _ in 0..120 {
+                let now = random.second();
+                let found = bounds(&schedule, now);
+                assert_eq!(found, model(period, &zone, now as i64), "{period:?} in {name} at {now}");
+                for edge in found.map(i64::unsigned_abs) {
+                    let before = bounds(&schedule, edge - 1);
+                    let after = bounds(&schedule, edge);
+                    assert!(before[1] == edge as i64 && after[0] == edge as i64, "{period:?} in {name} at {edge}");
+                }
+            }
+        }
+    }
+}
+
+/// Each thread reads windows that another found, for another time.
+#[test]
+fn threads_find_their_own_windows() {
+    let zone = zone::find("Europe/Berlin").unwrap();
+    let schedule = Schedule::new(Period::Day, zone.clone());
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            let (schedule, zone) = (&schedule, &zone);
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                for _ in 0..2_000 {
+                    // Few days, so that some are found by others.
+                    let now = 1_774_600_000 + random.below(4 * 86_400);
+                    assert_eq!(bounds(schedule, now), model(Period::Day, zone, now as i64), "{now}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn the_calendar_is_consulted_once_per_window() {
+    let schedule = Schedule::new(Period::Day, TimeZone::UTC);
+    let now = 1_700_000_000;
+    assert_eq!(schedule.asked(), 0);
+    for second in [now, now + 1, now - 3_600, now + 3_600] {
+        schedule.window(at(second));
+        assert_eq!(schedule.asked(), 1, "{second}");
+    }
+    for _ in 0..2 {
+        schedule.edges(at(now));
+        assert_eq!(schedule.asked(), 2, "a neighbour");
+    }
+    schedule.window(at(now + 86_400));
+    assert_eq!(schedule.asked(), 3);
+}
+
+/// Spends all, and returns the wait of the next request.
+fn wait(window: &CalendarWindow, now: u64) -> Duration {
+    let (_, state) = window.decide(None, at(now), window.max_cost());
+    window.decide(state, at(now), 1).0.retry_after().unwrap()
+}
+
+fn hours(hours: u64) -> Duration {
+    Duration::from_secs(hours * 3_600)
+}
+
+#[test]
+fn a_day_of_berlin_has_23_hours_in_march_and_25_in_october() {
+    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let (march, october) = (1_774_738_800, 1_792_879_200);
+    assert_eq!([march - 1, march, october - 1, october].map(|now| wait(&daily, now).as_secs()), [1, 82_800, 1, 90_000]);
+}
+
+/// The first dates of the windows from January 2027 to May 2028.
+#[test]
+fn months_begin_on_their_anchor_or_on_their_last_day() {
+    for (anchor, expected) in [
+        (29, ["01-29", "02-28", "03-29", "04-29", "02-29", "03-29"]),
+        (30, ["01-30", "02-28", "03-30", "04-30", "02-29", "03-30"]),
+        (31, ["01-31", "02-28", "03-31", "04-30", "02-29", "03-31"]),
+    ] {
+        let monthly = CalendarWindow::monthly(5).anchored_on(anchor);
+        // 15 February 2027 and the two months after it, and 15 February 2028.
+        let instants = [1_802_649_600_u64, 1_805_068_800, 1_807_747_200, 1_834_185_600];
+        let mut found: Vec<_> = instants.iter().map(|now| *now + wait(&monthly, *now).as_secs()).collect();
+        found.insert(0, u64::try_from(bounds(&monthly.schedule, instants[0])[0]).unwrap());
+        found.push(found[4] + wait(&monthly, found[4]).as_secs());
+        let dates = found.iter().map(|second| {
+            let midnight = jiff::Timestamp::from_second(*second as i64).unwrap().to_zoned(TimeZone::UTC);
+            assert_eq!(second % 86_400, 0);
+            midnight.date().to_string()[5..].to_owned()
+        });
+        assert_eq!(dates.collect::<Vec<_>>(), expected, "on the {anchor}th");
+    }
+}
+
+#[test]
+fn weeks_begin_on_any_day() {
+    // Thursday, 1 January 2026.
+    let now = 1_767_225_600;
+    for (first, days) in WEEK.into_iter().zip([4, 5, 6, 7, 1, 2, 3]) {
+        assert_eq!(wait(&CalendarWindow::weekly(5).beginning_on(first), now), hours(24 * days), "{first:?}");
+    }
+}
+
+#[test]
+fn days_without_midnight_and_days_that_are_left_out() {
+    // Samoa had no 30 December 2011.
+    let apia = CalendarWindow::daily(5).in_zone("Pacific/Apia").unwrap();
+    assert_eq!(wait(&apia, 1_325_152_800), hours(24));
+    assert_eq!(bounds(&apia.schedule, 1_325_239_200), [1_325_239_200, 1_325_239_200 + 86_400]);
+    // In São Paulo, 4 November 2018 began at one o'clock.
+    let sao_paulo = CalendarWindow::daily(5).in_zone("America/Sao_Paulo").unwrap();
+    assert_eq!(wait(&sao_paulo, 1_541_214_000), hours(24));
+    assert_eq!(wait(&sao_paulo, 1_541_300_400), hours(23));
+}
+
+#[test]
+fn the_first_and_the_last_window_of_all_time_end_with_it() {
+    for period in periods() {
+        for name in ["UTC", "Pacific/Apia", "America/New_York"] {
+            let schedule = Schedule::new(period, zone::find(name).unwrap());
+            assert!(schedule.window(Timestamp::ZERO).ends() > Timestamp::ZERO);
+            assert_eq!(schedule.window(Timestamp::MAX).ends(), Timestamp::MAX);
+            let _ = (schedule.edges(Timestamp::ZERO), schedule.edges(Timestamp::MAX));
+        }
+    }
+}
+
+/// A server's clock that differs by less than half a window is within the two that a call to it knows.
+#[test]
+fn edges_are_those_of_two_windows_around_the_time() {
+    let mut random = Random(7);
+    for period in periods() {
+        let zone = zone::find("America/New_York").unwrap();
+        let schedule = Schedule::new(period, zone.clone());
+        for _ in 0..300 {
+            let now = random.second();
+            let [starts, ends] = bounds(&schedule, now);
+            let edges = schedule.edges(at(now)).map(|edge| i64::try_from(edge).unwrap());
+            let (first, second) = (model(period, &zone, edges[0]), model(period, &zone, edges[1]));
+            assert_eq!([first, second].concat(), [edges[0], edges[1], edges[1], edges[2]], "{period:?} at {now}");
+            assert!([first, second].contains(&[starts, ends]));
+            let (now, half) = (now as i64, (ends - starts) / 2);
+            assert!(edges[0] <= now - half + 1 && now + half - 1 <= edges[2], "{period:?} at {now}: {edges:?}");
+        }
+    }
+}
+
+/// Also where there is no `/usr/share/zoneinfo`.
+#[test]
+fn all_zones_of_the_tests_are_compiled_in() {
+    let bundled = TimeZoneDatabase::bundled();
+    for name in ZONES {
+        let (compiled_in, found) = (bundled.get(name).unwrap(), zone::find(name).unwrap());
+        // The past: for the future, the system may have other rules.
+        for second in (1_577_836_800..1_704_067_200).step_by(86_400) {
+            let now = jiff::Timestamp::from_second(second).unwrap();
+            assert_eq!(compiled_in.to_offset(now), found.to_offset(now), "{name} at {now}");
+        }
+    }
+}
+
+#[test]
+fn zones_have_names_of_the_iana_database_in_any_case() {
+    let zone =
+        |name: &str| CalendarWindow::monthly(1).in_zone(name).map(|window| window.schedule.zone_name().to_owned());
+    assert_eq!(zone("europe/berlin").as_deref(), Ok("Europe/Berlin"));
+    assert_eq!(zone("UTC").as_deref(), Ok("UTC"));
+    for name in ["", "Berlin", "Europe/Berlln", "CEST", "../passwd", "Etc/Unknown", "+01:00"] {
+        let error = zone(name).unwrap_err();
+        assert_eq!(error.name(), name);
+        assert!(error.to_string().contains("write a name of the IANA database, such as Europe/Berlin"), "{error}");
+    }
+}
+
+#[test]
+fn schedules_differ_by_period_zone_and_anchor() {
+    let monthly = || CalendarWindow::monthly(5);
+    let all = [
+        monthly(),
+        monthly().anchored_on(2),
+        monthly().in_zone("Europe/Berlin").unwrap(),
+        CalendarWindow::daily(5),
+        CalendarWindow::weekly(5),
+        CalendarWindow::weekly(5).beginning_on(Weekday::Sunday),
+    ];
+    for (index, one) in all.iter().enumerate() {
+        assert!(all[..index].iter().all(|other| other.schedule() != one.schedule()), "{one:?}");
+    }
+    assert_eq!(monthly().schedule(), CalendarWindow::monthly(7).anchored_on(1).schedule());
+}

@@ -1,0 +1,235 @@
+//! [`Process`]: the calls of one process to the server, and what it does when they fail or are cancelled.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::local_counts::{CallEnd, LocalCounts, PATIENCE_DIVISOR, Release, Renewal};
+use super::renewers::Renewers;
+use super::script::{self, Field};
+use crate::store::redis::{BadReply, Call, Fault, FaultKind, Key, Names, Redis, ScriptReply, Tag, failed};
+use crate::util::keyed_hash::Secret;
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Decision, LimiterError, PartitionKey};
+
+/// What one process has in flight under one name. Shared by a limiter and its heirs, its permits and its tasks.
+pub(super) struct Process {
+    redis: Redis,
+    names: Names,
+    name: Box<str>,
+    /// Distinguishes it from the other processes.
+    id: u64,
+    /// In microseconds. An heir may have another.
+    lease: AtomicU64,
+    pub(super) counts: LocalCounts,
+    pub(super) renewers: Renewers,
+}
+
+impl Process {
+    pub(super) fn new(redis: &Redis, name: &str, lease: Duration) -> Self {
+        // 52 bits, which a script reads exactly: of a thousand processes, two have the same once in 10^10 times.
+        let id = Secret::random().hash(b"process") >> 12;
+        Self {
+            redis: redis.clone(),
+            names: Names::new(redis.prefix(), name, redis.secret()),
+            name: name.into(),
+            id,
+            lease: AtomicU64::new(micros(lease)),
+            counts: LocalCounts::new(),
+            renewers: Renewers::default(),
+        }
+    }
+
+    /// Whether its counts are those of limiters with this name on this server.
+    pub(super) fn is_named(&self, redis: &Redis, name: &str) -> bool {
+        self.redis.id() == redis.id() && *self.name == *name
+    }
+
+    /// The leases that begin from now on are as long as that.
+    pub(super) fn set_lease(&self, lease: Duration) {
+        self.lease.store(micros(lease), Ordering::Relaxed);
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        Duration::from_micros(self.lease.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn tag(&self, key: &PartitionKey) -> Tag {
+        self.names.tag(key)
+    }
+
+    /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes on
+    /// in the background, and what it took is released.
+    pub(super) async fn take(self: Arc<Self>, tag: Tag, cost: u32, limit: u32) -> Result<Decision, LimiterError> {
+        let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
+        let answer: TakeFuture = Box::pin(Arc::clone(&self).call_take(tag, cost, limit));
+        let mut pending = PendingTake { process: self, tag, cost, runtime, answer: Some(answer) };
+        let decision = pending.answer.as_mut().expect("it is awaited once").await;
+        pending.answer = None;
+        decision
+    }
+
+    async fn call_take(self: Arc<Self>, tag: Tag, cost: u32, limit: u32) -> Result<Decision, LimiterError> {
+        if cost == 0 || cost > limit {
+            let call = script::take(self.key(tag), self.field(0), cost, limit, self.lease_micros());
+            let answer = self.call(&call).await.map_err(failed)?;
+            return script::decision(&answer, cost, limit).map_err(failed);
+        }
+        let number = self.counts.begin(tag, Monotonic.now());
+        let under_way =
+            CallUnderWay::new(&self, move |process| process.counts.took_none(tag, number, CallEnd::Unknown));
+        let call = script::take(self.key(tag), self.field(number), cost, limit, self.lease_micros());
+        let answer = self.call(&call).await;
+        under_way.end();
+        let decision = match answer {
+            Ok(answer) => script::decision(&answer, cost, limit).map_err(Fault::from),
+            Err(fault) => Err(fault),
+        };
+        match &decision {
+            Ok(decision) if decision.is_allowed() => self.counts.took(tag, number, cost),
+            Ok(_) => return decision.map_err(failed),
+            Err(fault) => {
+                let end = end_of(fault);
+                self.counts.took_none(tag, number, end);
+                if end == CallEnd::NotRun {
+                    return decision.map_err(failed);
+                }
+            }
+        }
+        self.start_renewing();
+        decision.map_err(failed)
+    }
+
+    /// Releases units of a request that is over: here at once, on the server in the background.
+    pub(super) fn release(self: &Arc<Self>, tag: Tag, cost: u32) {
+        if let Some(release) = self.counts.release(tag, cost) {
+            self.release_on_server(tag, release);
+        }
+    }
+
+    fn release_on_server(self: &Arc<Self>, tag: Tag, Release { number, units }: Release) {
+        let process = Arc::clone(self);
+        // On another runtime if this thread has none: on one of those that renew.
+        let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewers.any()) else {
+            return self.counts.released(tag, number, CallEnd::Unknown);
+        };
+        let under_way = CallUnderWay::new(self, move |process| process.counts.released(tag, number, CallEnd::Unknown));
+        runtime.spawn(async move {
+            let answer = process.call(&script::release(process.key(tag), process.field(number), units)).await;
+            under_way.end();
+            let end = match answer {
+                Ok(answer) if answer.admitted == 1 => CallEnd::Ran,
+                // The server has lost the field, or another renewal has left without it.
+                _ => CallEnd::Unknown,
+            };
+            process.counts.released(tag, number, end);
+            if end == CallEnd::Unknown {
+                process.start_renewing();
+            }
+        });
+    }
+
+    /// Moves the units of a key to a new field.
+    pub(super) async fn renew(self: Arc<Self>, tag: Tag, renewal: Renewal) {
+        let under_way = CallUnderWay::new(&self, move |process| {
+            if let Some(release) = process.counts.renewed(tag, renewal, CallEnd::Unknown) {
+                process.release_on_server(tag, release);
+            }
+        });
+        let call = script::renew(self.key(tag), self.field(renewal.number), renewal.units, self.lease_micros());
+        let answer = self.call(&call).await;
+        under_way.end();
+        let end = if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown };
+        if let Some(release) = self.counts.renewed(tag, renewal, end) {
+            self.release_on_server(tag, release);
+        }
+    }
+
+    /// Lets the current runtime renew what is in flight, if it does not yet.
+    pub(super) fn start_renewing(self: &Arc<Self>) {
+        if let Ok(runtime) = Handle::try_current() {
+            Renewers::start(self, &runtime);
+        }
+    }
+
+    async fn call(&self, call: &Call) -> Result<ScriptReply, Fault> {
+        // Within the patience of a renewal, so that none leaves without the result of an earlier call.
+        let longest = self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR);
+        let value = self.redis.call_by(call, Instant::now() + longest, 1).await?;
+        ScriptReply::read(value).map_err(|reply: BadReply| reply.into())
+    }
+
+    fn key(&self, tag: Tag) -> Key {
+        self.names.key(tag, 'n')
+    }
+
+    const fn field(&self, number: u64) -> Field {
+        Field { process: self.id, number }
+    }
+
+    fn lease_micros(&self) -> u64 {
+        self.lease.load(Ordering::Relaxed)
+    }
+}
+
+fn micros(lease: Duration) -> u64 {
+    u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// How a call to take units ended that brought no decision.
+fn end_of(fault: &Fault) -> CallEnd {
+    if fault.may_have_run() { CallEnd::Unknown } else { CallEnd::NotRun }
+}
+
+type TakeFuture = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
+
+/// A request that is taking units.
+struct PendingTake {
+    process: Arc<Process>,
+    tag: Tag,
+    cost: u32,
+    runtime: Handle,
+    /// `None` once the server has answered.
+    answer: Option<TakeFuture>,
+}
+
+impl Drop for PendingTake {
+    fn drop(&mut self) {
+        let Some(answer) = self.answer.take() else { return };
+        let (process, tag, cost) = (Arc::clone(&self.process), self.tag, self.cost);
+        self.runtime.spawn(async move {
+            if answer.await.is_ok_and(|decision| decision.is_allowed()) {
+                process.release(tag, cost);
+            }
+        });
+    }
+}
+
+/// A call under way. Dropped before its end, because its runtime was shut down, it has ended in nobody knows what.
+struct CallUnderWay<F: FnOnce(&Arc<Process>)> {
+    process: Arc<Process>,
+    is_lost: Option<F>,
+}
+
+impl<F: FnOnce(&Arc<Process>)> CallUnderWay<F> {
+    fn new(process: &Arc<Process>, is_lost: F) -> Self {
+        Self { process: Arc::clone(process), is_lost: Some(is_lost) }
+    }
+
+    fn end(mut self) {
+        self.is_lost = None;
+    }
+}
+
+impl<F: FnOnce(&Arc<Process>)> Drop for CallUnderWay<F> {
+    fn drop(&mut self) {
+        if let Some(is_lost) = self.is_lost.take() {
+            is_lost(&self.process);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The scripts that count requests in flight on the server, and what their replies mean.
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
+mod tests;
+
+use smallvec::smallvec;
+
+use crate::store::redis::{BadReply, Call, Key, Script, ScriptReply, whole};
+use crate::values::Decision;
+
+macro_rules! in_flight_script {
+    ($block:literal) => {
+        Script::new(concat!(
+            include_str!("lua/open.lua"),
+            include_str!(concat!("lua/", $block, ".lua")),
+            include_str!("lua/close.lua")
+        ))
+    };
+}
+
+static TAKE: Script = in_flight_script!("take");
+
+static RENEW: Script = in_flight_script!("renew");
+
+static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
+
+/// What one process has in flight is in one field of the key's hash. The process begins a field of a higher number each
+/// time it [renews](renew).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Field {
+    pub(super) process: u64,
+    pub(super) number: u64,
+}
+
+/// The call that takes `cost` units, if no more than `limit` are then in flight, and lets the lease of the field end
+/// `lease` microseconds from now. Only reads if the cost is zero, or can never be admitted.
+pub(super) fn take(key: Key, field: Field, cost: u32, limit: u32, lease: u64) -> Call {
+    let units = if cost > limit { 0 } else { cost };
+    let args = smallvec![field.process, field.number, units.into(), lease, limit.into()];
+    Call { script: &TAKE, keys: smallvec![key], args }
+}
+
+/// Reads the answer to a [`take`] with the same arguments.
+pub(super) fn decision(answer: &ScriptReply, cost: u32, limit: u32) -> Result<Decision, BadReply> {
+    let before = answer.old(0)?.and_then(whole).ok_or(BadReply::Shape)?;
+    let left = limit.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
+    let (decision, is_charged) = match left.checked_sub(cost) {
+        Some(left) => (Decision::allow(limit, left), cost > 0),
+        None if cost > limit => (Decision::deny(limit, left, None), false),
+        None => (Decision::deny_until_released(limit, left), false),
+    };
+    if answer.admitted == u32::from(is_charged) { Ok(decision) } else { Err(BadReply::Disagreement) }
+}
+
+/// The call that adds `units` to a field, and deletes all fields of the process with lower numbers.
+pub(super) fn renew(key: Key, field: Field, units: u32, lease: u64) -> Call {
+    let args = smallvec![field.process, field.number, units.into(), lease];
+    Call { script: &RENEW, keys: smallvec![key], args }
+}
+
+/// The call that releases units of a field. Its reply has `admitted` 0 if the field lacks them.
+pub(super) fn release(key: Key, field: Field, units: u32) -> Call {
+    let args = smallvec![field.process, field.number, units.into()];
+    Call { script: &RELEASE, keys: smallvec![key], args }
+}

@@ -1,0 +1,118 @@
+//! `per = "day"`, `"week"` and `"month"`: windows of the calendar, with `zone`, `anchor` and `week-start`.
+
+use std::sync::Arc;
+
+use toml::Spanned;
+
+use super::error::ConfigError;
+use super::raw::{AlgorithmName, RawPolicy};
+use super::source::Source;
+use super::store::StoreSpec;
+use crate::limiter::Limiter;
+
+/// A period of the calendar.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Day,
+    Week,
+    Month,
+}
+
+/// Returns the period of the calendar that a policy names, if it does, and checks that its other fields fit.
+pub(super) fn unit(source: &Source<'_>, raw: &RawPolicy) -> Result<Option<Unit>, ConfigError> {
+    let unit = match raw.per.as_ref().map(|per| per.get_ref().as_str()) {
+        Some("day") => Some(Unit::Day),
+        Some("week") => Some(Unit::Week),
+        Some("month") => Some(Unit::Month),
+        _ => None,
+    };
+    let shown = || raw.per.as_ref().map_or("a limit without a period".into(), shown);
+    for (field, at, is_fit, periods) in [
+        ("zone", raw.zone.as_ref().map(Spanned::span), unit.is_some(), "per = \"day\", \"week\" or \"month\""),
+        ("anchor", raw.anchor.as_ref().map(Spanned::span), unit == Some(Unit::Month), "per = \"month\""),
+        ("week-start", raw.week_start.as_ref().map(Spanned::span), unit == Some(Unit::Week), "per = \"week\""),
+    ] {
+        if let Some(at) = at.filter(|_| !is_fit) {
+            let problem = format_args!("{field} is for {periods}, and not for {}; remove it or change per", shown());
+            return Err(source.error(&at, problem));
+        }
+    }
+    if let Some(per) = raw.per.as_ref().filter(|_| unit.is_some() && raw.algorithm != AlgorithmName::FixedWindow) {
+        let problem =
+            format_args!("{} is for fixed-window; choose that algorithm, or write a time such as 1day", shown());
+        return Err(source.error(&per.span(), problem));
+    }
+    if let Some(stagger) = raw.stagger.as_ref().filter(|stagger| unit.is_some() && *stagger.get_ref()) {
+        let problem = format_args!("stagger is for windows of one length, and not for {}; remove it", shown());
+        return Err(source.error(&stagger.span(), problem));
+    }
+    Ok(unit)
+}
+
+fn shown(per: &Spanned<String>) -> String {
+    format!("per = \"{}\"", per.get_ref())
+}
+
+/// Builds the limiter of a policy whose period is `unit`.
+#[cfg(feature = "calendar")]
+pub(super) fn limiter(
+    source: &Source<'_>,
+    raw: &RawPolicy,
+    (unit, per): (Unit, &Spanned<String>),
+    limit: u32,
+    store: StoreSpec,
+) -> Result<Arc<dyn Limiter>, ConfigError> {
+    use super::policy::number;
+    use crate::algorithm::CalendarWindow;
+
+    let mut window = match unit {
+        Unit::Day => CalendarWindow::daily(limit),
+        Unit::Week => CalendarWindow::weekly(limit),
+        Unit::Month => CalendarWindow::monthly(limit),
+    };
+    if let Some(anchor) = &raw.anchor {
+        let day = number(source, "anchor", 1..=31, anchor)?;
+        window = window.anchored_on(u8::try_from(day).expect("it is at most 31"));
+    }
+    if let Some(first) = &raw.week_start {
+        window = window.beginning_on((*first.get_ref()).into());
+    }
+    if let Some(zone) = &raw.zone {
+        let problem = |error| source.error(&zone.span(), format_args!("zone: {error}"));
+        window = window.in_zone(zone.get_ref()).map_err(problem)?;
+    }
+    store.limiter(window).map_err(|problem| source.error(&per.span(), problem))
+}
+
+#[cfg(not(feature = "calendar"))]
+#[allow(clippy::needless_pass_by_value, reason = "the signature with the feature")]
+pub(super) fn limiter(
+    source: &Source<'_>,
+    _: &RawPolicy,
+    (_, per): (Unit, &Spanned<String>),
+    _: u32,
+    _: StoreSpec,
+) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let problem = format_args!(
+        "per = \"{}\": this program was built without windows of the calendar; build it with the feature `calendar`",
+        per.get_ref()
+    );
+    Err(source.error(&per.span(), problem))
+}
+
+#[cfg(feature = "calendar")]
+impl From<super::raw::WeekdayName> for crate::algorithm::Weekday {
+    fn from(day: super::raw::WeekdayName) -> Self {
+        use super::raw::WeekdayName;
+
+        match day {
+            WeekdayName::Monday => Self::Monday,
+            WeekdayName::Tuesday => Self::Tuesday,
+            WeekdayName::Wednesday => Self::Wednesday,
+            WeekdayName::Thursday => Self::Thursday,
+            WeekdayName::Friday => Self::Friday,
+            WeekdayName::Saturday => Self::Saturday,
+            WeekdayName::Sunday => Self::Sunday,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Sell a quota per month.
+//!
+//! **You want** a plan of 10,000 requests per month, counted from the first, from the customer's billing day, or from
+//! midnight of every day, by the clocks of a country. A [`FixedWindow`](crate::algorithm::FixedWindow) cannot do that:
+//! its periods are counted from 1970, and drift through the months. A
+//! [`CalendarWindow`](crate::algorithm::CalendarWindow) (feature `calendar`) begins at midnight of the dates you name.
+//!
+//! ```no_run
+//! use axum::{Router, routing::get};
+//! use tower_sluice::algorithm::{CalendarWindow, TokenBucket};
+//! use tower_sluice::key::HeaderKey;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let customer = || HeaderKey::from_static("x-api-key");
+//!     // From the first to the first, by the clocks of Berlin.
+//!     let plan = CalendarWindow::monthly(10_000).in_zone("Europe/Berlin")?;
+//!     let layer = RateLimitLayer::new([
+//!         Policy::new("plan", plan).key(customer()),
+//!         // A quota per month does not protect the service: all of it may come in one second.
+//!         Policy::new("pace", TokenBucket::new(Quota::per_second(10).burst(20))).key(customer()),
+//!     ]);
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app).await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Which window
+//!
+//! | you want | write |
+//! |---|---|
+//! | calendar months | `CalendarWindow::monthly(10_000)` |
+//! | billing months from the 17th | `CalendarWindow::monthly(10_000).anchored_on(17)` |
+//! | the last day of each month | `CalendarWindow::monthly(10_000).anchored_on(31)` |
+//! | weeks from Monday, or from another day | `CalendarWindow::weekly(2_500)`, `.beginning_on(Weekday::Sunday)` |
+//! | days of a country | `CalendarWindow::daily(500).in_zone("America/New_York")?` |
+//! | days of UTC | `FixedWindow::new(Quota::per_day(500))`: the same windows, in a third of the memory, without the feature |
+//!
+//! Without a zone, windows begin at midnight UTC. A month with an anchor that it does not have begins on its last day.
+//! For customers with different billing days, make a limiter per day of the month, and choose by a
+//! [condition](crate::Policy::when).
+//!
+//! # What clients see
+//!
+//! ```text
+//! RateLimit-Policy: "plan";q=10000
+//! RateLimit: "plan";r=9217;t=1036800
+//! ```
+//!
+//! `t` is the time to the next window, in seconds, also over a change of clocks: a day may have 23 or 25 hours. `q` has
+//! no `w` beside it, since no number of seconds is a month. With the fields of draft-07, `RateLimit-Policy` is left out
+//! for such a policy, because its `w` is not optional there.
+//!
+//! `Retry-After` is the same time, up to 24.8 days: [many clients cannot wait longer](crate::headers::WaitFields).
+//!
+//! # Several machines
+//!
+//! In memory, a restart forgets what was used. A quota that is sold belongs on Redis, where all processes share it and a
+//! server that [writes to disk](super::machines) keeps it. The server's clock decides when a window begins; a process
+//! only sends the bounds of two windows with its call, which stays one round trip. So a process with a wrong clock
+//! begins no window early. A quota beyond doubt, as for an invoice, is counted by the system that bills.
+//!
+//! # By configuration
+//!
+//! ```toml
+//! [[route.policy]]
+//! name = "plan"
+//! algorithm = "fixed-window"
+//! limit = 10_000
+//! per = "month"            # or day, week
+//! zone = "Europe/Berlin"   # default: UTC
+//! anchor = 17              # of a month; default: 1
+//! # week-start = "sunday"  # of a week; default: monday
+//! key = "header:x-api-key"
+//! ```
+//!
+//! # Changes
+//!
+//! [Replacing](crate::LimitsHandle) the policy keeps what was used in the present window: it counts in the present
+//! window of the new limit, period, zone or anchor. A customer who has used 7,000 of a month and moves to another
+//! billing day has used 7,000 of the billing month that runs then.
+//!
+//! Rules of time zones change. They come from the system's database, or from a copy that is compiled in if the system
+//! has none, as in slim containers. A process follows an update once it is restarted.
+//!
+//! Next: [which key](super::keys), [several machines](super::machines).

@@ -1,0 +1,54 @@
+//! Windows of the calendar, in whole seconds.
+
+use super::sealed::Steps;
+use super::{Scripted, UnfitQuota, whole};
+use crate::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, ChargedIn};
+use crate::values::Receipt;
+use crate::values::time::Timestamp;
+
+const NANOS: u64 = 1_000_000_000;
+
+/// The latest second of which the script can compute the microsecond exactly.
+const LAST_SECOND: u64 = 9_007_199_254;
+
+impl Scripted for CalendarWindow {}
+
+impl Steps for CalendarWindow {
+    const NUMBER: u64 = 4;
+    const KIND: char = 'c';
+
+    /// The server's time is below the last second by a hundred years.
+    fn check_fit(&self) -> Result<(), UnfitQuota> {
+        Ok(())
+    }
+
+    fn numbers(&self, cost: u32, asked: Timestamp) -> [u64; 5] {
+        let [first, second, third] = self.edges(asked);
+        [cost.into(), self.quota().limit().into(), first, second, third]
+    }
+
+    fn covers(&self, asked: Timestamp, now: Timestamp) -> bool {
+        let [first, _, third] = self.edges(asked);
+        (first..third).contains(&(now.as_nanos() / NANOS))
+    }
+
+    fn most(&self) -> u64 {
+        u32::MAX.into()
+    }
+
+    fn read(&self, stored: &[u8], now: Timestamp) -> Option<CalendarWindowState> {
+        let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
+        let (ends, used, rest) = (fields.next()??, fields.next()??, fields.next());
+        let used = u32::try_from(used).ok().filter(|_| rest.is_none() && ends <= LAST_SECOND)?;
+        let ends = Timestamp::from_nanos(ends * NANOS);
+        // What still counts does so in the present window, whatever calendar it was counted by.
+        let ends = if ends > now { self.end_of_window(now) } else { ends };
+        // The limit may have been greater.
+        Some(CalendarWindowState { ends, used: used.min(self.quota().limit()) })
+    }
+
+    fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
+        // No window ends in the first second.
+        [ChargedIn::read(receipt).map_or(0, |ends| ends / NANOS), 0]
+    }
+}

@@ -1,0 +1,29 @@
+-- A calendar window is the second at which it ends, and what was used in it: '-<end>:<used>'.
+--
+-- ARGV: cost, limit, and three seconds at which windows begin, one after the other: the caller knows the calendar, and
+-- the server which of these two windows holds `now`. If neither does, since the caller's clock is wrong, `ends` stays
+-- nil, and no window begins. All seconds are below 2^53 / 10^6.
+local cost, limit, used, ends = ARGV[at] + 0, ARGV[at + 1] + 0, 0
+local first, second, third = ARGV[at + 2] * 1000000, ARGV[at + 3] * 1000000, ARGV[at + 4] * 1000000
+if first <= now and now < third then
+  ends = now < second and second or third
+end
+if old then
+  local stored, count_stored = string.match(old, '^-(%d+):(%d+)$')
+  stored, count_stored = tonumber(stored), tonumber(count_stored)
+  if not stored or stored > 9007199254 or count_stored >= 4294967296 then
+    return redis.error_reply('SLUICE the key holds no state of a calendar window')
+  end
+  stored = stored * 1000000
+  if now < stored then
+    -- Another quota may have had a greater limit.
+    used = count_stored
+    if used > limit then used = limit end
+    if not ends then ends = stored end
+    if ends ~= stored and count ~= '0' then
+      -- From the future, or of another calendar: it counts in the present window. The correction is stored, because the
+      -- state would otherwise count in the next one, too, or be forgotten before this one ends.
+      call('SET', key, format('-%d:%d', ends / 1000000, used), 'PXAT', format('%d', ends / 1000))
+    end
+  end
+end

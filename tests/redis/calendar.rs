@@ -1,0 +1,135 @@
+//! Windows of the calendar on a real server.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::support::redis::RedisServer;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, CalendarWindow, TokenBucket};
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::time::Timestamp;
+use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+
+/// Connects as another process would. The timeout is long, for busy machines.
+fn redis(server: &RedisServer) -> Redis {
+    Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
+}
+
+fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+    RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
+}
+
+async fn ask(limiter: &impl Limiter, cost: u32) -> Decision {
+    limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)).decided().await.unwrap()
+}
+
+/// Months that begin on the 1st or the 17th, whichever is farther away: so that none ends while a test runs.
+fn monthly(limit: u32) -> CalendarWindow {
+    let months =
+        [1, 17].map(|anchor| CalendarWindow::monthly(limit).in_zone("Europe/Berlin").unwrap().anchored_on(anchor));
+    months.into_iter().max_by_key(left).unwrap()
+}
+
+/// The time to the next window by this machine's clock, which is also the server's.
+fn left(window: &CalendarWindow) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let now = Timestamp::from_nanos(u64::try_from(now.as_nanos()).unwrap());
+    window.decide(None, now, 0).0.reset_after()
+}
+
+/// How many scripts the server ran. The first call of a script is made twice: the server does not know its hash.
+fn runs(server: &RedisServer) -> u64 {
+    let number = |command: &str, field: &str| {
+        let stats = server.info(&format!("cmdstat_{command}"));
+        let value = stats.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
+        value.map_or(0, |value| value.parse::<u64>().unwrap())
+    };
+    number("evalsha", "calls") - number("evalsha", "failed_calls") + number("eval", "calls")
+}
+
+#[track_caller]
+fn assert_near(wait: Duration, expected: Duration) {
+    assert!(wait.abs_diff(expected) < Duration::from_secs(60), "{wait:?} instead of {expected:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_share_a_month_in_one_round_trip_each() {
+    let server = RedisServer::start();
+    let [here, there] = [limiter(&redis(&server), monthly(10)), limiter(&redis(&server), monthly(10))];
+    let first = ask(&here, 4).await;
+    assert_eq!(first.remaining(), 6);
+    assert_near(first.reset_after(), left(&monthly(10)));
+    assert_eq!(ask(&there, 5).await.remaining(), 1);
+    let rejected = ask(&here, 2).await;
+    assert_eq!(rejected.remaining(), 1);
+    assert_near(rejected.retry_after().unwrap(), left(&monthly(10)));
+    assert_eq!(runs(&server), 3);
+    // The key lives as long as its window.
+    let keys: Vec<String> = server.run(&["KEYS", "*"]);
+    assert_eq!(keys.len(), 1);
+    assert!(keys[0].ends_with(":test:c"), "{keys:?}");
+    let lives: u64 = server.run(&["PTTL", &keys[0]]);
+    assert_near(Duration::from_millis(lives), left(&monthly(10)));
+    // What is refunded in the window of its charge may be spent in it.
+    here.refund(&PartitionKey::from("key"), first.receipt(), 4);
+    crate::support::redis::await_until("it is refunded", || server.run::<String>(&["GET", &keys[0]]).ends_with(":5"));
+    assert_eq!(ask(&here, 5).await.remaining(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_admit_exactly_the_limit_together() {
+    let server = RedisServer::start();
+    let window = monthly(777);
+    let asking: Vec<_> = (0..8)
+        .map(|_| {
+            let limiter = limiter(&redis(&server), window.clone());
+            tokio::spawn(async move {
+                let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&limiter, 1))).await;
+                decisions.iter().filter(|decision| decision.is_allowed()).count()
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for process in asking {
+        admitted += process.await.unwrap();
+    }
+    assert_eq!(admitted, 777);
+}
+
+/// The month and a bucket of the same layer are charged in one call.
+#[tokio::test]
+async fn a_month_and_a_bucket_are_charged_together_or_not_at_all() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let month = RateLimiter::new(monthly(2), RedisStore::new(&redis, "month"));
+    let bucket = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), RedisStore::new(&redis, "bucket"));
+    let layer = RateLimitLayer::new([Policy::new("month", month), Policy::new("bucket", bucket)]);
+    let service =
+        service_fn(|_: http::Request<()>| async { Ok::<_, std::convert::Infallible>(http::Response::new(())) });
+    let mut statuses = Vec::new();
+    for number in 1..=3 {
+        let response = layer.layer(service).oneshot(http::Request::new(())).await.unwrap();
+        statuses.push((response.status().as_u16(), response.headers()["ratelimit"].to_str().unwrap().to_owned()));
+        // The third may ask what is left of the bucket.
+        assert!(runs(&server) == number.min(2) || number == 3);
+    }
+    let seen: Vec<_> = statuses.iter().map(|(status, field)| (*status, &field[..14])).collect();
+    assert_eq!(seen, [(200, "\"month\";r=1;t="), (200, "\"month\";r=0;t="), (503, "\"month\";r=0;t=")]);
+    assert!(statuses[2].1.contains("\"bucket\";r=3;"), "{statuses:?}");
+}
+
+/// In place, by the state on the server: also to another period and another zone.
+#[tokio::test]
+async fn a_live_change_keeps_what_was_used_in_the_present_window() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let before = limiter(&redis, monthly(10));
+    assert_eq!(ask(&before, 7).await.remaining(), 3);
+    let apia = |window: CalendarWindow| window.in_zone("Pacific/Apia").unwrap();
+    for next in [monthly(8), apia(monthly(9)), apia(CalendarWindow::weekly(9))] {
+        let after = limiter(&redis, next.clone());
+        assert!(after.inherit(&before).is_some());
+        let rejected = ask(&after, 3).await;
+        assert_eq!(rejected.remaining(), after.algorithm().quota().limit() - 7);
+        assert_near(rejected.retry_after().unwrap(), left(&next));
+    }
+}

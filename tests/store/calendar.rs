@@ -1,0 +1,233 @@
+//! Windows of the calendar in memory: contracts, threads, refunds and live changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Weekday};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::{Random, admitted_by_threads, check_algorithm, check_store};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Shape};
+
+use crate::common::{admits, charge, check_invariants, decided};
+use crate::heirs::inherit;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn berlin(window: CalendarWindow) -> CalendarWindow {
+    window.in_zone("Europe/Berlin").unwrap()
+}
+
+fn windows(limit: u32) -> [CalendarWindow; 4] {
+    [
+        berlin(CalendarWindow::daily(limit)),
+        CalendarWindow::weekly(limit).beginning_on(Weekday::Sunday).in_zone("America/New_York").unwrap(),
+        berlin(CalendarWindow::monthly(limit)).anchored_on(31),
+        CalendarWindow::monthly(limit).in_zone("Pacific/Apia").unwrap(),
+    ]
+}
+
+#[test]
+fn windows_of_the_calendar_keep_the_contract() {
+    for limit in [1, 7, u32::MAX] {
+        for (window, seed) in windows(limit).iter().zip(1..) {
+            check_algorithm(window, seed);
+        }
+    }
+}
+
+#[test]
+fn the_store_decides_like_the_algorithm() {
+    for (window, seed) in windows(5).iter().zip(1..) {
+        check_store(window, seed, |clock| MemoryStore::with_capacity(64).with_clock(clock));
+    }
+}
+
+/// All threads begin a window at once, with nothing found yet, and with the window before.
+#[test]
+fn threads_are_admitted_exactly_the_limit() {
+    for run in 0..100 {
+        let window = berlin(CalendarWindow::monthly(500));
+        for now in [1_700_000_000, 1_703_000_000] {
+            let clock = ManualClock::starting_at(Timestamp::from_nanos(now * 1_000_000_000));
+            let store = MemoryStore::with_capacity(64).with_clock(clock);
+            assert_eq!(admitted_by_threads(&window, &store, 8, 1_000), 500, "run {run}");
+        }
+    }
+}
+
+fn limiter(window: CalendarWindow, clock: &ManualClock) -> Arc<dyn Limiter> {
+    RateLimiter::new(window, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
+}
+
+fn ask(limiter: &dyn Limiter, cost: u32) -> Decision {
+    decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)))
+}
+
+/// Noon of 20 March 2026 in Berlin, nine days before clocks are set forward.
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_774_004_400_000_000_000))
+}
+
+#[test]
+fn a_key_takes_as_many_bytes_as_documented() {
+    let limiter = RateLimiter::new(CalendarWindow::monthly(5), MemoryStore::with_capacity(10_000));
+    assert_eq!(limiter.store().size_in_bytes() / 10_000, 50);
+}
+
+/// The window that a clock had reached still counts after it was set back.
+#[test]
+fn a_clock_that_is_set_back_admits_no_more() {
+    let (clock, window) = (clock(), berlin(CalendarWindow::daily(3)));
+    let limiter = RateLimiter::new(window, MemoryStore::with_capacity(64).with_clock(clock.clone()));
+    let before = clock.now();
+    assert_eq!(charge(&limiter, 1, 2).remaining(), 1);
+    clock.advance(DAY);
+    assert_eq!(charge(&limiter, 1, 3).remaining(), 0);
+    clock.set(before);
+    let rejected = charge(&limiter, 1, 1);
+    assert_eq!(rejected.retry_after(), Some(DAY + DAY / 2));
+    clock.advance(DAY);
+    assert!(!admits(&limiter, 1));
+    clock.advance(DAY / 2);
+    assert!(admits(&limiter, 1));
+}
+
+#[test]
+fn refunds_count_in_their_own_window_only() {
+    let clock = clock();
+    let limiter = limiter(berlin(CalendarWindow::daily(5)), &clock);
+    let key = PartitionKey::from("key");
+    let first = ask(&*limiter, 4);
+    limiter.refund(&key, first.receipt(), 3);
+    assert_eq!(ask(&*limiter, 0).remaining(), 4);
+    clock.advance(DAY);
+    assert_eq!(ask(&*limiter, 2).remaining(), 3);
+    limiter.refund(&key, first.receipt(), 1);
+    assert_eq!(ask(&*limiter, 0).remaining(), 3);
+}
+
+/// The window ends when it ends, whatever was used in it.
+#[test]
+fn the_time_to_the_next_window_is_reported_for_an_unused_key_too() {
+    let clock = clock();
+    let limiter = limiter(berlin(CalendarWindow::monthly(5)), &clock);
+    // Until 1 April: eleven and a half days, less the hour by which clocks are set forward.
+    let left = DAY * 23 / 2 - Duration::from_secs(3_600);
+    for cost in [0, 5, 1] {
+        assert_eq!(ask(&*limiter, cost).reset_after(), left);
+    }
+    assert_eq!(limiter.describe().terms().unwrap().shape(), Some(Shape::CalendarWindow));
+}
+
+/// What was used in the present window counts in the present window of the new limit, period, zone or anchor.
+#[test]
+fn a_live_change_keeps_what_was_used_in_the_present_window() {
+    let days = |days: u32| DAY * days - DAY / 2;
+    let hour = Duration::from_secs(3_600);
+    let months = || CalendarWindow::monthly(10);
+    for (next, left) in [
+        (berlin(CalendarWindow::monthly(8)), days(12) - hour),
+        (months(), days(12)),
+        (months().in_zone("America/New_York").unwrap(), days(12) + 5 * hour),
+        (berlin(months()).anchored_on(22), days(2)),
+        (berlin(CalendarWindow::weekly(10)), days(3)),
+        (berlin(CalendarWindow::daily(10)), days(1)),
+    ] {
+        let clock = clock();
+        let before = limiter(berlin(months()), &clock);
+        let spent = ask(&*before, 7);
+        let (name, limit) = (format!("{next:?}"), next.quota().limit());
+        // In UTC, noon in Berlin is at eleven.
+        let left = if name.contains("UTC") { left + hour } else { left };
+        let heir = inherit(&limiter(next, &clock), &before).unwrap();
+        let rejected = ask(&*heir, 5);
+        assert_eq!(rejected.remaining(), limit - 7, "{name}");
+        assert_eq!(rejected.retry_after(), Some(left), "{name}");
+        // Of a changed limit, charges from before are refunded; of another calendar, they are not.
+        heir.refund(&PartitionKey::from("key"), spent.receipt(), 7);
+        let refunded = if limit == 8 { 7 } else { 0 };
+        assert_eq!(ask(&*heir, 0).remaining(), limit - 7 + refunded, "{name}");
+        clock.advance(left);
+        assert_eq!(ask(&*heir, 0).remaining(), limit, "{name}");
+    }
+}
+
+/// A charge of the first calendar would be taken off the count of the third, which is the first again and does not have
+/// it.
+#[test]
+fn a_charge_from_before_two_changes_of_the_anchor_is_not_refunded() {
+    let clock = clock();
+    let first = limiter(berlin(CalendarWindow::monthly(10)), &clock);
+    let spent = ask(&*first, 7);
+    let anchored = berlin(CalendarWindow::monthly(10)).anchored_on(21);
+    let second = inherit(&limiter(anchored, &clock), &first).unwrap();
+    clock.advance(DAY);
+    assert_eq!(ask(&*second, 2).remaining(), 8);
+    let third = inherit(&limiter(berlin(CalendarWindow::monthly(10)), &clock), &second).unwrap();
+    third.refund(&PartitionKey::from("key"), spent.receipt(), 7);
+    assert_eq!(ask(&*third, 0).remaining(), 8);
+}
+
+#[test]
+fn windows_of_the_calendar_inherit_from_no_other_window() {
+    let clock = clock();
+    let fixed = FixedWindow::new(Quota::per_day(5));
+    let fixed = RateLimiter::new(fixed, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter();
+    let daily = limiter(CalendarWindow::daily(5), &clock);
+    assert!(inherit(&daily, &fixed).is_none() && inherit(&fixed, &daily).is_none());
+}
+
+/// A count per key, and when its window ends, by the algorithm's own ends, through changes of everything.
+#[test]
+fn windows_agree_with_the_model_through_live_changes() {
+    let zones = ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Apia"];
+    for seed in 1..=20 {
+        let (mut random, clock) = (Random::new(seed), clock());
+        let make = |random: &mut Random| {
+            let limit = random.pick(&[1, 3, 5, 50]);
+            let window = match random.below(3) {
+                0 => CalendarWindow::daily(limit),
+                1 => CalendarWindow::weekly(limit),
+                _ => CalendarWindow::monthly(limit).anchored_on(random.pick(&[1, 17, 31])),
+            };
+            window.in_zone(random.pick(&zones)).unwrap()
+        };
+        let end = |window: &CalendarWindow, now| now + nanos(window.decide(None, Timestamp::from_nanos(now), 0).0);
+        let mut window = make(&mut random);
+        let mut limiter = limiter(window.clone(), &clock);
+        let mut model = [(0, 0); 16];
+        for step in 0..2_000 {
+            let now = clock.now().as_nanos();
+            for (used, ends) in &mut model {
+                if *ends <= now {
+                    (*used, *ends) = (0, end(&window, now));
+                }
+            }
+            if random.below(40) == 0 {
+                window = make(&mut random);
+                limiter = inherit(&self::limiter(window.clone(), &clock), &limiter).unwrap();
+                model.iter_mut().for_each(|(_, ends)| *ends = end(&window, now));
+                continue;
+            }
+            let id = random.below(16);
+            let (used, ends) = &mut model[usize::try_from(id).unwrap()];
+            let decision = decided(limiter.decide(&Ask::charge(&PartitionKey::from(id), 1)));
+            let limit = window.quota().limit();
+            let wait = (*used >= limit).then(|| Duration::from_nanos(*ends - now));
+            let context = format!("seed {seed}, step {step}, {window:?}");
+            assert_eq!((decision.is_allowed(), decision.retry_after()), (wait.is_none(), wait), "{context}");
+            *used += u32::from(wait.is_none());
+            assert_eq!(decision.remaining(), limit.saturating_sub(*used), "{context}");
+            let hours = random.pick(&[0, 0, 0, 1, 5, 30, 200]);
+            clock.advance(Duration::from_secs(3_600 * hours + random.below(2)));
+            if step % 50 == 0 {
+                check_invariants(&*limiter, &clock);
+            }
+        }
+    }
+}
+
+fn nanos(decision: Decision) -> u64 {
+    u64::try_from(decision.reset_after().as_nanos()).unwrap()
+}
