@@ -83,6 +83,25 @@ async fn each_key_is_decided_and_advertised_under_its_own_quota() {
     holds(limiter(SlidingWindow::new(own), &clock)).await;
 }
 
+/// The commonest quota of a sold API: so many per month, by the plan.
+#[cfg(feature = "calendar")]
+#[tokio::test]
+async fn each_key_has_its_own_limit_in_windows_of_the_calendar() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(limiter(tower_sluice::algorithm::CalendarWindow::monthly(3), &clock)));
+    for (user, plan, limit) in [("a", Some(FREE), 2), ("b", Some(PAID), 5), ("c", None, 3)] {
+        for left in (0..limit).rev() {
+            let (status, headers) = send(&layer, user, plan, 200).await;
+            let [advertised, reported] = fields(&headers, ["ratelimit-policy", "ratelimit"]);
+            assert_eq!((status, advertised), (200, format!("\"api\";q={limit}")), "{user}");
+            assert!(reported.starts_with(&format!("\"api\";r={left};")), "{user}: {reported}");
+        }
+        assert_eq!(send(&layer, user, plan, 200).await.0, 429);
+    }
+    // Upgraded within the month: two of five are used.
+    assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 200);
+}
+
 #[tokio::test]
 async fn a_plan_that_changes_keeps_what_was_used_and_waits_are_true() {
     let clock = clock();

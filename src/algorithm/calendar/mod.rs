@@ -252,6 +252,11 @@ impl Algorithm for CalendarWindow {
         CalendarWindowState { ends: self.end_of_window(now), ..state }
     }
 
+    /// With the quota's limit: windows are those of this calendar.
+    fn under(&self, quota: Quota) -> Option<Self> {
+        Some(Self { limit: quota.limit(), schedule: Arc::clone(&self.schedule) })
+    }
+
     fn schedule(&self) -> u64 {
         self.schedule.fingerprint()
     }

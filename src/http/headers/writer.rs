@@ -222,7 +222,8 @@ impl Writer {
         // A client might wait before it follows `Location`.
         let is_left_out = status.is_redirection() && closest.level.left == 0;
         if self.generation == Generation::Draft07 && !is_left_out {
-            draft07::write(headers, &closest.standing(closest.draft07_policy().as_ref()));
+            let policy = closest.draft07_policy();
+            draft07::write(headers, &closest.standing(policy.as_ref()));
         }
         if let Some(form) = self.x_rate_limit {
             x_rate_limit::write(headers, form, closest.decision, closest.level.left, now);

@@ -215,7 +215,8 @@ impl Policy {
     ///     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
     /// ```
     ///
-    /// The algorithm and the store are those of the policy. A window has the quota's limit and period, and no burst. Each
+    /// The algorithm and the store are those of the policy. A window has the quota's limit and period, and no burst; a window
+    /// of the calendar only its limit. Each
     /// response advertises the quota of its own key. A [cost](Self::cost) above the burst of a key's quota is rejected,
     /// without a wait.
     ///
@@ -503,8 +504,15 @@ impl Policy {
 
     /// The quota that a look-up has found, as this policy enforces and advertises it.
     fn found(&self, quota: Option<Quota>) -> Option<Quota> {
-        let is_window = matches!(self.shape(), Some(Shape::FixedWindow | Shape::SlidingWindow));
-        if is_window { quota.map(Quota::without_burst) } else { quota }
+        match self.shape() {
+            Some(Shape::FixedWindow | Shape::SlidingWindow) => quota.map(Quota::without_burst),
+            // The windows of all keys are those of the calendar.
+            Some(Shape::CalendarWindow) => {
+                let period = self.description.terms().and_then(|terms| terms.quota())?.period();
+                Quota::new(quota?.limit(), period).ok()
+            }
+            _ => quota,
+        }
     }
 
     fn shape(&self) -> Option<Shape> {

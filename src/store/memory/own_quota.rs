@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::Timestamp;
-use crate::values::{Ask, Decision, Quota, Receipt};
+use crate::values::{Ask, Decision, Quota, Receipt, Shape};
 
 /// The state of a key, and the quota under which it was last asked about.
 #[derive(Clone, Copy)]
@@ -87,7 +87,7 @@ impl<A: Algorithm> Under<A> {
         match self.algorithm.kind() {
             Kind::Bucket { .. } => own.has_rate_of(quota),
             Kind::FixedWindow { .. } | Kind::SlidingWindow { .. } => own.period_nanos() == quota.period_nanos(),
-            Kind::Other => own == *quota,
+            Kind::Other => own == *quota || self.algorithm.terms().shape() == Some(Shape::CalendarWindow),
         }
     }
 }

@@ -170,13 +170,14 @@ pub(super) struct Retries {
     /// Bounds the free retries of each policy key. Without it, a client could save up those of a day, and send them at once.
     /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
     budget: Option<Arc<dyn Limiter>>,
+    shape: Option<Shape>,
 }
 
 impl Retries {
     pub(super) fn new(settings: ChargeOnce, terms: Option<Terms>) -> Self {
         let records = Arc::new(Records::new(settings.max_keys, Arc::clone(&settings.clock)));
         let budget = terms.and_then(|terms| budget(terms, settings.free_retries, &settings.clock));
-        Self { settings, records, budget }
+        Self { settings, records, budget, shape: terms.and_then(|terms| terms.shape()) }
     }
 
     /// Inherits the records of `old`, and what is left of its budgets.
@@ -212,8 +213,13 @@ impl Retries {
         let (within, free) = (self.settings.within, self.settings.free_retries);
         let attempt = Attempt::charged(Arc::clone(&self.records), key, within, free);
         // The budget of a key grows with its quota.
-        let quota = charge.quota().map(|quota| granted(quota, free));
-        Some(attempt.or_free(budget, &charge.under(quota)))
+        match (charge.quota(), self.shape) {
+            (Some(quota), Some(shape)) => {
+                let Some(quota) = budget_quota(shape, quota, free) else { return Some(attempt) };
+                Some(attempt.or_free(budget, &charge.under(Some(quota))))
+            }
+            _ => Some(attempt.or_free(budget, charge)),
+        }
     }
 
     /// Prepares the budgets for keys with quotas of their own.
@@ -234,13 +240,19 @@ impl Policy {
 
 /// The budget of free retries of each policy key: what the limiter grants, `free_retries` times.
 fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Limiter>> {
-    let quota = granted(terms.quota()?, free_retries);
-    Some(match terms.shape()? {
-        Shape::Bucket => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
+    let shape = terms.shape()?;
+    let quota = budget_quota(shape, terms.quota()?, free_retries)?;
+    Some(match shape {
+        Shape::Bucket | Shape::CalendarWindow => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
         Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
-        Shape::CalendarWindow => in_memory(TokenBucket::new(half_per_longest_window(quota)?), Arc::clone(clock)),
         Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
     })
+}
+
+/// The quota of the budget of a key with this quota; `None` if no retry is free.
+fn budget_quota(shape: Shape, quota: Quota, free_retries: u32) -> Option<Quota> {
+    let quota = granted(quota, free_retries);
+    if shape == Shape::CalendarWindow { half_per_longest_window(quota) } else { Some(quota) }
 }
 
 /// What the free retries of a key with this quota may cost.
