@@ -205,10 +205,18 @@ impl Concurrency {
         key: &PartitionKey,
         cost: u32,
     ) -> impl Future<Output = Result<Option<Permit>, LimiterError>> + Send + use<> {
-        let (counts, check) = (Arc::clone(self.counts()), self.decide(&Ask::charge(key, cost)));
+        let counts = Arc::clone(self.counts());
+        let permit = move |decision: Decision| decision.is_allowed().then(|| permit(&counts, &decision, cost));
+        // What is taken at once is a permit from here on, so that a future which is never polled releases it.
+        let taken = match self.decide(&Ask::charge(key, cost)) {
+            Check::Ready(result) => Ok(result.map(&permit)),
+            Check::Pending(pending) => Err((pending, permit)),
+        };
         async move {
-            let decision = check.decided().await?;
-            Ok(decision.is_allowed().then(|| permit(&counts, &decision, cost)))
+            match taken {
+                Ok(result) => result,
+                Err((pending, permit)) => pending.await.map(permit),
+            }
         }
     }
 

@@ -211,6 +211,22 @@ mod waits {
         assert_eq!(limiter.stats().in_flight, Some(0));
     }
 
+    /// Tokio panics there, and the waiter has left by then.
+    #[test]
+    fn on_a_runtime_without_a_timer_no_unit_is_lost() {
+        let limiter = Concurrency::new(1).queue(9);
+        let key = PartitionKey::from("a");
+        let permit = limiter.try_acquire(&key, 1).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _entered = runtime.enter();
+        let waits = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(charge(&limiter, &key, 1))));
+        assert!(waits.is_err(), "there is no timer");
+        assert_eq!(limiter.stats().backlog.unwrap().waiting(), 0);
+        drop(permit);
+        assert_eq!(limiter.stats().in_flight, Some(0));
+        limiter.check_invariants();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_great_cost_is_not_starved_by_small_ones() {
         let limiter = Concurrency::new(3).queue(9);
@@ -238,6 +254,18 @@ mod waits {
         drop(permit);
         assert!(limiter.try_acquire(&key, 1).is_some());
         limiter.check_invariants();
+    }
+
+    #[test]
+    fn a_future_that_is_never_polled_holds_nothing() {
+        let limiter = Concurrency::new(1).queue(9);
+        let key = PartitionKey::from("a");
+        drop(limiter.acquire(&key, 1));
+        assert_eq!(limiter.stats().in_flight, Some(0));
+        let permit = limiter.acquire(&key, 1);
+        assert_eq!(limiter.stats().in_flight, Some(1), "it is taken in the call");
+        drop(permit);
+        assert_eq!(limiter.stats().in_flight, Some(0));
     }
 
     #[test]

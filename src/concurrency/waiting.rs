@@ -27,7 +27,7 @@ pub(super) struct Waiting {
     limit: u32,
     since: Instant,
     /// The end of the longest wait. Runs on the runtime on which the wait began.
-    timeout: Pin<Box<Sleep>>,
+    timeout: Option<Pin<Box<Sleep>>>,
 }
 
 impl Waiting {
@@ -49,14 +49,21 @@ impl Waiting {
             ));
         }
         let slot = ticket.slot();
-        let (since, timeout) = (Instant::now(), Box::pin(sleep(longest)));
-        Ok(Self { counts, ticket: Some(ticket), slot, cost, limit, since, timeout })
+        let since = Instant::now();
+        let mut waiting = Self { counts, ticket: Some(ticket), slot, cost, limit, since, timeout: None };
+        // Last: on a runtime without a timer, tokio panics, and the waiter leaves.
+        waiting.timeout = Some(Box::pin(sleep(longest)));
+        Ok(waiting)
     }
 
     fn leave(counts: &Counts, ticket: Ticket, cost: u32) {
         if counts.wait_lists.leave(&counts.slots, ticket).is_some() {
             counts.release(ticket.slot(), cost);
         }
+    }
+
+    fn is_in_time(&mut self, context: &mut Context<'_>) -> bool {
+        self.timeout.as_mut().is_some_and(|timeout| timeout.as_mut().poll(context).is_pending())
     }
 
     fn granted(&self, units: u32) -> Decision {
@@ -72,7 +79,7 @@ impl Future for Waiting {
         let result = match self.counts.wait_lists.poll(ticket, context) {
             Poll::Ready(Turn::Granted { units }) => Ok(self.granted(units)),
             Poll::Ready(Turn::Closed) => Err(closed()),
-            Poll::Pending if self.timeout.as_mut().poll(context).is_pending() => return Poll::Pending,
+            Poll::Pending if self.is_in_time(context) => return Poll::Pending,
             // Its turn may have come since it was looked for.
             Poll::Pending => match self.counts.wait_lists.leave(&self.counts.slots, ticket) {
                 Some(units) => Ok(self.granted(units)),

@@ -72,10 +72,9 @@
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
-//! use axum::Extension;
 //! use tower_sluice::Permits;
 //!
-//! async fn connect(Extension(permits): Extension<Permits>) {
+//! async fn connect(permits: Permits) {
 //!     let held = permits.take();
 //!     // In `on_upgrade(move |socket| async move { … })`:
 //!     let _connection = async move {

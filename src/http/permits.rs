@@ -26,7 +26,8 @@ use crate::limiter::Hold;
 /// }
 /// ```
 ///
-/// Or with axum: `async fn upgrade(Extension(permits): Extension<Permits>, …)`.
+/// Or with axum: `async fn upgrade(permits: Permits, …)`. Requests that hold nothing have none; there, axum's handlers
+/// get empty ones.
 #[derive(Clone, Debug)]
 pub struct Permits {
     held: Arc<Held>,
@@ -50,11 +51,23 @@ impl Permits {
         extensions.insert(Self { held: Arc::clone(held), outer });
     }
 
-    /// Takes all that the request still holds, of all layers around the handler. It is released when the result is
+    /// Takes all that the request still holds, of all layers around the handler, but for what is released
+    /// [at the head](crate::Policy::release_at_head) in any case. It is released when the result is
     /// dropped, and no longer at the end of the response.
     pub fn take(&self) -> TakenPermits {
         let chain = std::iter::successors(Some(self), |permits| permits.outer.as_deref());
         TakenPermits(chain.map(|permits| permits.held.take()).collect())
+    }
+}
+
+/// Never rejects a request: one may hold nothing (exempt, a shadow, an outage).
+#[cfg(feature = "axum")]
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Permits {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let nothing = || Self { held: Arc::default(), outer: None };
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
     }
 }
 
@@ -72,5 +85,19 @@ impl Held {
 impl fmt::Debug for TakenPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TakenPermits").field("limits", &self.0.iter().map(|holds| holds.len()).sum::<usize>()).finish()
+    }
+}
+
+#[cfg(all(test, feature = "axum"))]
+mod tests {
+    use axum::extract::FromRequestParts;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_holds_nothing_is_not_rejected_by_its_handler() {
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        let permits = Permits::from_request_parts(&mut parts, &()).await.unwrap();
+        assert!(permits.take().0.iter().all(SmallVec::is_empty));
     }
 }

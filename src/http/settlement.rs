@@ -61,7 +61,8 @@ const ENDED: u64 = u64::MAX - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettleError {
-    /// No policy of this name awaits a report on the request.
+    /// No policy of this name awaits a report on the request. Also if the policy has let it pass uncharged: an exempt
+    /// request, one that a shadow would have rejected, or one of an outage.
     UnknownPolicy {
         /// The name.
         policy: String,
@@ -143,6 +144,10 @@ impl fmt::Debug for Settlement {
 impl fmt::Display for SettleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::UnknownPolicy { policy, known } if known.is_empty() => write!(
+                f,
+                "no policy awaits the cost of this request: `{policy}` has not charged it, or is not `settled_by_handler`"
+            ),
             Self::UnknownPolicy { policy, known } => write!(
                 f,
                 "no policy `{policy}` awaits the cost of this request (there are: {}); call `settled_by_handler` on it",
@@ -155,17 +160,14 @@ impl fmt::Display for SettleError {
 
 impl Error for SettleError {}
 
-/// Rejects a request on which no policy awaits a report with 500: the layer is missing, or its policies are not settled by
-/// the handler. To accept both, extract an `Option<Extension<Settlement>>`.
+/// Never rejects a request: one may pass uncharged (exempt, a shadow, an outage), and then nothing can be settled.
 #[cfg(feature = "axum")]
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
-    type Rejection = (http::StatusCode, &'static str);
+    type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get::<Self>().cloned().ok_or((
-            http::StatusCode::INTERNAL_SERVER_ERROR,
-            "no policy awaits the cost of this request: call `settled_by_handler` on one, and add its layer to this route",
-        ))
+        let nothing = || Self { reports: Arc::new(Reports::of(std::iter::empty())), outer: None };
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
     }
 }
 
@@ -200,10 +202,28 @@ mod tests {
         let settlement = extensions.get::<Settlement>().unwrap();
         assert_eq!((settlement.settle("tokens", 1), settlement.settle("rows", 2)), (Ok(()), Ok(())));
         assert_eq!((outer.end("tokens"), inner.end("rows")), (Some(1), Some(2)));
+        let empty = SettleError::UnknownPolicy { policy: "words".to_owned(), known: Vec::new() };
+        assert_eq!(
+            empty.to_string(),
+            "no policy awaits the cost of this request: `words` has not charged it, or is not `settled_by_handler`"
+        );
         let unknown = settlement.settle("words", 1).unwrap_err();
         assert_eq!(
             unknown.to_string(),
             "no policy `words` awaits the cost of this request (there are: rows, tokens); call `settled_by_handler` on it"
+        );
+    }
+
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn a_request_that_passed_uncharged_is_not_rejected_by_its_handler() {
+        use axum::extract::FromRequestParts;
+
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        let settlement = Settlement::from_request_parts(&mut parts, &()).await.unwrap();
+        assert_eq!(
+            settlement.settle("tokens", 5),
+            Err(SettleError::UnknownPolicy { policy: "tokens".to_owned(), known: Vec::new() })
         );
     }
 }

@@ -244,7 +244,8 @@ impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
 pub enum ThrottleError<E> {
     /// The limit is used up, or the wait in the queue would be too long.
     Rejected {
-        /// The exact time after which the same request would pass, alone on its key; `None` if no wait helps.
+        /// The exact time after which the same request would pass, alone on its key; `None` if no wait helps, or if the
+        /// time is not known, as with a [`Concurrency`](crate::Concurrency).
         retry_after: Option<Duration>,
     },
     /// The limiter cannot decide.
@@ -257,7 +258,7 @@ impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
-            Self::Rejected { retry_after: None } => f.write_str("rate limit exceeded, and no wait helps"),
+            Self::Rejected { retry_after: None } => f.write_str("rate limit exceeded, and no wait is known to help"),
             Self::Limiter(error) => error.fmt(f),
             Self::Service(error) => error.fmt(f),
         }

@@ -255,6 +255,22 @@ async fn a_partner_that_reports_nothing_is_limited_by_our_quota_only() {
     assert!((2 * SECOND..2 * SECOND + SECOND / 10).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
+/// What a caller gives up, it does not take with it.
+#[tokio::test(start_paused = true)]
+async fn callers_that_give_up_use_nothing_of_our_quota() {
+    let partner = Partner::new(1_000, 1_000 * SECOND).without_fields();
+    let layer = PacerLayer::new().quota(Quota::per_minute(2)).max_wait(100 * SECOND);
+    let mut client = partner.client(&layer);
+    assert_eq!(status(call(&mut client, 0)).await, 200);
+    for number in 1..10 {
+        let given_up = timeout(SECOND, status(call(&mut client, number))).await;
+        assert!(given_up.is_err(), "{number}");
+    }
+    assert_eq!(status(call(&mut client, 10)).await, 200);
+    let departed = partner.arrivals()[1];
+    assert!((30 * SECOND..31 * SECOND).contains(&departed), "{departed:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_host_has_a_line_of_its_own() {
     let partner = Partner::new(1, 50 * SECOND);

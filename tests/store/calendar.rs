@@ -231,3 +231,31 @@ fn windows_agree_with_the_model_through_live_changes() {
 fn nanos(decision: Decision) -> u64 {
     u64::try_from(decision.reset_after().as_nanos()).unwrap()
 }
+
+/// A quota of the key's own is of the same windows: another anchor moves what was used into the window of today.
+#[test]
+fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
+    let clock = ManualClock::new();
+    // 30 January 2026, 12:00 UTC.
+    clock.set(Timestamp::from_nanos(1_769_774_400_000_000_000));
+    let limiter = |window: CalendarWindow| {
+        let limiter = RateLimiter::new(window, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter();
+        assert!(limiter.take_quotas());
+        limiter
+    };
+    let (key, own) = (PartitionKey::from("a"), CalendarWindow::monthly(9).quota());
+    let ask = |limiter: &dyn Limiter, cost| decided(limiter.decide(&Ask::charge(&key, cost).under(Some(own))));
+    let old = limiter(CalendarWindow::monthly(5));
+    assert!(ask(&*old, 8).is_allowed());
+    let new = limiter(CalendarWindow::monthly(5).anchored_on(17));
+    let inheritance = new.inherit(&*old).unwrap();
+    let heir = inheritance.heir().map_or(new, Arc::clone);
+    inheritance.finish();
+    assert_eq!(ask(&*heir, 0).remaining(), 1);
+    // 1 February: a new window by the old anchor, and not by the new one.
+    clock.advance(DAY * 2);
+    assert_eq!(ask(&*heir, 0).remaining(), 1);
+    assert!(!ask(&*heir, 2).is_allowed());
+    clock.advance(DAY * 17);
+    assert_eq!(ask(&*heir, 0).remaining(), 9);
+}

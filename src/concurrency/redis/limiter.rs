@@ -96,7 +96,8 @@ use crate::values::{
 ///
 /// A changed limit holds from the next request on, and what is in flight goes on counting, here and on the server. The
 /// heir must have the same name on the same [`Redis`]. Processes with different limits may share a name, as while a
-/// change is rolled out: each judges by its own.
+/// change is rolled out: each judges by its own. The [lease](Self::lease) stays that of the first limiter, which a renewer
+/// already counts on.
 ///
 /// # Errors
 ///
@@ -282,8 +283,7 @@ impl Limiter for RedisConcurrency {
         if !Arc::ptr_eq(self.process.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }
-        let lease = self.lease;
-        Some(Inheritance::in_place().then(move || theirs.set_lease(lease)))
+        Some(Inheritance::in_place())
     }
 
     fn heritage(&self) -> Option<Heritage> {

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -25,7 +24,7 @@ pub(super) struct Process {
     /// Distinguishes it from the other processes.
     id: u64,
     /// In microseconds. An heir may have another.
-    lease: AtomicU64,
+    lease: Duration,
     pub(super) counts: LocalCounts,
     pub(super) renewers: Renewers,
 }
@@ -39,7 +38,7 @@ impl Process {
             names: Names::new(redis.prefix(), name, redis.secret()),
             name: name.into(),
             id,
-            lease: AtomicU64::new(micros(lease)),
+            lease,
             counts: LocalCounts::new(),
             renewers: Renewers::default(),
         }
@@ -50,13 +49,8 @@ impl Process {
         self.redis.id() == redis.id() && *self.name == *name
     }
 
-    /// The leases that begin from now on are as long as that.
-    pub(super) fn set_lease(&self, lease: Duration) {
-        self.lease.store(micros(lease), Ordering::Relaxed);
-    }
-
     pub(super) fn lease(&self) -> Duration {
-        Duration::from_micros(self.lease.load(Ordering::Relaxed))
+        self.lease
     }
 
     pub(super) fn tag(&self, key: &PartitionKey) -> Tag {
@@ -173,7 +167,7 @@ impl Process {
     }
 
     fn lease_micros(&self) -> u64 {
-        self.lease.load(Ordering::Relaxed)
+        micros(self.lease)
     }
 }
 

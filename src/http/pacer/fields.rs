@@ -66,7 +66,7 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime
         None if is_used_up => 0,
         None => UNEXPLAINED,
     };
-    Reading { is_rejection, report: Report { is_answer: true, pause: pause * SECOND, budget } }
+    Reading { is_rejection, report: Report { is_answer: !is_stored, pause: pause * SECOND, budget } }
 }
 
 /// Returns the budget that allows the least: the longest time without any call, or else the lowest rate.

@@ -174,6 +174,10 @@ impl Line {
             // If it gave up just now, it needs no answer.
             let _ = first.remove().turn.send(Err(Refusal::WaitTooLong { retry_after }));
         }
+        if state.waiting.is_empty() {
+            // The driver ends now, and not when it would have looked again.
+            self.changed.notify_waiters();
+        }
     }
 
     /// Takes in an answer: here at once, and on Redis in the background.

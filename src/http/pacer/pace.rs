@@ -139,6 +139,10 @@ impl Pace {
             return Turn::Wait(self.probe.min(now.max(self.last) + RECHECK));
         }
         let paid = self.tat.saturating_sub(rules.ahead);
+        if paid > now {
+            // Not reserved: a caller that gives up before would take the departure with it, and those behind it wait longer.
+            return Turn::Wait(paid);
+        }
         let mut at = paid.max(now.saturating_sub(CATCH_UP));
         let (units, mut probe) = (self.units(), 0);
         if !self.is_free {

@@ -68,7 +68,8 @@ impl Exemptions {
     /// - A forwarding header of a peer that is not trusted is not read.
     /// - A request that has one all the same (`X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `Via`, or the header that
     ///   `client` reads) is not exempt: its peer is a proxy that `client` does not know, and anybody may be behind it.
-    ///   So a proxy in an exempt network that was forgotten exempts nobody, unless it sends no such header.
+    ///   So a proxy in an exempt network that was forgotten exempts nobody, unless it sends no such header, or is itself
+    ///   behind a proxy that is trusted, which reports it as the client: list every proxy.
     /// - A client that a trusted proxy does not report is not exempt, nor is that proxy.
     /// - IPv4 networks are IPv4 addresses, also in their notation as IPv6 (`::ffff:10.0.0.1`), but no addresses of NAT64
     ///   or 6to4.

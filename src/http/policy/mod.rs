@@ -374,7 +374,8 @@ impl Policy {
     ///
     /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
     /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on. Debts are in the memory of
-    /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. They survive a live
+    /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. If a client disconnects
+    /// while a server is asked, a part may be paid twice, the safe side for the limit. They survive a live
     /// change, and a [reset](crate::RateLimitLayer::reset) forgives them.
     pub fn owe_shortfalls(mut self) -> Self {
         self.owes_shortfalls = true;

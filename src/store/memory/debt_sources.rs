@@ -74,6 +74,8 @@ pub(super) struct WithQuotas<A: Algorithm> {
     predecessor: Arc<Kept<A::State>>,
     /// Whether to read the predecessor's table of keys with quotas.
     has_quotas: bool,
+    /// Whether windows begin at other instants than the predecessor's, although quotas may be equal: another time zone, say.
+    is_rescheduled: bool,
     at: Timestamp,
 }
 
@@ -82,13 +84,16 @@ impl<A: Algorithm> WithQuotas<A> {
     pub(super) fn new(algorithm: &A, predecessor: &Arc<Kept<A::State>>, at: Timestamp) -> Option<Self> {
         let (under, predecessor) = (Under::keeping(algorithm)?, Arc::clone(predecessor));
         let has_quotas = predecessor.quotas.get().is_some();
-        Some(Self { under, predecessor, has_quotas, at })
+        let terms = predecessor.terms;
+        let is_rescheduled = !terms.is_bucket && algorithm.schedule() != terms.schedule;
+        Some(Self { under, predecessor, has_quotas, is_rescheduled, at })
     }
 
     /// Calls `act` with each state that something counts by.
     fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, QuotaState<A::State>)) {
         let Self { under, predecessor, at, .. } = self;
         let mut owing = |set, tag, kept: Option<QuotaState<A::State>>| {
+            let kept = kept.map(|kept| self.rescheduled(tag, kept));
             let counts = |kept: &QuotaState<A::State>| under.expires_at(kept) > local_of(under, tag, *at);
             if let Some(kept) = kept.filter(counts) {
                 act(set, tag, kept);
@@ -119,6 +124,7 @@ impl<A: Algorithm> WithQuotas<A> {
     /// Calls `act` with each overflow slot that something counts by.
     pub(super) fn each_overflow(&self, mut act: impl FnMut(Tag, QuotaState<A::State>)) {
         let quota = self.predecessor.terms.quota;
+        let mut act = |tag, kept| act(tag, self.rescheduled(tag, kept));
         let mut of_own = |tag, state: Option<A::State>| {
             if let Some(state) = state {
                 act(tag, QuotaState { state, quota });
@@ -134,6 +140,10 @@ impl<A: Algorithm> WithQuotas<A> {
             (None, Table::Sliding(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
             (None, Table::Locked(table)) => table.each_overflow(|tag, state| of_own(tag, Some(state))),
         }
+    }
+
+    fn rescheduled(&self, tag: Tag, kept: QuotaState<A::State>) -> QuotaState<A::State> {
+        if self.is_rescheduled { self.under.rescheduled(kept, local_of(&self.under, tag, self.at)) } else { kept }
     }
 
     fn quotas(&self) -> Option<&QuotaTable<A::State>> {

@@ -78,6 +78,10 @@ fn make_heir<A: Algorithm, C: Clock>(
             return None;
         }
         let quotas = quotas_from(&**algorithm, predecessor, heir.capacity, store.when_full, now);
+        if heir.terms.schedule != predecessor.terms.schedule && !heir.terms.is_bucket {
+            // As in `begin_with`: receipts name windows of the predecessor's schedule.
+            heir.resets = predecessor.resets.all_reset();
+        }
         heir.quotas = OnceLock::from(quotas);
         heir.occupancy().inherit_warning(predecessor.occupancy());
         return Some(heir);

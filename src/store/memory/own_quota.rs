@@ -40,6 +40,12 @@ impl<A: Algorithm> Under<A> {
         Some(Self { algorithm: algorithm.under(own)?, own, keeps: true })
     }
 
+    /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under.
+    pub(super) fn rescheduled(&self, kept: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
+        let state = self.with(&kept, |algorithm| algorithm.inherit(kept.state, &kept.quota, now));
+        QuotaState { state, ..kept }
+    }
+
     /// Returns a state as it counts under the quota of the question.
     fn converted(&self, from: &QuotaState<A::State>, now: Timestamp) -> Option<A::State> {
         let can = self.algorithm.can_inherit(&from.quota);

@@ -14,7 +14,10 @@ else
   local paid = max(0, tat - ahead)
   local awaited = 0
   departs, at = 1, max(paid, now - 50000)
-  if free == 0 then
+  if paid > now then
+    -- not reserved: a caller that gives up would take the departure with it
+    departs, at = 0, paid
+  elseif free == 0 then
     local last_known = ends
     if units == 0 then last_known = min(ends, last + longest) end
     if last_known <= now then

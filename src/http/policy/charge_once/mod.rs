@@ -265,8 +265,8 @@ fn granted(quota: Quota, free_retries: u32) -> Quota {
 /// Half at once, and half over the longest window of the calendar: so no window grants more than the whole, wherever it
 /// begins. `None` if the half is nothing; then no retry is free, the safe side.
 fn half_per_longest_window(quota: Quota) -> Option<Quota> {
-    // 28 days become 31, a week more than a week and an hour, and a day more than 25 hours.
-    Quota::new(quota.limit() / 2, quota.period() * 31 / 28).ok()
+    // 28 days become 32, more than the longest month and an hour; a week and a day grow by more than an hour, too.
+    Quota::new(quota.limit() / 2, quota.period() * 32 / 28).ok()
 }
 
 fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
