@@ -29,7 +29,7 @@ use crate::util::log;
 ///     .path("/healthz")?
 ///     .path("/assets/*")?;
 /// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10))).key(client).except(exemptions);
-/// # Ok::<_, tower_sluice::ExemptionError>(())
+/// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Cost
