@@ -2,6 +2,7 @@
 
 use super::word::{Tag, Word};
 use crate::util::sync::{AtomicU64, Ordering, before_a_step};
+use crate::util::two_choices;
 
 /// Slots per set, a cache line. With a choice of two such sets, a half-full table turns no key away.
 const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
@@ -53,11 +54,8 @@ impl Slots {
     #[inline]
     pub(super) const fn place(&self, hash: u64) -> Place {
         let tag = Tag::from_hash(hash);
-        let first = scale(hash >> 32, self.sets);
-        // Multiplied by 2^32 / φ, so that tags in a row choose sets far apart. Any set but the first.
-        let mixed = (tag.value() as u64).wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
-        let second = first + 1 + scale(mixed, self.sets - 1);
-        Place { tag, sets: [first, if second < self.sets { second } else { second - self.sets }] }
+        let first = two_choices::first(self.sets, hash >> 32);
+        Place { tag, sets: [first, two_choices::second(self.sets, first, tag.value() as u64)] }
     }
 
     /// The slots of a set, each with its word.
@@ -94,12 +92,6 @@ fn zeroed(count: usize) -> Option<Box<[AtomicU64]>> {
 #[cfg(sluice_loom)]
 fn zeroed(count: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..count).map(|_| AtomicU64::new(0)).collect())
-}
-
-/// Returns `count` times a fraction of 2^32.
-#[allow(clippy::cast_possible_truncation)] // It is less than `count`.
-const fn scale(fraction: u64, count: usize) -> usize {
-    ((fraction * count as u64) >> 32) as usize
 }
 
 #[cfg(all(test, not(sluice_loom)))]

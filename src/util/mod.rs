@@ -1,4 +1,4 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines, wakers, and atomics that
+//! Helpers that several modules share: base64, the keyed hash, log lines, wakers, two choices of a set, and atomics that
 //! loom can check.
 
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -6,5 +6,6 @@ pub(crate) mod base64;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
 pub(crate) mod sync;
+pub(crate) mod two_choices;
 #[cfg(feature = "queue")]
 pub(crate) mod wake;

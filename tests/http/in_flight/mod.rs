@@ -12,7 +12,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
@@ -38,6 +37,8 @@ use tower_sluice::{
     Ask, Concurrency, IntoLimiter, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter,
     Settlement,
 };
+
+use crate::wire::{soon, until};
 
 type BoxBody = UnsyncBoxBody<Bytes, Failed>;
 type Window = Arc<RateLimiter<FixedWindow, MemoryStore<<FixedWindow as Algorithm>::State, ManualClock>>>;
@@ -317,21 +318,6 @@ async fn read(response: Response<Incoming>) -> Result<(String, bool), hyper::Err
 async fn next_piece(response: &mut Response<Incoming>) -> Bytes {
     let frame = soon(response.body_mut().frame()).await.expect("the body goes on").unwrap();
     frame.into_data().expect("not the trailers")
-}
-
-/// Waits for a future for at most 30 s, so that a mistake does not hang the test.
-async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("timed out")
-}
-
-/// Yields to other tasks until the condition holds.
-async fn until(holds: impl Fn() -> bool) {
-    soon(async {
-        while !holds() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
 }
 
 /// Lets other tasks run for a while, so that what should not happen has the time to.

@@ -169,12 +169,12 @@ fn only(limit: u32) -> Policy {
 }
 
 /// Waits for a future for at most 30 s, so that a mistake does not hang the test.
-async fn soon<F: Future>(future: F) -> F::Output {
+pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("timed out")
 }
 
 /// Yields to other tasks until the condition holds.
-async fn until(holds: impl Fn() -> bool) {
+pub(crate) async fn until(holds: impl Fn() -> bool) {
     soon(async {
         while !holds() {
             tokio::task::yield_now().await;

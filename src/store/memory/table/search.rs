@@ -3,6 +3,7 @@
 use super::SetAssociativeTable;
 use super::slots::Slot;
 use super::word::{Tag, Word};
+use crate::util::two_choices;
 
 /// A key's tag, and the sets that it may be in.
 #[derive(Clone, Copy)]
@@ -23,22 +24,13 @@ pub(in crate::store::memory) const fn candidate_sets(sets: usize, hash: u64) -> 
 
 #[inline(always)]
 pub(super) const fn first_candidate(sets: usize, hash: u64) -> usize {
-    scale(hash >> 32, sets)
+    two_choices::first(sets, hash >> 32)
 }
 
 /// Returns any set but the first.
 #[inline(always)]
 pub(super) const fn second_candidate(sets: usize, first: usize, tag: Tag) -> usize {
-    // Multiplied by 2^32 / φ, so that tags in a row choose sets far apart.
-    let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
-    let second = first + 1 + scale(mixed, sets - 1);
-    if second < sets { second } else { second - sets }
-}
-
-/// Returns `count` times a fraction of 2^32.
-#[allow(clippy::cast_possible_truncation)] // It is less than `count`.
-const fn scale(fraction: u64, count: usize) -> usize {
-    ((fraction * count as u64) >> 32) as usize
+    two_choices::second(sets, first, tag.value())
 }
 
 impl SetAssociativeTable {
