@@ -17,6 +17,7 @@ mod calendar;
 mod fixed_window;
 pub(crate) mod gcra;
 mod kind;
+mod portable;
 mod sliding_window;
 mod window;
 
@@ -26,6 +27,7 @@ pub use self::calendar::{CalendarWindow, CalendarWindowState, UnknownZone, Weekd
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::kind::Kind;
+pub use self::portable::{Portable, UnknownState};
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 pub(crate) use self::window::ChargedIn;
 

@@ -15,6 +15,7 @@ mod exactness;
 mod flood;
 mod herd;
 mod own_quotas;
+mod portable;
 mod table;
 mod windows;
 

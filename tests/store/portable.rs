@@ -1,0 +1,140 @@
+//! States as bytes: [`Portable`].
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::{
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, Portable, SlidingWindow, TokenBucket, UnknownState,
+};
+use tower_sluice::testing::{Random, check_algorithm};
+use tower_sluice::time::Timestamp;
+use tower_sluice::{Decision, Quota, Receipt};
+
+/// An algorithm whose states are kept as bytes.
+struct AsBytes<A>(A);
+
+#[derive(Clone, Copy)]
+struct Bytes {
+    kept: [u8; 34],
+    length: usize,
+    /// As a store would keep it, to forget the key then.
+    expires: Timestamp,
+}
+
+impl<A: Portable> AsBytes<A> {
+    fn write(&self, state: &A::State) -> Bytes {
+        let bytes = self.0.to_bytes(state);
+        let mut kept = [0; 34];
+        kept[..bytes.len()].copy_from_slice(&bytes);
+        Bytes { kept, length: bytes.len(), expires: self.0.expires_at(state) }
+    }
+
+    fn read(&self, bytes: &Bytes, now: Timestamp) -> A::State {
+        self.0.from_bytes(&bytes.kept[..bytes.length], now).expect("it was written by this algorithm")
+    }
+}
+
+impl<A: Portable> Algorithm for AsBytes<A> {
+    type State = Bytes;
+
+    fn quota(&self) -> Quota {
+        self.0.quota()
+    }
+
+    fn decide(&self, state: Option<Bytes>, now: Timestamp, cost: u32) -> (Decision, Option<Bytes>) {
+        let (decision, next) = self.0.decide(state.map(|bytes| self.read(&bytes, now)), now, cost);
+        (decision, next.map(|state| self.write(&state)))
+    }
+
+    fn expires_at(&self, bytes: &Bytes) -> Timestamp {
+        bytes.expires
+    }
+
+    fn refund(&self, bytes: Bytes, now: Timestamp, cost: u32, receipt: Receipt) -> Bytes {
+        self.write(&self.0.refund(self.read(&bytes, now), now, cost, receipt))
+    }
+
+    fn max_cost(&self) -> u32 {
+        self.0.max_cost()
+    }
+
+    fn worst_burst(&self) -> u64 {
+        self.0.worst_burst()
+    }
+}
+
+fn quota() -> Quota {
+    Quota::new(7, Duration::from_secs(60)).unwrap()
+}
+
+#[test]
+fn states_that_are_kept_as_bytes_pass_the_conformance_suite() {
+    check_algorithm(&AsBytes(TokenBucket::new(quota().burst(3))), 1);
+    check_algorithm(&AsBytes(LeakyBucket::new(quota())), 2);
+    check_algorithm(&AsBytes(FixedWindow::new(quota())), 3);
+    check_algorithm(&AsBytes(SlidingWindow::new(quota())), 4);
+}
+
+#[test]
+fn a_window_of_the_calendar_is_read_by_another_calendar() {
+    let (utc, berlin) =
+        (CalendarWindow::daily(10), CalendarWindow::daily(20).in_zone("Europe/Berlin").expect("a zone"));
+    // The first of January 2024, noon.
+    let now = Timestamp::from_nanos(1_704_110_400_000_000_000);
+    let bytes = utc.to_bytes(&utc.decide(None, now, 4).1.unwrap());
+    let left = |window: &CalendarWindow| {
+        let decision = window.decide(Some(window.from_bytes(&bytes, now).unwrap()), now, 0).0;
+        (decision.remaining(), decision.reset_after())
+    };
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    assert_eq!((bytes.len(), left(&utc)), (30, (6, hours(12))));
+    assert_eq!(left(&berlin), (16, hours(11)), "until midnight there");
+    check_algorithm(&AsBytes(CalendarWindow::monthly(9)), 5);
+}
+
+#[test]
+fn what_was_used_stays_used_under_another_quota() {
+    let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
+    let other = Quota::per_hour(100);
+    let left = |used: u32| 100 - used;
+    let (small, large) = (TokenBucket::new(quota()), TokenBucket::new(other));
+    let state = large.from_bytes(&small.to_bytes(&small.decide(None, now, 5).1.unwrap()), now).unwrap();
+    assert_eq!(large.decide(Some(state), now, 0).0.remaining(), left(5));
+    let (small, large) = (FixedWindow::new(quota()), FixedWindow::new(other));
+    let state = large.from_bytes(&small.to_bytes(&small.decide(None, now, 6).1.unwrap()), now).unwrap();
+    assert_eq!(large.decide(Some(state), now, 0).0.remaining(), left(6));
+    let (small, large) = (SlidingWindow::new(quota()), SlidingWindow::new(other));
+    let state = large.from_bytes(&small.to_bytes(&small.decide(None, now, 7).1.unwrap()), now).unwrap();
+    assert_eq!(large.decide(Some(state), now, 0).0.remaining(), left(7));
+}
+
+#[test]
+fn other_bytes_are_an_error_or_a_state_that_can_be_decided() {
+    let mut random = Random::new(7);
+    let (bucket, window) = (TokenBucket::new(quota()), SlidingWindow::new(quota()));
+    let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
+    let good = bucket.to_bytes(&bucket.decide(None, now, 1).1.unwrap());
+    assert_eq!(bucket.from_bytes(&[], now), Err(UnknownState::Version { version: None }));
+    assert_eq!(bucket.from_bytes(&[2, b'b'], now), Err(UnknownState::Version { version: Some(2) }));
+    assert_eq!(window.from_bytes(&good, now), Err(UnknownState::Content));
+    for length in 1..good.len() {
+        assert_eq!(bucket.from_bytes(&good[..length], now), Err(UnknownState::Content), "{length} bytes");
+    }
+    assert_eq!(bucket.from_bytes(&[&good[..], &[0]].concat(), now), Err(UnknownState::Content));
+    let mut states = 0;
+    for _ in 0..20_000 {
+        let mut bytes = good.clone();
+        for _ in 0..=random.below(3) {
+            let index = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            bytes[index] = random.next().to_le_bytes()[0];
+        }
+        if let Ok(state) = bucket.from_bytes(&bytes, now) {
+            let _ = bucket.decide(Some(state), now, 1);
+            states += 1;
+        }
+        bytes[1] = b's';
+        if let Ok(state) = window.from_bytes(&bytes, now) {
+            let _ = window.decide(Some(state), now, 1);
+        }
+    }
+    assert!(states > 1_000, "{states}");
+}
