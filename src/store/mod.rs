@@ -3,6 +3,8 @@
 mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod stats;
 
 #[cfg(feature = "test-util")]

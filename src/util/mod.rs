@@ -1,7 +1,7 @@
 //! Helpers that several modules share: base64, the keyed hash, log lines, wakers, two choices of a set, and atomics that
 //! loom can check.
 
-#[cfg(any(feature = "http", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;

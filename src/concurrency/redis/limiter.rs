@@ -10,7 +10,8 @@ use crate::concurrency::permit::Permit;
 use crate::concurrency::{rejected, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
-use crate::store::redis::{Redis, Tag};
+use crate::store::redis::Redis;
+use crate::store::remote::Tag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
     Ask, Check, Decision, Description, Heritage, Inheritance, Issuer, LimiterError, Mode, PartitionKey, Proof, Receipt,

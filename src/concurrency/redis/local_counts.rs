@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::store::redis::Tag;
+use crate::store::remote::Tag;
 use crate::values::time::Timestamp;
 
 /// What a process has in flight, of all keys. It remembers a key for as long as it has units in flight or a call under

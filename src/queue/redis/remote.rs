@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::script::{Admission, QueueScript};
 use crate::algorithm::GcraState;
-use crate::store::redis::{Key, Names, NegativeCache, Observation, Redis, ScriptReply, Tag, UnfitQuota, failed};
+use crate::store::redis::{Key, Names, Redis, ScriptReply, UnfitQuota, failed};
+use crate::store::remote::{NegativeCache, Observation, Tag};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{LimiterError, PartitionKey, Quota, Receipt};
 

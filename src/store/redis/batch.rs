@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::connection::{Fault, Redis};
 use super::key::Key;
-use super::negative_cache::Observation;
 use super::query::{Answered, KeyQuery, failed};
 use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
+use crate::store::remote::Observation;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answers, Claim, Decision};
 

@@ -1,8 +1,6 @@
 //! The names of keys on the server.
 
-use sha2::{Digest, Sha256};
-
-use crate::util::base64;
+use crate::store::remote::{Tag, Tags};
 use crate::values::PartitionKey;
 
 /// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
@@ -24,25 +22,19 @@ pub(crate) const SLOTS: u16 = 16_384;
 pub(crate) struct Names {
     prefix: Box<str>,
     name: Box<str>,
-    /// The state of the hash after the secret.
-    hash: Sha256,
+    tags: Tags,
 }
 
 impl Names {
     /// Makes names with this prefix for the limiter called `name`. Processes that share its budgets must agree on all
     /// three.
     pub(crate) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
-        // A whole block, so that the hash of a key starts from a state that depends on the secret and is not known
-        // without it.
-        let mut block = [0; 64];
-        block[..32].copy_from_slice(&Sha256::digest(secret));
-        Self { prefix: prefix.into(), name: name.into(), hash: Sha256::new_with_prefix(block) }
+        Self { prefix: prefix.into(), name: name.into(), tags: Tags::new(secret) }
     }
 
     /// Returns what stands for a key of this limiter, in its names and in the tables of this process.
     pub(crate) fn tag(&self, key: &PartitionKey) -> Tag {
-        let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
-        Tag(hash[..16].try_into().expect("half of 32 bytes"))
+        self.tags.of(key)
     }
 
     /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets, `f`
@@ -68,31 +60,6 @@ impl Key {
 
     pub(crate) const fn slot(&self) -> u16 {
         self.slot
-    }
-}
-
-/// A hash that stands for a partition key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tag([u8; 16]);
-
-impl Tag {
-    /// Returns the tag in base64url.
-    fn text(self) -> [u8; 22] {
-        std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
-    }
-
-    /// Returns the tag as a number, from which [`from_bits`](Self::from_bits) makes it again.
-    pub(crate) const fn to_bits(self) -> u128 {
-        u128::from_le_bytes(self.0)
-    }
-
-    pub(crate) const fn from_bits(bits: u128) -> Self {
-        Self(bits.to_le_bytes())
-    }
-
-    /// Returns 64 of its bits, for a table.
-    pub(crate) fn short(self) -> u64 {
-        u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 }
 
@@ -157,11 +124,5 @@ mod tests {
         // As often as by chance: chi-squared with two degrees of freedom is above 9.2 once in a hundred times; the keys are fixed.
         let chi: u32 = nodes.iter().map(|count| count.abs_diff(3_333).pow(2) / 3_333).sum();
         assert!(chi < 10, "{nodes:?}");
-    }
-
-    #[test]
-    fn tags_are_written_in_base64url() {
-        assert_eq!(&Tag([0; 16]).text(), b"AAAAAAAAAAAAAAAAAAAAAA");
-        assert_eq!(&Tag([0xff; 16]).text(), b"_____________________w");
     }
 }

@@ -13,16 +13,12 @@ mod batch;
 mod connection;
 mod evalsha;
 mod key;
-mod key_cache;
-mod leases;
-mod negative_cache;
 mod query;
 mod script;
 #[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod servers;
-mod single_flight;
 mod store;
 
 pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, RedisBuilder};
@@ -31,8 +27,7 @@ pub use self::store::RedisStore;
 
 // For the queue, and for requests in flight.
 pub(crate) use self::evalsha::{Call, Script};
-pub(crate) use self::key::{Key, Names, Tag};
-pub(crate) use self::negative_cache::{NegativeCache, Observation};
+pub(crate) use self::key::{Key, Names};
 pub(crate) use self::query::{failed, in_background};
 pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
 #[cfg(test)]

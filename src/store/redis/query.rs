@@ -7,12 +7,13 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::connection::{Fault, FaultKind, Redis};
-use super::key::{Key, Names, Tag};
-use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
-use super::negative_cache::{NegativeCache, Observation};
+use super::key::{Key, Names};
 use super::script::{self, BadReply, Decisions, ScriptReply, Scripted};
-use super::single_flight::{Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
 use crate::store::MemoryStore;
+use crate::store::remote::{
+    BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, Lease, LeaseAction, LeaseReceipt, Leases, NegativeCache,
+    Observation, PendingFollower, Price, SingleFlight, Tag, Unspent,
+};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
@@ -26,10 +27,6 @@ pub(super) struct StoreInner<S> {
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
 }
-
-/// The most followers that one call decides on; a lease that is taken with it comes on top. The server decides on each
-/// in turn, and nothing else meanwhile: for up to 25 µs, where a call for one request takes 7 (Redis 7, `commandstats`).
-pub(super) const BATCH: usize = 256;
 
 /// The answer to one request.
 pub(super) type Answered = Result<Decision, LimiterError>;

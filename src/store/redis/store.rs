@@ -7,11 +7,9 @@ use std::time::Duration;
 use super::batch::RedisClaim;
 use super::connection::Redis;
 use super::key::Names;
-use super::leases::{LeaseReceipt, Leases};
-use super::negative_cache::NegativeCache;
 use super::query::{KeyQuery, StoreInner};
 use super::script::Scripted;
-use super::single_flight::SingleFlight;
+use crate::store::remote::{LeaseReceipt, Leases, NegativeCache, SingleFlight};
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::{
     Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt,

@@ -5,10 +5,8 @@
 //! charge twice.
 
 mod address;
-mod backoff;
 mod builder;
 mod call_metrics;
-mod circuit_breaker;
 mod cluster;
 mod command;
 mod connections;
@@ -37,9 +35,9 @@ use tokio::time::{Instant, sleep};
 pub(super) use self::command::evalsha;
 
 pub use self::builder::RedisBuilder;
-pub use self::circuit_breaker::BreakerState;
 pub use self::fault::{Fault, FaultKind};
 pub use self::node::NodeHealth;
+pub use crate::store::remote::BreakerState;
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;

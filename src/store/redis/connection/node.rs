@@ -9,7 +9,6 @@ use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ServerErrorKin
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker};
 use super::command;
 use super::connections::{ConnectionHandle, Connections, EndOfConnection};
 use super::eviction_check;
@@ -17,6 +16,7 @@ use super::fault::{Fault, FaultKind};
 use super::node_call::{Evidence, NodeCall};
 use super::shared_task::Work;
 use crate::store::redis::evalsha::Call;
+use crate::store::remote::{BreakerState, CallPermit, CircuitBreaker};
 use crate::util::log;
 
 /// The settings of all nodes.

@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::circuit_breaker::CallPermit;
 use super::connections::ConnectionHandle;
 use super::fault::{Fault, FaultKind};
 use super::node::{CallLimits, Node, State};
+use crate::store::remote::CallPermit;
 
 /// What a call says about its node, for the circuit breaker.
 #[derive(Clone, Copy)]

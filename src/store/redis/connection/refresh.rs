@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backoff;
 use super::fault::FaultKind;
 use super::shared_task::{Outcome, SharedTask, TAKE_OVER_AFTER, Work};
+use crate::store::remote;
 
 /// The shortest time between the beginnings of two refreshes, however many failures ask for one. No longer than the
 /// time after which another runtime takes a refresh over, since that counts as a second one.
@@ -81,7 +81,7 @@ impl Refresh {
             Ok(()) => pace.failures = 0,
             Err(_) => {
                 pace.failures = pace.failures.saturating_add(1);
-                pace.not_before = Some(Instant::now() + GAP.max(backoff::pause(pace.failures)));
+                pace.not_before = Some(Instant::now() + GAP.max(remote::pause_after(pace.failures)));
             }
         }
         pace.last = Some(outcome.clone());

@@ -2,11 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::key::Tag;
+use super::tag::Tag;
 
 /// Holds one value for each of up to 8,192 keys, in sets of four. In a full set, the value with the least worth is
 /// replaced.
-pub(super) struct KeyCache<V>(Box<[Mutex<Set<V>>]>);
+pub(crate) struct KeyCache<V>(Box<[Mutex<Set<V>>]>);
 
 /// The entries of one set.
 type Set<V> = [Option<(Tag, V)>; WAYS];
@@ -20,35 +20,35 @@ const WAYS: usize = 4;
 
 impl<V: Copy> KeyCache<V> {
     #[cfg(test)]
-    pub(super) const CAPACITY: usize = SETS * WAYS;
+    pub(crate) const CAPACITY: usize = SETS * WAYS;
 
     /// In bytes.
     #[cfg(test)]
-    pub(super) const SIZE: usize = SETS * size_of::<Mutex<Set<V>>>();
+    pub(crate) const SIZE: usize = SETS * size_of::<Mutex<Set<V>>>();
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(std::iter::repeat_with(|| Mutex::new([None; WAYS])).take(SETS).collect())
     }
 
-    pub(super) fn get(&self, tag: Tag) -> Option<V> {
+    pub(crate) fn get(&self, tag: Tag) -> Option<V> {
         self.with(tag, |set| find(set, tag).and_then(|slot| slot.map(|(_, value)| value)))
     }
 
     /// Edits the value of a key in place, if there is one. `change` must not panic between two edits that belong
     /// together: what it has done by then stays.
-    pub(super) fn change<R>(&self, tag: Tag, change: impl FnOnce(&mut V) -> R) -> Option<R> {
+    pub(crate) fn change<R>(&self, tag: Tag, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         self.with(tag, |set| find(set, tag).and_then(Option::as_mut).map(|(_, value)| change(value)))
     }
 
     /// Stores a value, in place of the former value of the key; or else in a free slot of its set; or else in place of
     /// the value with the least `worth` there, unless that is worth more.
-    pub(super) fn put(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
+    pub(crate) fn put(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
         self.put_if(tag, value, worth, || true);
     }
 
     /// Does the same as [`put`](Self::put) if `condition` holds. It is evaluated under the lock of the set, so in one
     /// order with [`remove`](Self::remove).
-    pub(super) fn put_if(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64, condition: impl FnOnce() -> bool) {
+    pub(crate) fn put_if(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64, condition: impl FnOnce() -> bool) {
         self.with(tag, |set| {
             if !condition() {
                 return;
@@ -67,7 +67,7 @@ impl<V: Copy> KeyCache<V> {
     }
 
     /// Removes the value of a key, if there is one.
-    pub(super) fn remove(&self, tag: Tag) {
+    pub(crate) fn remove(&self, tag: Tag) {
         self.with(tag, |set| {
             if let Some(slot) = find(set, tag) {
                 *slot = None;
@@ -99,13 +99,13 @@ fn find<V>(set: &mut Set<V>, tag: Tag) -> Option<&mut Option<(Tag, V)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::key::Names;
+    use crate::store::remote::tag::Tags;
     use crate::values::PartitionKey;
 
     /// Returns keys of one set.
     fn neighbours(count: usize) -> Vec<Tag> {
-        let names = Names::new("", "", b"");
-        let tags = (0..).map(|number: u32| names.tag(&PartitionKey::from(number.to_string())));
+        let tags = Tags::new(b"");
+        let tags = (0..).map(|number: u32| tags.of(&PartitionKey::from(number.to_string())));
         tags.filter(|tag| set_of(*tag) == 0).take(count).collect()
     }
 

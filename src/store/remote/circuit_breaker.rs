@@ -30,7 +30,7 @@ const SECONDS: usize = 10;
 const WAVES: u32 = 2;
 
 #[derive(Debug)]
-pub(super) struct CircuitBreaker {
+pub(crate) struct CircuitBreaker {
     state: State,
     /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
     epoch: u64,
@@ -78,7 +78,7 @@ pub enum BreakerState {
 
 /// The permission to make one call.
 #[derive(Debug)]
-pub(super) struct CallPermit {
+pub(crate) struct CallPermit {
     epoch: u64,
     began: Instant,
     /// How many requests share the call.
@@ -87,7 +87,7 @@ pub(super) struct CallPermit {
 
 impl CircuitBreaker {
     /// For calls that take no longer than `timeout`.
-    pub(super) fn new(now: Instant, timeout: Duration) -> Self {
+    pub(crate) fn new(now: Instant, timeout: Duration) -> Self {
         Self {
             state: State::Closed,
             epoch: 0,
@@ -100,7 +100,7 @@ impl CircuitBreaker {
 
     /// Returns a permit to make a call, unless the breaker is open. The call is counted now: calls that hang must not
     /// look like calls that were not made.
-    pub(super) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
+    pub(crate) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             State::Closed => {
                 let calls = &mut self.window.at(now).calls;
@@ -115,7 +115,7 @@ impl CircuitBreaker {
     }
 
     /// Whether [`try_enter`](Self::try_enter) would return `None`.
-    pub(super) fn rejects_calls(&self, now: Instant) -> bool {
+    pub(crate) fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
             State::Closed => false,
             State::Open { retry_at: at, .. } | State::HalfOpen { until: at, .. } => now < at,
@@ -123,12 +123,12 @@ impl CircuitBreaker {
     }
 
     /// Whether it is not closed: most calls fail at once.
-    pub(super) const fn is_failing(&self) -> bool {
+    pub(crate) const fn is_failing(&self) -> bool {
         !matches!(self.state, State::Closed)
     }
 
     /// Records a success; whether this closed the breaker.
-    pub(super) fn succeeded(&mut self, permit: &CallPermit) -> bool {
+    pub(crate) fn succeeded(&mut self, permit: &CallPermit) -> bool {
         if permit.epoch != self.epoch {
             return false;
         }
@@ -142,7 +142,7 @@ impl CircuitBreaker {
     }
 
     /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
-    pub(super) fn failed(&mut self, permit: &CallPermit, now: Instant) -> bool {
+    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant) -> bool {
         if permit.epoch != self.epoch {
             return false;
         }
@@ -173,7 +173,7 @@ impl CircuitBreaker {
 
     /// Records a call whose outcome is unknown, which is no evidence about the node. If it was the probe, another one
     /// may follow.
-    pub(super) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
+    pub(crate) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
         if let State::HalfOpen { probes, .. } = self.state {
             if permit.epoch == self.epoch {
                 self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
@@ -182,13 +182,13 @@ impl CircuitBreaker {
     }
 
     /// Records a new connection, which is worth a probe at once.
-    pub(super) fn connected(&mut self, now: Instant) {
+    pub(crate) fn connected(&mut self, now: Instant) {
         if let State::Open { retry_at, .. } = &mut self.state {
             *retry_at = now;
         }
     }
 
-    pub(super) const fn state(&self) -> BreakerState {
+    pub(crate) const fn state(&self) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
             State::Open { .. } => BreakerState::Open,

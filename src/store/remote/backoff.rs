@@ -8,10 +8,10 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(100);
 
 /// The longest pause of all. What has recovered is used again after this at the latest.
-pub(super) const LONGEST: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
 /// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.
-pub(super) fn pause(failures: u32) -> Duration {
+pub(crate) fn pause(failures: u32) -> Duration {
     up_to(longest(failures))
 }
 

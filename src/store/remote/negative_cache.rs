@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::key::Tag;
 use super::key_cache::KeyCache;
+use super::tag::Tag;
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
@@ -167,13 +167,13 @@ impl<S: Copy> NegativeCache<S> {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, GcraState, TokenBucket};
-    use crate::store::redis::key::Names;
+    use crate::store::remote::tag::Tags;
     use crate::values::{PartitionKey, Quota};
 
     const SECOND: u64 = 1_000_000_000;
 
     fn tag(key: &str) -> Tag {
-        Names::new("", "", b"").tag(&PartitionKey::from(key))
+        Tags::new(b"").of(&PartitionKey::from(key))
     }
 
     fn at(nanos: u64) -> Timestamp {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::key::Tag;
 use super::key_cache::KeyCache;
+use super::tag::Tag;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
@@ -11,7 +11,7 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 ///
 /// The size of a lease follows the demand: none for a key with one request now and then; twice as many as before when
 /// they were spent in time; and never more than half of what was left, so that other processes find some.
-pub(super) struct Leases {
+pub(crate) struct Leases {
     held: KeyCache<Lease>,
     most: u32,
     lifetime: Duration,
@@ -19,14 +19,14 @@ pub(super) struct Leases {
 
 /// What a request costs, and under which quota of its key: a lease pays for requests that are alike in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Price {
-    pub(super) cost: u32,
-    pub(super) quota: Quota,
+pub(crate) struct Price {
+    pub(crate) cost: u32,
+    pub(crate) quota: Quota,
 }
 
 /// What was taken in advance from one key.
 #[derive(Clone, Copy)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     /// What each of its requests costs.
     price: Price,
     /// How many requests it was granted for.
@@ -46,7 +46,7 @@ pub(super) struct Lease {
 
 /// What a call does beside its own charge.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum LeaseAction {
+pub(crate) enum LeaseAction {
     /// Asks for so many requests more.
     More(u32),
     /// Refunds what was not spent in time.
@@ -55,17 +55,17 @@ pub(super) enum LeaseAction {
 
 /// What is left of a lease that has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unspent {
-    pub(super) requests: u32,
+pub(crate) struct Unspent {
+    pub(crate) requests: u32,
     /// The price of each.
-    pub(super) price: Price,
+    pub(crate) price: Price,
     /// The receipt of the last of the charges.
-    pub(super) receipt: Receipt,
+    pub(crate) receipt: Receipt,
 }
 
 /// The [`since`](Lease::since) of the lease that paid for a request: a refund goes to this lease and not to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeaseReceipt(Timestamp);
+pub(crate) struct LeaseReceipt(Timestamp);
 
 impl Proof for LeaseReceipt {
     const ISSUER: Issuer = Issuer::Lease;
@@ -83,20 +83,20 @@ impl Proof for LeaseReceipt {
 impl Leases {
     /// The most requests that a lease may be for. The server decides on each in turn, and nothing else meanwhile: for up
     /// to 0.1 ms (Redis 7, `commandstats`). Other keys should not wait for longer.
-    pub(super) const MOST: u32 = 1_024;
+    pub(crate) const MOST: u32 = 1_024;
 
     /// Leases of up to `most` requests each, to be spent within `lifetime`.
-    pub(super) fn new(most: u32, lifetime: Duration) -> Self {
+    pub(crate) fn new(most: u32, lifetime: Duration) -> Self {
         Self { held: KeyCache::new(), most, lifetime }
     }
 
     /// Admits a request, if a lease pays for it.
-    pub(super) fn spend(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn spend(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
         self.held.change(tag, |lease| self.spend_from(lease, price, now)).flatten()
     }
 
     /// Returns what [`spend`](Self::spend) would.
-    pub(super) fn peek(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn peek(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
         self.spend_from(&mut self.held.get(tag)?, price, now)
     }
 
@@ -109,7 +109,7 @@ impl Leases {
     }
 
     /// Whether a lease pays for requests of this price, or did and was spent in time: then the next call takes another.
-    pub(super) fn is_in_demand(&self, tag: Tag, price: Price, now: Timestamp) -> bool {
+    pub(crate) fn is_in_demand(&self, tag: Tag, price: Price, now: Timestamp) -> bool {
         self.held.get(tag).is_some_and(|lease| self.is_for(&lease, price, now))
     }
 
@@ -118,7 +118,7 @@ impl Leases {
     }
 
     /// Returns what a call that is about to be made does as well.
-    pub(super) fn next_action(&self, tag: Tag, price: Price, now: Timestamp) -> LeaseAction {
+    pub(crate) fn next_action(&self, tag: Tag, price: Price, now: Timestamp) -> LeaseAction {
         let next_action = |lease: &mut Lease| {
             if now >= self.end_of(lease) {
                 let Lease { price, decision, .. } = *lease;
@@ -140,7 +140,7 @@ impl Leases {
 
     /// Stores what a call was granted beyond what it needed. An empty lease is stored, too: it shows that there is a
     /// demand.
-    pub(super) fn hold(&self, tag: Tag, lease: Lease) {
+    pub(crate) fn hold(&self, tag: Tag, lease: Lease) {
         let keep = |held: &mut Lease| {
             if lease.size > 0 {
                 held.is_asked_for = false;
@@ -164,13 +164,13 @@ impl Leases {
     }
 
     /// Removes the lease of a key that was reset.
-    pub(super) fn forget(&self, tag: Tag) {
+    pub(crate) fn forget(&self, tag: Tag) {
         self.held.remove(tag);
     }
 
     /// Returns the units of a request to the lease that paid for it. They are forfeited if that was replaced or has
     /// ended.
-    pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) {
+    pub(crate) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) {
         self.held.change(tag, |held| {
             let has_paid = held.since == lease.0 && held.price.cost == cost;
             if has_paid && held.left < held.granted && now < self.end_of(held) {
@@ -189,7 +189,7 @@ impl Leases {
 impl Lease {
     /// A lease for `left` requests of `price` each, which was asked for at `since` with `size` requests; `decision` is
     /// that on the last of them.
-    pub(super) const fn new(price: Price, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
+    pub(crate) const fn new(price: Price, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
         Self { price, granted: left, left, size, is_asked_for: false, since, decision }
     }
 
@@ -205,11 +205,11 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::key::Names;
+    use crate::store::remote::tag::Tags;
     use crate::values::PartitionKey;
 
     fn tag() -> Tag {
-        Names::new("", "", b"").tag(&PartitionKey::from("a"))
+        Tags::new(b"").of(&PartitionKey::from("a"))
     }
 
     fn at_cost(cost: u32) -> Price {

@@ -1,0 +1,65 @@
+//! Tags: hashes that stand for partition keys on servers and in the tables of this process.
+
+use sha2::{Digest, Sha256};
+
+use crate::util::base64;
+use crate::values::PartitionKey;
+
+/// Makes the tags of one limiter's keys.
+#[derive(Clone)]
+pub(crate) struct Tags {
+    /// The state of the hash after the secret.
+    hash: Sha256,
+}
+
+impl Tags {
+    /// With a secret, a tag can not be found by trying keys. Processes that share budgets must agree on it.
+    pub(crate) fn new(secret: &[u8]) -> Self {
+        // A whole block, so that the hash of a key starts from a state that depends on the secret and is not known
+        // without it.
+        let mut block = [0; 64];
+        block[..32].copy_from_slice(&Sha256::digest(secret));
+        Self { hash: Sha256::new_with_prefix(block) }
+    }
+
+    pub(crate) fn of(&self, key: &PartitionKey) -> Tag {
+        let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
+        Tag(hash[..16].try_into().expect("half of 32 bytes"))
+    }
+}
+
+/// A hash that stands for a partition key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tag([u8; 16]);
+
+impl Tag {
+    /// Returns the tag in base64url.
+    pub(crate) fn text(self) -> [u8; 22] {
+        std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
+    }
+
+    /// Returns the tag as a number, from which [`from_bits`](Self::from_bits) makes it again.
+    pub(crate) const fn to_bits(self) -> u128 {
+        u128::from_le_bytes(self.0)
+    }
+
+    pub(crate) const fn from_bits(bits: u128) -> Self {
+        Self(bits.to_le_bytes())
+    }
+
+    /// Returns 64 of its bits, for a table.
+    pub(crate) fn short(self) -> u64 {
+        u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_written_in_base64url() {
+        assert_eq!(&Tag([0; 16]).text(), b"AAAAAAAAAAAAAAAAAAAAAA");
+        assert_eq!(&Tag([0xff; 16]).text(), b"_____________________w");
+    }
+}
