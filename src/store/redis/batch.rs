@@ -7,11 +7,11 @@ use std::pin::Pin;
 
 use tokio::time::Instant;
 
+use super::backend::{RedisBackend, failed};
 use super::connection::{Fault, Redis};
 use super::key::Key;
-use super::query::{Answered, KeyQuery, failed};
 use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
-use crate::store::remote::Observation;
+use crate::store::remote::{Answered, KeyQuery, Observation};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answers, Claim, Decision};
 
@@ -23,9 +23,10 @@ pub(super) struct RedisClaim {
 }
 
 impl RedisClaim {
-    pub(super) fn new<A: Scripted>(query: KeyQuery<A>, cost: u32) -> Self {
-        let key = query.name();
-        Self { redis: query.inner.redis.clone(), key, part: Box::new(KeyClaim { query, cost }) }
+    pub(super) fn new<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u32) -> Self {
+        let backend = &query.inner.backend;
+        let (redis, key) = (backend.redis.clone(), backend.key::<A>(query.tag));
+        Self { redis, key, part: Box::new(KeyClaim { query, cost }) }
     }
 }
 
@@ -180,7 +181,7 @@ trait ClaimPart: Send + Sync {
 
 /// The claim of a limiter with this algorithm.
 struct KeyClaim<A: Scripted> {
-    query: KeyQuery<A>,
+    query: KeyQuery<A, RedisBackend>,
     cost: u32,
 }
 

@@ -32,6 +32,10 @@ impl Names {
         Self { prefix: prefix.into(), name: name.into(), tags: Tags::new(secret) }
     }
 
+    pub(crate) const fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
     /// Returns what stands for a key of this limiter, in its names and in the tables of this process.
     pub(crate) fn tag(&self, key: &PartitionKey) -> Tag {
         self.tags.of(key)

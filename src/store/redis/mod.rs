@@ -9,11 +9,11 @@
 //!    as `key` spells them, and is plain data, see `evalsha`.
 //! 4. `connection` finds the node and sends it the call.
 
+mod backend;
 mod batch;
 mod connection;
 mod evalsha;
 mod key;
-mod query;
 mod script;
 #[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
@@ -26,9 +26,9 @@ pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;
 
 // For the queue, and for requests in flight.
+pub(crate) use self::backend::{failed, in_background};
 pub(crate) use self::evalsha::{Call, Script};
 pub(crate) use self::key::{Key, Names};
-pub(crate) use self::query::{failed, in_background};
 pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
 #[cfg(test)]
 pub(crate) use self::script::{manual_server, random};

@@ -4,16 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backend::RedisBackend;
 use super::batch::RedisClaim;
 use super::connection::Redis;
-use super::key::Names;
-use super::query::{KeyQuery, StoreInner};
 use super::script::Scripted;
-use crate::store::remote::{LeaseReceipt, Leases, NegativeCache, SingleFlight};
-use crate::store::{MemoryStore, Stats, Store};
-use crate::values::{
-    Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt,
-};
+use crate::store::remote::{KeyQuery, RemoteStore, StoreInner};
+use crate::store::{Stats, Store};
+use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, PartitionKey, Quota, Receipt};
 
 /// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
 ///
@@ -85,117 +82,41 @@ use crate::values::{
 ///
 /// A request that is dropped while it is being decided may have been charged. A lease that its call takes is kept all
 /// the same, and the circuit breaker counts the outcome of the call all the same.
-pub struct RedisStore<S> {
-    name: Box<str>,
-    coalesces: bool,
-    inner: Arc<StoreInner<S>>,
-}
+pub struct RedisStore<S>(RemoteStore<S, RedisBackend>);
 
-/// What a store of the same name inherits.
-struct Namesake<S> {
-    name: Box<str>,
-    inner: Arc<StoreInner<S>>,
-}
-
-impl<S: Copy> RedisStore<S> {
+impl<S: Copy + Send + 'static> RedisStore<S> {
     /// Creates a store for the one limiter that is called `name`: limiters that share `redis` need different names, and
     /// those of several processes that are to share their budgets need the same.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
-        Self { name: name.into(), coalesces: true, inner: Self::build(redis, name, None) }
+        let backend = RedisBackend::new(redis, name);
+        let tags = backend.tags();
+        Self(RemoteStore::tagged(backend, tags))
     }
 
-    fn build(redis: &Redis, name: &str, leases: Option<Leases>) -> Arc<StoreInner<S>> {
-        Arc::new(StoreInner {
-            redis: redis.clone(),
-            names: Names::new(redis.prefix(), name, redis.secret()),
-            fallback: MemoryStore::default(),
-            negative_cache: NegativeCache::new(),
-            single_flight: Arc::new(SingleFlight::new()),
-            leases,
-        })
-    }
-
-    /// Takes units in advance (a lease) from keys in demand, and spends them without calls: for up to `most` requests
-    /// at a time, within `lifetime`. A second is a good lifetime.
-    ///
-    /// How many are taken follows the demand of this process: none from a key with less than one request per
-    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left. Where a
-    /// layer charges several policies in one call, a key in demand is charged by itself: from its lease, or in a call
-    /// that takes one.
-    ///
-    /// # Accuracy
-    ///
-    /// Units are charged when they are taken, so no more than the limit is ever spent in all. But what was charged
-    /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
-    /// And what one process has taken others cannot spend: up to `most` requests per process and key lie idle for up to
-    /// `lifetime`. The next call of that process refunds them; without one, they are forfeited. Do not use leases for
-    /// policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded whole,
-    /// and to the lease that it came from, or not at all.
-    ///
-    /// # Memory
-    ///
-    /// 1.1 MiB, for the leases of 8,192 keys. Beyond, the leases that end first are forfeited.
+    /// Takes units in advance (a lease) from keys in demand, and spends them without calls: see
+    /// [`RemoteStore::leasing`].
     ///
     /// # Panics
     ///
-    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024.
+    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024; or if the store is used already.
     #[must_use]
     #[track_caller]
     pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
-        assert!((1..=Leases::MOST).contains(&most), "a lease must be for 1 to {} requests, not {most}", Leases::MOST);
-        assert!(!lifetime.is_zero(), "a lease must be for some time");
-        let inner = Self::build(&self.inner.redis, &self.name, Some(Leases::new(most, lifetime)));
-        Self { inner, ..self }
+        Self(self.0.leasing(most, lifetime))
     }
 
-    /// Makes a call of its own for every request that is not decided without one. Concurrent requests for one key are
-    /// then decided side by side, instead of one batch after the other: sooner by up to a round trip, and at the cost
-    /// of the server.
+    /// Makes a call of its own for every request that is not decided without one: see
+    /// [`RemoteStore::without_coalescing`].
     #[must_use]
-    pub fn without_coalescing(mut self) -> Self {
-        self.coalesces = false;
-        self
-    }
-}
-
-impl<S: Copy + Send + 'static> RedisStore<S> {
-    #[cfg(test)]
-    pub(super) fn query<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey) -> KeyQuery<A> {
-        KeyQuery::of(&self.inner, algorithm, &Ask::charge(key, 1)).expect("Redis can keep the quota")
-    }
-
-    fn charge<A: Scripted<State = S>>(&self, query: KeyQuery<A>, cost: u32) -> Check {
-        match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
-            Some(decision) => decision.into(),
-            None if self.coalesces => Check::Pending(Box::pin(query.decide_coalesced(cost))),
-            None => Check::Pending(Box::pin(async move { query.decide_alone(cost).await })),
-        }
-    }
-
-    /// Refunds a charge, under the quota of the question that made it, in the background.
-    fn refund_charge<A: Scripted<State = S>>(&self, algorithm: &A, charged: &Ask<'_>, receipt: Receipt) {
-        let cost = charged.cost();
-        // What Redis cannot keep was not charged there.
-        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
-            return;
-        };
-        match receipt.read::<LeaseReceipt>() {
-            Some(lease) => query.return_to_lease(cost, lease),
-            None => query.refund_in_background(cost, receipt),
-        }
-    }
-
-    /// Without a call, only a rejection can be known, and what a lease admits.
-    fn peek<A: Scripted<State = S>>(query: KeyQuery<A>, cost: u32) -> Check {
-        let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
-        known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
+    pub fn without_coalescing(self) -> Self {
+        Self(self.0.without_coalescing())
     }
 }
 
 /// Charges together with other limiters, in one call.
 struct Batcher<A: Scripted> {
-    inner: Arc<StoreInner<A::State>>,
+    inner: Arc<StoreInner<A::State, RedisBackend>>,
     algorithm: A,
 }
 
@@ -215,78 +136,48 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     /// If Redis, which counts microseconds, cannot keep this quota.
     #[track_caller]
     fn prepare(&self, algorithm: &A) {
-        if let Err(problem) = algorithm.check_fit() {
-            panic!("{problem}");
-        }
-        self.inner.fallback.prepare(algorithm);
+        self.0.prepare(algorithm);
     }
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
-        if ask.mode() == Mode::Fallback {
-            let decision = self.inner.charge_fallback(algorithm, ask);
-            return decision.with_receipt(decision.receipt().mark_fallback()).into();
-        }
-        let (query, cost) = match KeyQuery::of(&self.inner, algorithm, ask) {
-            Ok(query) => (query, ask.cost()),
-            Err(error) => return Check::Ready(Err(error)),
-        };
-        match ask.mode() {
-            Mode::UpTo => query.charge_up_to(cost),
-            // One round trip. Other processes notice within half a second and one call of theirs.
-            Mode::Reset => Check::Pending(Box::pin(query.reset())),
-            Mode::Peek => Self::peek(query, cost),
-            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
-        }
+        self.0.decide(algorithm, ask)
     }
 
     /// Refunds in the background, by one call: if that fails, the charge stays.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        if let Some(receipt) = receipt.unmark_fallback() {
-            return self.inner.fallback.refund(algorithm, key, receipt, cost);
-        }
-        self.refund_charge(algorithm, &Ask::charge(key, cost), receipt);
+        self.0.refund(algorithm, key, receipt, cost);
     }
 
     fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        if let Some(receipt) = receipt.unmark_fallback() {
-            return self.inner.fallback.refund_under(algorithm, quota, key, receipt, cost);
-        }
-        self.refund_charge(algorithm, &Ask::charge(key, cost).under(Some(quota)), receipt);
+        self.0.refund_under(algorithm, quota, key, receipt, cost);
     }
 
     fn take_quotas(&self, algorithm: &A) -> bool {
-        self.inner.fallback.take_quotas(algorithm)
+        self.0.take_quotas(algorithm)
     }
 
     fn describe(&self, algorithm: &A) -> Description {
-        let batcher = Batcher { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
-        Description::new().answering_all().batching(batcher)
+        let batcher = Batcher { inner: Arc::clone(self.0.inner()), algorithm: algorithm.clone() };
+        self.0.describe(algorithm).batching(batcher)
     }
 
     /// Inherits from a store of this name on the same [`Redis`]: the server keeps what it has, see
     /// [above](Self#another-quota). Leases are forfeited.
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        let predecessor: Arc<Namesake<A::State>> = heritage.downcast()?;
-        if self.inner.redis.id() != predecessor.inner.redis.id() || self.name != predecessor.name {
-            return None;
-        }
-        // A fallback that cannot inherit in place fills up by what is admitted from now on.
-        let fallback = Store::heritage(&predecessor.inner.fallback, &**algorithm);
-        let fallback = fallback.and_then(|heritage| self.inner.fallback.inherit(algorithm, &heritage));
-        Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))
+        Some(self.0.inherit(algorithm, heritage)?.map(Self))
     }
 
-    fn heritage(&self, _: &A) -> Option<Heritage> {
-        Some(Heritage::new(Arc::new(Namesake { name: self.name.clone(), inner: Arc::clone(&self.inner) })))
+    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
+        self.0.heritage(algorithm)
     }
 
     fn stats(&self, _: &A) -> Stats {
-        Stats { nodes: self.inner.redis.health(), ..Stats::default() }
+        Stats { nodes: self.0.backend().redis.health(), ..Stats::default() }
     }
 }
 
 impl<S> fmt::Debug for RedisStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("redis", &self.inner.redis).field("name", &self.name).finish_non_exhaustive()
+        f.debug_tuple("RedisStore").field(&self.0).finish()
     }
 }

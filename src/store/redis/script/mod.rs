@@ -46,7 +46,7 @@ mod window;
 
 pub(super) use self::arguments::{Charge, decide, decide_all, refund, refund_under, reset};
 pub(crate) use self::bucket::{Grid, Span};
-pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
+pub(crate) use self::reply::{BadReply, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
 use super::evalsha::Script;

@@ -7,6 +7,7 @@ use ::redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Scripted, whole};
+use crate::store::remote::Applied;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
@@ -20,9 +21,6 @@ pub(crate) struct ScriptReply {
     /// What each key held before.
     old: SmallVec<[Option<Vec<u8>>; 1]>,
 }
-
-/// One for each request of a call.
-pub(crate) type Decisions = SmallVec<[Decision; 1]>;
 
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,24 +109,9 @@ impl ScriptReply {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
     }
 
-    /// Returns the decisions on the requests of a [`decide`](super::decide) with the same arguments, and the state
-    /// after them.
-    pub(crate) fn replay<A: Scripted>(
-        &self,
-        algorithm: &A,
-        cost: u32,
-        count: u32,
-    ) -> Result<(Decisions, Option<A::State>), BadReply> {
-        let mut state = self.state(algorithm, 0)?;
-        let mut admitted = 0;
-        let decisions = (0..count).map(|_| {
-            let (decision, next) = algorithm.decide(state, self.now, cost);
-            state = next.or(state);
-            admitted += u32::from(next.is_some());
-            decision
-        });
-        let decisions = decisions.collect();
-        if admitted == self.admitted { Ok((decisions, state)) } else { Err(BadReply::Disagreement) }
+    /// Returns what a call for one key has read and done.
+    pub(crate) fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
+        Ok(Applied { now: self.now, old: self.state(algorithm, 0)?, charged: self.admitted })
     }
 
     /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,

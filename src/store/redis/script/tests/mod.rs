@@ -7,10 +7,13 @@ mod traces;
 
 use ::redis::{Connection, cmd};
 
-use super::{BUCKET, CALENDAR_WINDOW, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
+use super::{
+    BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply, Scripted,
+};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::{Call, Script};
 use crate::store::redis::servers::RedisServer;
+use crate::store::remote::{Decisions, GaveUp};
 use crate::values::time::Timestamp;
 
 const ALL: [&Script; 7] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &CALENDAR_WINDOW, &SEVERAL, &REFUND, &RESET];
@@ -31,4 +34,17 @@ fn start() -> (RedisServer, Connection) {
 
 fn run(connection: &mut Connection, call: &Call) -> ScriptReply {
     ScriptReply::read(evalsha(call, call.script.hash()).query(connection).unwrap()).unwrap()
+}
+
+impl ScriptReply {
+    /// Returns the decisions on the requests of a charge with the same arguments, and the state after them.
+    fn replay<A: Scripted>(
+        &self,
+        algorithm: &A,
+        cost: u32,
+        count: u32,
+    ) -> Result<(Decisions, Option<A::State>), BadReply> {
+        let disagrees = |_: GaveUp| BadReply::Disagreement;
+        self.applied(algorithm)?.replay(algorithm, cost, count).map_err(disagrees)
+    }
 }

@@ -1,26 +1,25 @@
-//! The requests of one limiter to Redis: what is decided without a call, in a shared call, and in a call of one's own.
+//! The requests of one limiter to its server: what is decided without a call, in a shared call, and in a call of one's own.
 
-use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::connection::{Fault, FaultKind, Redis};
-use super::key::{Key, Names};
-use super::script::{self, BadReply, Decisions, ScriptReply, Scripted};
+use super::backend::{Applied, Backend, CallLimits, Decisions, GaveUp, Target, Transition};
+use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
+use super::negative_cache::{NegativeCache, Observation};
+use super::single_flight::{BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
+use super::tag::{Tag, Tags};
+use crate::algorithm::Algorithm;
 use crate::store::MemoryStore;
-use crate::store::remote::{
-    BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, Lease, LeaseAction, LeaseReceipt, Leases, NegativeCache,
-    Observation, PendingFollower, Price, SingleFlight, Tag, Unspent,
-};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
 /// What the requests of one limiter share.
-pub(super) struct StoreInner<S> {
-    pub(super) redis: Redis,
-    pub(super) names: Names,
+pub(crate) struct StoreInner<S, B> {
+    pub(crate) backend: B,
+    pub(super) tags: Tags,
     pub(super) fallback: MemoryStore<S>,
     /// With the quotas under which states were read: a bucket's is in units of its rate.
     pub(super) negative_cache: NegativeCache<(S, Quota)>,
@@ -29,27 +28,27 @@ pub(super) struct StoreInner<S> {
 }
 
 /// The answer to one request.
-pub(super) type Answered = Result<Decision, LimiterError>;
+pub(crate) type Answered = Result<Decision, LimiterError>;
 
-impl<S: Copy + Send + 'static> StoreInner<S> {
+impl<S: Copy + Send + 'static, B> StoreInner<S, B> {
     /// Decides in this process alone, as the local fallback.
-    pub(super) fn charge_fallback<A: Scripted<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+    pub(crate) fn charge_fallback<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         self.fallback.charge(algorithm, ask)
     }
 }
 
-/// A request to Redis about one key, with all that is needed to make it from any task.
-pub(super) struct KeyQuery<A: Scripted> {
-    pub(super) inner: Arc<StoreInner<A::State>>,
+/// A request to the server about one key, with all that is needed to make it from any task.
+pub(crate) struct KeyQuery<A: Algorithm, B> {
+    pub(crate) inner: Arc<StoreInner<A::State, B>>,
     /// With the quota of the key.
-    pub(super) algorithm: A,
+    pub(crate) algorithm: A,
     /// The quota of the key; `None` if it has none of its own.
     quota: Option<Quota>,
-    pub(super) key: PartitionKey,
-    pub(super) tag: Tag,
+    pub(crate) key: PartitionKey,
+    pub(crate) tag: Tag,
 }
 
-impl<A: Scripted> Clone for KeyQuery<A> {
+impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
     fn clone(&self) -> Self {
         let Self { inner, algorithm, quota, key, tag } = self;
         let (inner, algorithm) = (Arc::clone(inner), algorithm.clone());
@@ -57,23 +56,24 @@ impl<A: Scripted> Clone for KeyQuery<A> {
     }
 }
 
-impl<A: Scripted> KeyQuery<A> {
+impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// A request under the quota of this question.
     ///
     /// # Errors
     ///
-    /// If Redis cannot keep that quota.
-    pub(super) fn of(inner: &Arc<StoreInner<A::State>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
+    /// If the server cannot keep that quota.
+    pub(crate) fn of(inner: &Arc<StoreInner<A::State, B>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
         let (key, quota) = (ask.key(), ask.quota());
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
                 // That of the policy was checked when its limiter was made.
-                algorithm.check_fit().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
+                let fits = inner.backend.check_fit(&algorithm);
+                fits.map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
                 algorithm
             }
             None => algorithm.clone(),
         };
-        let (inner, tag) = (Arc::clone(inner), inner.names.tag(key));
+        let (inner, tag) = (Arc::clone(inner), inner.tags.of(key));
         Ok(Self { inner, algorithm, quota, key: key.clone(), tag })
     }
 
@@ -88,13 +88,13 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     /// Returns the rejection that the server would answer, if that is certain, and unless this request is to verify it.
-    pub(super) fn cached_rejection(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn cached_rejection(&self, cost: u32) -> Option<Decision> {
         let rejection = |state, at| self.known_rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.rejection(self.tag, Monotonic.now(), rejection)).flatten()
     }
 
     /// Returns the rejection for a caller that makes no call, and so verifies nothing.
-    pub(super) fn peek_rejection(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn peek_rejection(&self, cost: u32) -> Option<Decision> {
         let rejection = |state, at| self.known_rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
     }
@@ -110,17 +110,17 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     /// Admits a request from a lease, if one pays for it.
-    pub(super) fn spend_lease(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn spend_lease(&self, cost: u32) -> Option<Decision> {
         self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Returns what [`spend_lease`](Self::spend_lease) would.
-    pub(super) fn peek_lease(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn peek_lease(&self, cost: u32) -> Option<Decision> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Whether a lease pays, or a call of its own would take one.
-    pub(super) fn is_in_demand(&self, cost: u32) -> bool {
+    pub(crate) fn is_in_demand(&self, cost: u32) -> bool {
         self.inner
             .leases
             .as_ref()
@@ -128,15 +128,15 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
-    pub(super) fn note_demand(&self, decision: Decision, cost: u32, since: Timestamp) {
+    pub(crate) fn note_demand(&self, decision: Decision, cost: u32, since: Timestamp) {
         if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
             leases.hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since));
         }
     }
 
     /// Decides in a call of its own.
-    pub(super) async fn decide_alone(&self, cost: u32) -> Answered {
-        self.decide_alone_by(cost, self.inner.redis.deadline()).await
+    pub(crate) async fn decide_alone(&self, cost: u32) -> Answered {
+        self.decide_alone_by(cost, self.deadline()).await
     }
 
     async fn decide_alone_by(&self, cost: u32, deadline: Instant) -> Answered {
@@ -145,10 +145,10 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Decides in a call of its own, if none for this key is in flight; else in the next, with all requests that come
     /// meanwhile.
-    pub(super) async fn decide_coalesced(self, cost: u32) -> Answered {
-        let deadline = self.inner.redis.deadline();
-        if self.inner.redis.is_failing(|| self.name().slot()) {
-            // One of them may probe the node, without making others wait; the others need no call.
+    pub(crate) async fn decide_coalesced(self, cost: u32) -> Answered {
+        let deadline = self.deadline();
+        if self.inner.backend.is_failing(&self.target()) {
+            // One of them may probe the server, without making others wait; the others need no call.
             return self.decide_alone_by(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
@@ -160,29 +160,30 @@ impl<A: Scripted> KeyQuery<A> {
                 answer
             }
             Join::Follower(follower, collector) => {
-                let handle = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
+                let handle = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
                 if let Some(collector) = collector {
                     handle.spawn(self.clone().collect(collector));
                 }
                 match follower.answer().await {
                     FollowerOutcome::Answered(answer) => answer,
-                    FollowerOutcome::Lost => Err(failed(FaultKind::Cancelled)),
+                    FollowerOutcome::Lost => Err(self.gave_up(GaveUp::Cancelled)),
                     FollowerOutcome::Late(collector) => {
+                        let late = self.gave_up(GaveUp::TimedOut);
                         if let Some(collector) = collector {
                             handle.spawn(self.collect(collector));
                         }
-                        Err(failed(FaultKind::TimedOut))
+                        Err(late)
                     }
                 }
             }
-            Join::Full => Err(failed(FaultKind::TooManyInFlight)),
+            Join::Full => Err(self.gave_up(GaveUp::TooManyInFlight)),
         }
     }
 
     /// Runs as the task that answers all followers of the key, until none is left.
     async fn collect(self, mut collector: Collector<Answered>) {
         // Half of the timeout is left for a call, in case the leader's future is not polled.
-        collector.await_leader(self.inner.redis.timeout() / 2).await;
+        collector.await_leader(self.timeout() / 2).await;
         loop {
             let mut groups = collector.groups();
             let Some(last) = groups.pop() else { return };
@@ -216,9 +217,25 @@ impl<A: Scripted> KeyQuery<A> {
         }
     }
 
-    /// Returns the name of the key on the server.
-    pub(super) fn name(&self) -> Key {
-        self.inner.names.key(self.tag, A::KIND)
+    pub(crate) fn target(&self) -> Target<'_, A> {
+        Target::new(&self.algorithm, self.quota, self.tag)
+    }
+
+    /// Returns the deadline of a decision that begins now.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.inner.backend.timeout()
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        self.inner.backend.gave_up(reason)
+    }
+
+    async fn apply(&self, transition: Transition, limits: CallLimits) -> Result<Applied<A::State>, LimiterError> {
+        self.inner.backend.apply(&self.target(), transition, limits).await
     }
 
     /// Decides on `count` requests of the same cost, one after the other, in one round trip; and takes a lease with it
@@ -227,14 +244,14 @@ impl<A: Scripted> KeyQuery<A> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
             return self.call_for(cost, count, count, deadline).await;
         };
-        let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
+        let runtime = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
         let action = leases.next_action(self.tag, self.price(cost), Monotonic.now());
         if action == LeaseAction::More(0) {
             return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
         // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled.
         let task = runtime.spawn(self.clone().call_with_lease(cost, count, action, deadline));
-        task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled)))
+        task.await.unwrap_or_else(|_| Err(self.gave_up(GaveUp::Cancelled)))
     }
 
     /// Decides on `count` requests, and carries out what `action` says of leases.
@@ -275,41 +292,20 @@ impl<A: Scripted> KeyQuery<A> {
         requests: u32,
         deadline: Instant,
     ) -> Result<Decisions, LimiterError> {
-        self.call_at(Monotonic.now(), cost, count, requests, deadline).await
-    }
-
-    /// Makes a [`call_for`](Self::call_for) while our clock shows `asked`.
-    async fn call_at(
-        &self,
-        mut asked: Timestamp,
-        cost: u32,
-        count: u32,
-        requests: u32,
-        deadline: Instant,
-    ) -> Result<Decisions, LimiterError> {
-        let inner = &*self.inner;
-        loop {
-            let call = script::decide(&self.algorithm, self.name(), cost, count, asked);
-            let sent = Monotonic.now();
-            let value = inner.redis.call_by(&call, deadline, requests).await.map_err(failed)?;
-            let answered = Monotonic.now();
-            let answer = ScriptReply::read(value).map_err(failed)?;
-            let (decisions, state) = match answer.replay(&self.algorithm, cost, count) {
-                // Our clock is so wrong that the call did not have the window of the server's time.
-                Err(BadReply::Disagreement) if answer.is_uncovered(&self.algorithm, asked) => {
-                    asked = answer.now;
-                    continue;
-                }
-                replayed => replayed.map_err(failed)?,
-            };
-            let seen = Observation { server: answer.now, sent, answered };
-            self.learn(&decisions, state, seen, cost);
-            return Ok(decisions);
-        }
+        // A cost that can never be admitted is only looked at, for the numbers of its rejection.
+        let is_charge = (1..=self.algorithm.max_cost()).contains(&cost);
+        let transition = if is_charge { Transition::Charge { cost, count } } else { Transition::Read };
+        let sent = Monotonic.now();
+        let applied = self.apply(transition, CallLimits { deadline, requests }).await?;
+        let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
+        let (decisions, state) =
+            applied.replay(&self.algorithm, cost, count).map_err(|disagreement| self.gave_up(disagreement))?;
+        self.learn(&decisions, state, seen, cost);
+        Ok(decisions)
     }
 
     /// Records an answer of the server.
-    pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
+    pub(crate) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let used_up = used_up.map(|state| (state, self.algorithm.quota()));
@@ -322,59 +318,60 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     /// Returns what a lease paid to that lease. It is forfeited if the lease has ended.
-    pub(super) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
+    pub(crate) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
         if let Some(leases) = &self.inner.leases {
             leases.return_to_lease(self.tag, cost, lease, Monotonic.now());
         }
     }
 
     /// Refunds in the background, by one call.
-    pub(super) fn refund_in_background(self, cost: u32, receipt: Receipt) {
+    pub(crate) fn refund_in_background(self, cost: u32, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
-            handle.spawn(async move { self.refund(cost, receipt, self.inner.redis.deadline()).await });
+            handle.spawn(async move { self.refund(cost, receipt, self.deadline()).await });
         }
     }
 
     /// Charges as much as is left, in the background: in one call, or two if not all could be had.
-    pub(super) fn charge_up_to(self, cost: u32) -> Check {
-        in_background(async move {
+    pub(crate) fn charge_up_to(self, cost: u32) -> Check {
+        let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
+        let cancelled = self.gave_up(GaveUp::Cancelled);
+        let task = runtime.spawn(async move {
             let decision = self.decide_alone(cost).await?;
             // What cannot be charged is forgiven.
             match decision.partial_cost(cost) {
                 Some(left) => self.decide_alone(left).await,
                 None => Ok(decision),
             }
-        })
+        });
+        Check::Pending(Box::pin(async move { task.await.unwrap_or(Err(cancelled)) }))
     }
 
     /// Decides in a call of its own, which charges nothing.
-    pub(super) async fn peek(self, cost: u32) -> Answered {
-        let call = script::decide(&self.algorithm, self.name(), 0, 1, Monotonic.now());
-        let value = self.inner.redis.call(&call).await.map_err(failed)?;
-        // The script only reads, so Rust alone decides on the cost.
-        ScriptReply::read(value).and_then(|answer| answer.decision(&self.algorithm, 0, cost)).map_err(failed)
+    pub(crate) async fn peek(self, cost: u32) -> Answered {
+        let limits = CallLimits { deadline: self.deadline(), requests: 1 };
+        let applied = self.apply(Transition::Read, limits).await?;
+        Ok(self.algorithm.decide(applied.old, applied.now, cost).0)
     }
 
     /// Deletes the key, and forgets what this process knows of it.
-    pub(super) async fn reset(self) -> Answered {
+    pub(crate) async fn reset(self) -> Answered {
         let inner = &*self.inner;
-        let value = inner.redis.call(&script::reset(self.name())).await.map_err(failed)?;
+        let limits = CallLimits { deadline: self.deadline(), requests: 1 };
+        let applied = self.apply(Transition::Reset, limits).await?;
         inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Some(leases) = &inner.leases {
             leases.forget(self.tag);
         }
         let _ = inner.fallback.reset(&self.algorithm, &Ask::reset(&self.key));
-        let answer = ScriptReply::read(value).map_err(failed)?;
-        Ok(answer.replay(&self.algorithm, 0, 1).map_err(failed)?.0[0])
+        Ok(self.algorithm.decide(None, applied.now, 0).0)
     }
 
     /// Refunds on the server, by one call.
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
-        let refund = if self.quota.is_some() { script::refund_under } else { script::refund };
-        if let Some(call) = refund(&self.algorithm, self.name(), cost, receipt, Monotonic.now()) {
+        if !receipt.is_none() && cost > 0 {
             // If the call fails, the charge stays: too little is admitted then, and never too much.
-            let _ = self.inner.redis.call_by(&call, deadline, 1).await;
+            let _ = self.apply(Transition::Refund { cost, receipt }, CallLimits { deadline, requests: 1 }).await;
         }
         // A rejection from before the refund may have been recorded meanwhile.
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
@@ -388,76 +385,5 @@ fn answer_all(
 ) {
     for (follower, answer) in followers.into_iter().zip(answers) {
         let _ = follower.answer.send(answer);
-    }
-}
-
-/// A reply from which nothing can be concluded.
-impl From<BadReply> for Fault {
-    fn from(reply: BadReply) -> Self {
-        Self::new(FaultKind::Unintelligible, reply.to_string())
-    }
-}
-
-/// Runs a charge in a task, so that it completes even if the caller is cancelled.
-pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
-    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(FaultKind::NoRuntime))) };
-    let task = runtime.spawn(charge);
-    Check::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
-}
-
-/// Wraps a fault into the error of a limiter, with the fault as its source.
-pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
-    let fault = fault.into();
-    LimiterError::new(fault.to_string()).with_source(fault)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::error::Error;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::algorithm::CalendarWindow;
-    use crate::store::redis::servers::RedisServer;
-    use crate::values::Outcome;
-
-    /// A process whose clock is wrong by a year charges the window of the server's time: in a second call for a new key,
-    /// since the first one charged nothing, and in one call for a key whose window has begun.
-    #[tokio::test]
-    async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
-        let server = RedisServer::start();
-        let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
-        let window = CalendarWindow::monthly(3).in_zone("Europe/Berlin").unwrap();
-        let store = crate::store::RedisStore::new(&redis, "test");
-        let query = store.query(&window, &PartitionKey::from("key"));
-        let year = Duration::from_secs(366 * 86_400);
-        let now = Monotonic.now();
-        let before = Timestamp::from_nanos(now.as_nanos() - u64::try_from(year.as_nanos()).unwrap());
-        let end = window.end_of_window(now);
-        let mut calls = 0;
-        for (asked, extra_calls) in [(now.saturating_add(year), 2), (before, 1), (now, 1), (before, 1)] {
-            let decision = query.call_at(asked, 1, 1, 1, redis.deadline()).await.unwrap()[0];
-            calls += extra_calls;
-            assert!(server.info("cmdstat_evalsha").starts_with(&format!("calls={calls},")), "{asked:?}");
-            // Unless a month begins while this runs.
-            let wait = match decision.outcome() {
-                Outcome::Deny { retry_after } => retry_after.unwrap(),
-                Outcome::Allow => decision.reset_after(),
-            };
-            let left = end.saturating_since(now);
-            assert!(left.abs_diff(wait) < Duration::from_secs(60), "{wait:?} instead of {left:?}");
-        }
-        assert!(!query.call_at(before, 1, 1, 1, redis.deadline()).await.unwrap()[0].is_allowed());
-    }
-
-    #[tokio::test]
-    async fn a_charge_whose_task_panics_is_cancelled() {
-        async fn panics() -> Answered {
-            panic!("on purpose")
-        }
-        let Check::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
-        let error = answer.await.unwrap_err();
-        let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
-        assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));
     }
 }

@@ -1,0 +1,204 @@
+//! [`RedisBackend`]: the transitions of one limiter, as calls of scripts.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::connection::{Fault, FaultKind, Redis};
+use super::key::{Key, Names};
+use super::script::{self, BadReply, ScriptReply, Scripted};
+use crate::store::remote::{Answered, Applied, Backend, CallLimits, GaveUp, Tag, Tags, Target, Transition};
+use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{Check, LimiterError};
+
+/// The keys of one limiter on Redis.
+pub(super) struct RedisBackend {
+    pub(super) redis: Redis,
+    names: Names,
+    name: Box<str>,
+}
+
+impl RedisBackend {
+    pub(super) fn new(redis: &Redis, name: &str) -> Self {
+        let names = Names::new(redis.prefix(), name, redis.secret());
+        Self { redis: redis.clone(), names, name: name.into() }
+    }
+
+    pub(super) fn tags(&self) -> Tags {
+        self.names.tags().clone()
+    }
+
+    /// Returns the name of the key in which the states of an algorithm are kept.
+    pub(super) fn key<A: Scripted>(&self, tag: Tag) -> Key {
+        self.names.key(tag, A::KIND)
+    }
+
+    /// Makes a charge while our clock shows `asked`.
+    async fn charge_at<A: Scripted>(
+        &self,
+        mut asked: Timestamp,
+        target: &Target<'_, A>,
+        cost: u32,
+        count: u32,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, Fault> {
+        let algorithm = target.algorithm();
+        loop {
+            let call = script::decide(algorithm, self.key::<A>(target.tag()), cost, count, asked);
+            let answer = ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?;
+            let applied = answer.applied(algorithm)?;
+            // If our clock is so wrong that the call did not have the window of the server's time, then nothing was
+            // charged that would be.
+            if answer.is_uncovered(algorithm, asked) && applied.replay(algorithm, cost, count).is_err() {
+                asked = answer.now;
+                continue;
+            }
+            return Ok(applied);
+        }
+    }
+
+    async fn apply<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, Fault> {
+        let (algorithm, now) = (target.algorithm(), Monotonic.now());
+        let key = || self.key::<A>(target.tag());
+        let call = match transition {
+            Transition::Charge { cost, count } => return self.charge_at(now, target, cost, count, limits).await,
+            Transition::Read => script::decide(algorithm, key(), 0, 1, now),
+            Transition::Reset => script::reset(key()),
+            Transition::Refund { cost, receipt } => {
+                let refund = if target.quota().is_some() { script::refund_under } else { script::refund };
+                refund(algorithm, key(), cost, receipt, now).expect("something was charged")
+            }
+        };
+        let value = self.redis.call_by(&call, limits.deadline, limits.requests).await?;
+        Ok(ScriptReply::read(value)?.applied(algorithm)?)
+    }
+}
+
+impl<A: Scripted> Backend<A> for RedisBackend {
+    async fn apply(
+        &self,
+        target: &Target<'_, A>,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        self.apply(target, transition, limits).await.map_err(failed)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.redis.timeout()
+    }
+
+    fn shares_keys_with(&self, other: &Self) -> bool {
+        self.redis.id() == other.redis.id() && self.name == other.name
+    }
+
+    fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(algorithm.fits()?)
+    }
+
+    fn is_failing(&self, target: &Target<'_, A>) -> bool {
+        self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        failed(match reason {
+            GaveUp::TimedOut => FaultKind::TimedOut.into(),
+            GaveUp::Cancelled => FaultKind::Cancelled.into(),
+            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
+            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
+            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
+            GaveUp::Disagreement => Fault::from(BadReply::Disagreement),
+        })
+    }
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBackend").field("redis", &self.redis).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A reply from which nothing can be concluded.
+impl From<BadReply> for Fault {
+    fn from(reply: BadReply) -> Self {
+        Self::new(FaultKind::Unintelligible, reply.to_string())
+    }
+}
+
+/// Runs a charge in a task, so that it completes even if the caller is cancelled.
+pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
+    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(FaultKind::NoRuntime))) };
+    let task = runtime.spawn(charge);
+    Check::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
+}
+
+/// Wraps a fault into the error of a limiter, with the fault as its source.
+pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
+    let fault = fault.into();
+    LimiterError::new(fault.to_string()).with_source(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::CalendarWindow;
+    use crate::store::redis::servers::RedisServer;
+    use crate::values::{Outcome, PartitionKey};
+
+    /// A process whose clock is wrong by a year charges the window of the server's time: in a second call for a new key,
+    /// since the first one charged nothing, and in one call for a key whose window has begun.
+    #[tokio::test]
+    async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
+        let server = RedisServer::start();
+        let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
+        let window = CalendarWindow::monthly(3).in_zone("Europe/Berlin").unwrap();
+        let backend = RedisBackend::new(&redis, "test");
+        let tag = backend.tags().of(&PartitionKey::from("key"));
+        let charge_at = async |asked| {
+            let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
+            let target = Target::new(&window, None, tag);
+            let applied = backend.charge_at(asked, &target, 1, 1, limits).await.unwrap();
+            applied.replay(&window, 1, 1).unwrap().0[0]
+        };
+        let year = Duration::from_secs(366 * 86_400);
+        let now = Monotonic.now();
+        let before = Timestamp::from_nanos(now.as_nanos() - u64::try_from(year.as_nanos()).unwrap());
+        let end = window.end_of_window(now);
+        let mut calls = 0;
+        for (asked, extra_calls) in [(now.saturating_add(year), 2), (before, 1), (now, 1), (before, 1)] {
+            let decision = charge_at(asked).await;
+            calls += extra_calls;
+            assert!(server.info("cmdstat_evalsha").starts_with(&format!("calls={calls},")), "{asked:?}");
+            // Unless a month begins while this runs.
+            let wait = match decision.outcome() {
+                Outcome::Deny { retry_after } => retry_after.unwrap(),
+                Outcome::Allow => decision.reset_after(),
+            };
+            let left = end.saturating_since(now);
+            assert!(left.abs_diff(wait) < Duration::from_secs(60), "{wait:?} instead of {left:?}");
+        }
+        assert!(!charge_at(before).await.is_allowed());
+    }
+
+    #[tokio::test]
+    async fn a_charge_whose_task_panics_is_cancelled() {
+        async fn panics() -> Answered {
+            panic!("on purpose")
+        }
+        let Check::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
+        let error = answer.await.unwrap_err();
+        let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
+        assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));
+    }
+}

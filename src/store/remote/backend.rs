@@ -1,0 +1,216 @@
+//! [`Backend`]: what a [`RemoteStore`](super::RemoteStore) needs of its server.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::tag::Tag;
+use crate::algorithm::Algorithm;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, LimiterError, Quota, Receipt};
+
+/// The part of a [`RemoteStore`](super::RemoteStore) that knows its server: it applies one transition to one key.
+///
+/// Everything else is done by the store: the local fallback, the cache of rejections, calls that requests share, and
+/// leases.
+///
+/// # Contract
+///
+/// - [`apply`](Self::apply) is one atomic step, whichever process makes it: it reads the time and the state of the key,
+///   and writes the new state, or nothing. What it returns is what it has read.
+/// - A rejection writes nothing.
+/// - A key is kept until the state in it has [expired](Algorithm::expires_at), and may be forgotten then.
+/// - Whatever fails is an error, and never a rejection; and what has failed may have been applied. A transition is not
+///   applied twice: what was sent, and got no answer, is not sent again.
+/// - It returns before the deadline, also if the server does not answer. [`Calls`](super::Calls) sees to this, and
+///   stops calling a server that keeps failing.
+pub trait Backend<A: Algorithm>: Send + Sync + 'static {
+    /// Applies a transition to a key.
+    ///
+    /// # Errors
+    ///
+    /// If the server gives no answer, or one from which nothing can be concluded.
+    fn apply(
+        &self,
+        target: &Target<'_, A>,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> impl Future<Output = Result<Applied<A::State>, LimiterError>> + Send;
+
+    /// Returns how long a decision may take, all in all: a call and the wait for it.
+    fn timeout(&self) -> Duration;
+
+    /// Returns whether both keep the same keys, so that a store with this backend inherits from one with the other.
+    fn shares_keys_with(&self, other: &Self) -> bool;
+
+    /// Returns what keeps tags from being guessed: processes that share budgets must agree on it. By default nothing.
+    fn secret(&self) -> &[u8] {
+        b""
+    }
+
+    /// Checks whether the server can keep this algorithm's states. By default it can.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot: why, and what to do.
+    fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let _ = algorithm;
+        Ok(())
+    }
+
+    /// Returns whether calls for this key are failing, so that no request should wait for another one's call. By
+    /// default they are not.
+    fn is_failing(&self, target: &Target<'_, A>) -> bool {
+        let _ = target;
+        false
+    }
+
+    /// Returns the error of a request that this process gave up. By default with the reason as its source.
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        LimiterError::new(reason.to_string()).with_source(reason)
+    }
+}
+
+/// The key of one limiter that a [`Transition`] is for.
+#[derive(Debug)]
+pub struct Target<'a, A> {
+    algorithm: &'a A,
+    quota: Option<Quota>,
+    tag: Tag,
+}
+
+impl<'a, A> Target<'a, A> {
+    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, tag: Tag) -> Self {
+        Self { algorithm, quota, tag }
+    }
+
+    /// The algorithm, with the quota of the key.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        self.algorithm
+    }
+
+    /// The quota of the key; `None` if it has none [of its own](crate::Ask::under).
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    /// Returns what stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
+    /// [secret](Backend::secret) and the key. So what a client sends never reaches the server.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.tag.text().iter().copied().map(char::from).collect()
+    }
+
+    pub(crate) const fn tag(&self) -> Tag {
+        self.tag
+    }
+}
+
+/// A change of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transition {
+    /// Reads the state.
+    Read,
+    /// Charges up to `count` requests of `cost` units each, in their order, and stops at the first that does not fit,
+    /// since no later one would. The cost is at least one, and one that can be admitted.
+    Charge {
+        /// The units of each request.
+        cost: u32,
+        /// How many requests there are.
+        count: u32,
+    },
+    /// [Refunds](Algorithm::refund) what is still owed of a charge.
+    Refund {
+        /// The units to refund.
+        cost: u32,
+        /// The receipt of the charge.
+        receipt: Receipt,
+    },
+    /// Forgets what the key owes.
+    Reset,
+}
+
+/// What a [`Transition`] has read and done.
+#[derive(Clone, Copy, Debug)]
+pub struct Applied<S> {
+    /// The time by which it was decided.
+    pub now: Timestamp,
+    /// The state before; `None` if there was none, and after a reset.
+    pub old: Option<S>,
+    /// Of a charge: how many requests were charged. Otherwise zero.
+    pub charged: u32,
+}
+
+/// One for each request of a charge.
+pub(crate) type Decisions = SmallVec<[Decision; 1]>;
+
+impl<S: Copy> Applied<S> {
+    /// Returns the decisions on the requests of a charge, and the state after them.
+    pub(crate) fn replay<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        cost: u32,
+        count: u32,
+    ) -> Result<(Decisions, Option<S>), GaveUp> {
+        let (mut state, mut charged) = (self.old, 0);
+        let decisions = (0..count).map(|_| {
+            let (decision, next) = algorithm.decide(state, self.now, cost);
+            state = next.or(state);
+            charged += u32::from(next.is_some());
+            decision
+        });
+        let decisions = decisions.collect();
+        if charged == self.charged { Ok((decisions, state)) } else { Err(GaveUp::Disagreement) }
+    }
+}
+
+/// The bounds of a call.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CallLimits {
+    /// When it must have returned.
+    pub deadline: Instant,
+    /// How many requests wait for it: a failure counts for each.
+    pub requests: u32,
+}
+
+/// Why this process gave up a request to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GaveUp {
+    /// The server did not answer in time. The call may have been carried out.
+    TimedOut,
+    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have been
+    /// carried out.
+    Cancelled,
+    /// No call was made, because the server kept failing: the circuit breaker is open.
+    BreakerOpen,
+    /// No call was made, because too many were in flight.
+    TooManyInFlight,
+    /// Called from outside of a Tokio runtime.
+    NoRuntime,
+    /// The server's answer contradicts itself.
+    Disagreement,
+}
+
+impl fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TimedOut => "the server did not answer in time",
+            Self::Cancelled => "the call to the server was cancelled",
+            Self::BreakerOpen => "the server was not called, because it kept failing",
+            Self::TooManyInFlight => "the server was not called, because too many calls were in flight",
+            Self::NoRuntime => "the server can only be called from within a Tokio runtime",
+            Self::Disagreement => "the server's decision contradicts the state in its reply",
+        })
+    }
+}
+
+impl Error for GaveUp {}
