@@ -56,6 +56,7 @@ pub trait Portable: Algorithm {
     /// # Errors
     ///
     /// If the bytes are no state of this algorithm, in a version of the format that this crate knows.
+    #[allow(clippy::wrong_self_convention, reason = "the other half of `to_bytes`")]
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<Self::State, UnknownState>;
 }
 

@@ -14,11 +14,15 @@
 //! ```
 
 mod algorithm;
+#[cfg(feature = "remote")]
+mod backend;
 mod interval;
 mod random;
 mod store;
 
 pub use self::algorithm::check_algorithm;
+#[cfg(feature = "remote")]
+pub use self::backend::check_backend;
 pub use self::interval::IntervalChecker;
 pub use self::random::Random;
 pub use self::store::{admitted_by_threads, check_store};

@@ -49,7 +49,7 @@ const THREADS: usize = 8;
 const CONTENDED: &str = "contended";
 
 /// Counts the units that an algorithm admits at one instant, when `attempts` charges of one unit are made.
-fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) -> u64 {
+pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) -> u64 {
     let (now, mut state, mut admitted) = (frozen_clock().now(), None, 0);
     for _ in 0..attempts {
         let (decision, next) = algorithm.decide(state, now, 1);
@@ -87,7 +87,7 @@ where
 }
 
 /// A stopped clock at a realistic instant, so that windows do not begin at zero.
-fn frozen_clock() -> ManualClock {
+pub(super) fn frozen_clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
 }
 
@@ -131,7 +131,7 @@ where
     }
 }
 
-fn assert_same(decision: &Decision, expected: &Decision, tolerance: Duration, context: &str) {
+pub(super) fn assert_same(decision: &Decision, expected: &Decision, tolerance: Duration, context: &str) {
     let facts = |decision: &Decision| (decision.is_allowed(), decision.limit(), decision.remaining());
     assert_eq!(facts(decision), facts(expected), "{context}");
     let near = |a: Duration, b: Duration| a.abs_diff(b) <= tolerance;

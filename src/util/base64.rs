@@ -5,7 +5,7 @@
 pub(crate) const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// The alphabet of RFC 4648, section 5, for URLs and file names.
-#[cfg(feature = "redis")]
+#[cfg(feature = "remote")]
 pub(crate) const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The number of characters that encode this many bytes.
@@ -23,7 +23,7 @@ pub(crate) fn character(alphabet: &[u8; 64], bytes: &[u8], index: usize) -> u8 {
     alphabet[usize::from(bits & 63)]
 }
 
-#[cfg(all(test, feature = "http", feature = "redis"))]
+#[cfg(all(test, feature = "http", feature = "remote"))]
 mod tests {
     use super::*;
 

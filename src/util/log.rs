@@ -165,6 +165,16 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
     }
 
+    #[cfg(feature = "remote")]
+    pub(crate) fn breaker_opened(server: &str) {
+        tracing::warn!(target: TARGET, server, "a server keeps failing: its circuit breaker is open, and it is not called for a while");
+    }
+
+    #[cfg(feature = "remote")]
+    pub(crate) fn breaker_closed(server: &str) {
+        tracing::warn!(target: TARGET, server, "a server is back: its circuit breaker is closed");
+    }
+
     // Transitions of Redis, logged each time. Its eviction policy is checked once.
 
     #[cfg(feature = "redis")]
@@ -225,6 +235,10 @@ mod without_tracing {
     pub(crate) fn no_route_matched() {}
     pub(crate) fn extension_missing(_extension: &str) {}
     pub(crate) fn mounted_twice(_policy: &str) {}
+    #[cfg(feature = "remote")]
+    pub(crate) fn breaker_opened(_server: &str) {}
+    #[cfg(feature = "remote")]
+    pub(crate) fn breaker_closed(_server: &str) {}
     #[cfg(feature = "redis")]
     pub(crate) fn redis_breaker_opened(_address: &str, _reason: &dyn Display) {}
     #[cfg(feature = "redis")]

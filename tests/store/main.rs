@@ -14,6 +14,7 @@ mod edges;
 mod exactness;
 mod flood;
 mod herd;
+mod key_value;
 mod own_quotas;
 mod portable;
 mod table;

@@ -68,7 +68,7 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// call, refunds a lease first, or needs several nodes: one deadline holds for all that a decision does. While the
 /// circuit breaker of the node is open it fails at once. The policy [says](crate::FailureMode) what happens to the
 /// request then. For the [local fallback](crate::FailureMode::LocalFallback) this store also counts what Redis admits
-/// in a [`MemoryStore`] for 65,536 keys. The fallback only counts up: what is refunded on Redis stays charged there,
+/// in a [`MemoryStore`](crate::store::MemoryStore) for 65,536 keys. The fallback only counts up: what is refunded on Redis stays charged there,
 /// until time has paid it off. What fallbacks admit is not reported to Redis: over an outage and the recovery, *n*
 /// processes admit up to *n* + 1 times the quota.
 ///

@@ -47,11 +47,6 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Returns whether both keep the same keys, so that a store with this backend inherits from one with the other.
     fn shares_keys_with(&self, other: &Self) -> bool;
 
-    /// Returns what keeps tags from being guessed: processes that share budgets must agree on it. By default nothing.
-    fn secret(&self) -> &[u8] {
-        b""
-    }
-
     /// Checks whether the server can keep this algorithm's states. By default it can.
     ///
     /// # Errors
@@ -101,7 +96,7 @@ impl<'a, A> Target<'a, A> {
     }
 
     /// Returns what stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
-    /// [secret](Backend::secret) and the key. So what a client sends never reaches the server.
+    /// [secret](super::RemoteStore::secret) and the key. So what a client sends never reaches the server.
     #[must_use]
     pub fn name(&self) -> String {
         self.tag.text().iter().copied().map(char::from).collect()

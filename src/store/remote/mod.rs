@@ -1,9 +1,26 @@
-//! What a store on a server needs beyond its server.
+//! Budgets on a server of your own, shared by many processes: what a store needs beyond its server.
+//!
+//! - For a key-value store that can compare and swap, implement [`KeyValue`]: two methods.
+//! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement [`Backend`].
+//!
+//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::RedisStore). The path of a request:
+//!
+//! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`, in which a
+//!    `tag` stands for a key.
+//! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
+//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, with a
+//!    `circuit_breaker` and the pauses of `backoff`.
+//!
+//! `testing::check_backend` (feature `test-util`) tests a backend of yours.
+
+#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "Redis has more uses for these"))]
 
 mod backend;
 mod backoff;
+mod calls;
 mod circuit_breaker;
 mod key_cache;
+mod key_value;
 mod leases;
 mod negative_cache;
 mod query;
@@ -12,7 +29,9 @@ mod store;
 mod tag;
 
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
+pub use self::calls::Calls;
 pub use self::circuit_breaker::BreakerState;
+pub use self::key_value::{KeyValue, KeyValueBackend};
 pub use self::store::RemoteStore;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::single_flight::SingleFlight;
 use super::tag::Tags;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, Store};
-use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
+use crate::values::{Ask, Check, Description, Heritage, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt};
 
 /// Keeps the budgets of one limiter on a server, where all processes that name it alike share them.
 ///
@@ -52,12 +52,21 @@ pub struct RemoteStore<S, B> {
 impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
     /// Creates a store for one limiter, whose keys `backend` keeps.
     #[must_use]
-    pub fn new<A: Algorithm<State = S>>(backend: B) -> Self
-    where
-        B: Backend<A>,
-    {
-        let tags = Tags::new(backend.secret());
-        Self::tagged(backend, tags)
+    pub fn new(backend: B) -> Self {
+        Self::tagged(backend, Tags::new(b""))
+    }
+
+    /// Keeps [names](super::Target::name) of keys from being guessed by who can read them on the server. Processes that
+    /// share budgets must agree on it.
+    ///
+    /// # Panics
+    ///
+    /// If the store is used already.
+    #[must_use]
+    #[track_caller]
+    pub fn secret(mut self, secret: &[u8]) -> Self {
+        self.inner_mut().tags = Tags::new(secret);
+        self
     }
 
     pub(crate) fn tagged(backend: B, tags: Tags) -> Self {
@@ -101,8 +110,7 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
     pub fn leasing(mut self, most: u32, lifetime: Duration) -> Self {
         assert!((1..=Leases::MOST).contains(&most), "a lease must be for 1 to {} requests, not {most}", Leases::MOST);
         assert!(!lifetime.is_zero(), "a lease must be for some time");
-        let inner = Arc::get_mut(&mut self.inner).expect("leases are set up before the store is used");
-        inner.leases = Some(Leases::new(most, lifetime));
+        self.inner_mut().leases = Some(Leases::new(most, lifetime));
         self
     }
 
@@ -113,6 +121,11 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
     pub fn without_coalescing(mut self) -> Self {
         self.coalesces = false;
         self
+    }
+
+    #[track_caller]
+    fn inner_mut(&mut self) -> &mut StoreInner<S, B> {
+        Arc::get_mut(&mut self.inner).expect("a store is set up before it is used")
     }
 
     pub(crate) const fn inner(&self) -> &Arc<StoreInner<S, B>> {
@@ -129,7 +142,7 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
         &self,
         algorithm: &A,
         ask: &Ask<'_>,
-    ) -> Result<KeyQuery<A, B>, crate::values::LimiterError>
+    ) -> Result<KeyQuery<A, B>, LimiterError>
     where
         B: Backend<A>,
     {

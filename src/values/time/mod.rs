@@ -141,6 +141,22 @@ fn system_now() -> Timestamp {
     Timestamp(epoch_nanos.saturating_add(nanos_of(start.elapsed())))
 }
 
+/// The operating system's wall clock: what processes on several machines have in common, as far as their clocks are
+/// synchronised. It may be set back, and may be stepped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wall;
+
+impl Clock for Wall {
+    fn now(&self) -> Timestamp {
+        Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos_of))
+    }
+
+    /// Lower than any address, and not that of [`Monotonic`].
+    fn id(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(2)
+    }
+}
+
 /// A clock that moves only by [`advance`](Self::advance) and [`set`](Self::set), for tests. Clones share the time.
 ///
 /// ```

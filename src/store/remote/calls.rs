@@ -1,0 +1,281 @@
+//! [`Calls`]: within the deadline, not too many at once, and none to a server that keeps failing.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::backend::{CallLimits, GaveUp};
+use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker};
+use crate::util::log;
+
+/// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
+///
+/// - A call has the [timeout](Self::new). A caller waits no longer than to its deadline, and the call goes on in the
+///   background for as long as it has time: so a server that does not answer is noticed, however short the deadlines
+///   are, and what it has done is known.
+/// - No more than so many are in flight at once. A caller waits for one to end for half of the time that it has.
+/// - After five failures in a row, or when half of at least twenty calls in ten seconds have failed, the circuit breaker
+///   opens: calls fail at once. After a pause, of up to 100 ms at first and up to 5 s later, one call is let through as a
+///   probe, and its success closes the breaker.
+///
+/// Cloning is cheap; clones count together.
+///
+/// # Cost
+///
+/// A task per call.
+#[derive(Clone)]
+pub struct Calls(Arc<Server>);
+
+struct Server {
+    name: Box<str>,
+    timeout: Duration,
+    slots: Arc<Semaphore>,
+    breaker: Mutex<CircuitBreaker>,
+}
+
+/// How a call counts.
+#[derive(Clone, Copy)]
+enum Evidence {
+    Healthy,
+    Failed,
+    Unknown,
+}
+
+impl Calls {
+    /// For the calls to one server, which is called `name` in log lines.
+    ///
+    /// # Panics
+    ///
+    /// If `timeout` or `max_in_flight` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn new(name: &str, timeout: Duration, max_in_flight: usize) -> Self {
+        assert!(!timeout.is_zero(), "a call must have some time");
+        assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
+        let slots = Arc::new(Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)));
+        let breaker = Mutex::new(CircuitBreaker::new(Instant::now(), timeout));
+        Self(Arc::new(Server { name: name.into(), timeout, slots, breaker }))
+    }
+
+    /// How long a call may take.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    /// The state of the circuit breaker.
+    #[must_use]
+    pub fn breaker(&self) -> BreakerState {
+        self.0.breaker().state()
+    }
+
+    /// Whether calls are failing: the circuit breaker is not closed.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.0.breaker().is_failing()
+    }
+
+    /// Makes a call. `is_fault` says whether an error is the fault of the server, and not that of the call.
+    ///
+    /// # Errors
+    ///
+    /// If there was no call, or no answer before the deadline.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that has begun goes on if this future is dropped.
+    pub async fn run<T, E, F>(
+        &self,
+        limits: CallLimits,
+        call: F,
+        is_fault: impl FnOnce(&E) -> bool + Send + 'static,
+    ) -> Result<Result<T, E>, GaveUp>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let runtime = Handle::try_current().map_err(|_| GaveUp::NoRuntime)?;
+        let watch = self.enter(limits).await?;
+        let due = Instant::now() + self.0.timeout;
+        // A task that runs much later than it was due belongs to a process that was busy, and an answer may have arrived.
+        let too_late = due + self.0.timeout / 4;
+        let task = runtime.spawn(async move {
+            let answer = timeout_at(due, call).await;
+            watch.end(match &answer {
+                Ok(Err(error)) if is_fault(error) => Evidence::Failed,
+                Ok(_) => Evidence::Healthy,
+                Err(_) if Instant::now() <= too_late => Evidence::Failed,
+                Err(_) => Evidence::Unknown,
+            });
+            answer.map_err(|_| GaveUp::TimedOut)
+        });
+        match timeout_at(limits.deadline, task).await {
+            Ok(ended) => ended.unwrap_or(Err(GaveUp::Cancelled)),
+            Err(_) => Err(GaveUp::TimedOut),
+        }
+    }
+
+    /// Waits for a free slot, and asks the breaker.
+    async fn enter(&self, limits: CallLimits) -> Result<Watch, GaveUp> {
+        let slots = Arc::clone(&self.0.slots);
+        let slot = match Arc::clone(&slots).try_acquire_owned() {
+            Ok(slot) => slot,
+            Err(_) if self.0.breaker().rejects_calls(Instant::now()) => return Err(GaveUp::BreakerOpen),
+            Err(_) => {
+                let now = Instant::now();
+                let patience = limits.deadline.saturating_duration_since(now) / 2;
+                let slot = timeout_at(now + patience, slots.acquire_owned()).await;
+                slot.ok().and_then(Result::ok).ok_or(GaveUp::TooManyInFlight)?
+            }
+        };
+        let now = Instant::now();
+        if limits.deadline <= now {
+            return Err(GaveUp::TimedOut);
+        }
+        let permit = self.0.breaker().try_enter(now, limits.requests).ok_or(GaveUp::BreakerOpen)?;
+        Ok(Watch { server: Arc::clone(&self.0), permit: Some(permit), _slot: slot })
+    }
+}
+
+impl Server {
+    fn breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").field("server", &self.0.name).field("breaker", &self.breaker()).finish_non_exhaustive()
+    }
+}
+
+/// A call in flight. If it is dropped before its end, the outcome is unknown.
+struct Watch {
+    server: Arc<Server>,
+    permit: Option<CallPermit>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Watch {
+    fn end(mut self, evidence: Evidence) {
+        self.record(evidence);
+    }
+
+    fn record(&mut self, evidence: Evidence) {
+        let Some(permit) = self.permit.take() else { return };
+        let (now, mut opened, mut closed) = (Instant::now(), false, false);
+        {
+            let mut breaker = self.server.breaker();
+            match evidence {
+                Evidence::Healthy => closed = breaker.succeeded(&permit),
+                Evidence::Failed => opened = breaker.failed(&permit, now),
+                Evidence::Unknown => breaker.abandoned(&permit, now),
+            }
+        }
+        if opened {
+            log::breaker_opened(&self.server.name);
+        }
+        if closed {
+            log::breaker_closed(&self.server.name);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.record(Evidence::Unknown);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{pending, ready};
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(100);
+
+    fn limits(time: Duration) -> CallLimits {
+        CallLimits { deadline: Instant::now() + time, requests: 1 }
+    }
+
+    async fn answer(calls: &Calls, result: Result<u32, &'static str>) -> Result<Result<u32, &'static str>, GaveUp> {
+        calls.run(limits(TIMEOUT), ready(result), |error| *error == "fault").await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_keeps_failing_is_not_called_until_a_probe_succeeds() {
+        let calls = Calls::new("test", TIMEOUT, 10);
+        for _ in 0..50 {
+            assert_eq!(answer(&calls, Err("not its fault")).await, Ok(Err("not its fault")));
+        }
+        assert_eq!(calls.breaker(), BreakerState::Closed);
+        let mut failures = 0;
+        while answer(&calls, Err("fault")).await == Ok(Err("fault")) {
+            failures += 1;
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!((failures, calls.breaker(), calls.is_failing()), (5, BreakerState::Open, true));
+        assert_eq!(answer(&calls, Ok(1)).await, Err(GaveUp::BreakerOpen));
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
+        assert_eq!(calls.breaker(), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_get_no_answer_open_the_breaker_even_if_nobody_waits_for_them() {
+        let calls = Calls::new("test", TIMEOUT, 100);
+        // In two waves: failures that come together may have one cause.
+        for state in [BreakerState::Closed, BreakerState::Open] {
+            for _ in 0..4 {
+                let short = calls.run(limits(Duration::from_millis(10)), pending::<Result<(), Infallible>>(), |_| true);
+                assert_eq!(short.await, Err(GaveUp::TimedOut));
+            }
+            assert_eq!(calls.breaker(), BreakerState::Closed, "they still have time");
+            tokio::time::sleep(TIMEOUT).await;
+            assert_eq!(calls.breaker(), state);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_goes_on_if_its_caller_is_dropped_and_keeps_its_slot() {
+        let calls = Calls::new("test", TIMEOUT, 1);
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let mut call = pin!(calls.run(limits(TIMEOUT), pending::<Result<(), Infallible>>(), |_| true));
+            assert!(call.as_mut().poll(&mut context).is_pending());
+        }
+        let second = calls.run(limits(TIMEOUT / 2), ready(Ok::<_, Infallible>(2)), |_| true);
+        assert_eq!(second.await, Err(GaveUp::TooManyInFlight));
+        tokio::time::sleep(TIMEOUT).await;
+        let third = calls.run(limits(TIMEOUT), ready(Ok::<_, Infallible>(3)), |_| true);
+        assert_eq!(third.await, Ok(Ok(3)));
+    }
+
+    #[test]
+    fn a_call_outside_of_a_runtime_is_an_error() {
+        let calls = Calls::new("test", TIMEOUT, 1);
+        let far = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let limits = far.block_on(async { limits(TIMEOUT) });
+        let mut call = pin!(calls.run(limits, ready(Ok::<_, Infallible>(())), |_| true));
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(polled, std::task::Poll::Ready(Err(GaveUp::NoRuntime)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_panics_is_cancelled() {
+        let calls = Calls::new("test", TIMEOUT, 1);
+        let panics = async { if true { panic!("on purpose") } else { Ok::<(), Infallible>(()) } };
+        assert_eq!(calls.run(limits(TIMEOUT), panics, |_| true).await, Err(GaveUp::Cancelled));
+        assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)), "its slot is free");
+    }
+}

@@ -1,0 +1,140 @@
+//! The conformance suite for backends of remote stores.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Random;
+use super::store::{admitted_one_by_one, assert_same, frozen_clock};
+use crate::algorithm::Algorithm;
+use crate::store::Store;
+use crate::store::remote::{Applied, Backend, CallLimits, RemoteStore, Tags, Target, Transition};
+use crate::values::time::{Clock, ManualClock};
+use crate::values::{Ask, PartitionKey};
+
+/// Checks a backend: charges, reads, refunds and resets are those of the algorithm over a plain map, and eight tasks that
+/// contend for one key of a store over it are together admitted exactly what the algorithm admits at one instant.
+///
+/// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from the
+/// algorithm's by as much as those of a [store](super::check_store).
+///
+/// # Panics
+///
+/// At the first step that breaks the contract, or if a call fails. The message says how.
+pub async fn check_backend<A, B>(algorithm: A, seed: u64, make: impl Fn(ManualClock) -> B)
+where
+    A: Algorithm + Clone,
+    B: Backend<A>,
+{
+    check_trace(&algorithm, &mut Random::new(seed), &make).await;
+    let algorithm = Arc::new(algorithm);
+    let attempts = (u64::from(algorithm.quota().max_burst()) * 2).clamp(64, 400).div_ceil(TASKS);
+    let expected = admitted_one_by_one(&*algorithm, attempts * TASKS);
+    // With calls of their own, and with calls that they share.
+    for coalesces in [false, true] {
+        let store = RemoteStore::new(make(frozen_clock()));
+        let store = Arc::new(if coalesces { store } else { store.without_coalescing() });
+        store.prepare(&algorithm);
+        let admitted = admitted_by_tasks(&algorithm, &store, attempts).await;
+        assert_eq!(admitted, expected, "{TASKS} tasks were admitted another number of units than one after the other");
+    }
+}
+
+/// The tasks that contend for one key.
+const TASKS: u64 = 8;
+
+async fn admitted_by_tasks<A, B>(algorithm: &Arc<A>, store: &Arc<RemoteStore<A::State, B>>, attempts: u64) -> u64
+where
+    A: Algorithm + Clone,
+    B: Backend<A>,
+{
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (algorithm, store) = (Arc::clone(algorithm), Arc::clone(store));
+            tokio::spawn(async move {
+                let (key, mut admitted) = (PartitionKey::from("contended"), 0);
+                for _ in 0..attempts {
+                    let check = store.decide(&*algorithm, &Ask::charge(&key, 1));
+                    admitted += u64::from(check.decided().await.expect("no call fails").is_allowed());
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.expect("no task panics");
+    }
+    admitted
+}
+
+/// The backend alone: the tables of a store extrapolate time, which a manual clock does not follow.
+async fn check_trace<A, B>(algorithm: &A, random: &mut Random, make: impl Fn(ManualClock) -> B)
+where
+    A: Algorithm,
+    B: Backend<A>,
+{
+    let clock = frozen_clock();
+    let backend = make(clock.clone());
+    let mut model: HashMap<u64, A::State> = HashMap::new();
+    let quota = algorithm.quota();
+    let full = quota.period() / quota.limit() * quota.max_burst();
+    let tolerance = full / (1 << 30) + Duration::from_micros(1);
+    for step in 0..2_000 {
+        let (id, now) = (random.below(16), clock.now());
+        let most = algorithm.max_cost();
+        let (cost, count) = (random.pick(&[1, 1, 1, 2.min(most), most]), random.pick(&[1, 1, 2, 5]));
+        let transition = match random.below(32) {
+            0 => Transition::Reset,
+            1..8 => Transition::Read,
+            _ => Transition::Charge { cost, count },
+        };
+        let applied = apply(&backend, algorithm, id, transition).await;
+        let context = format!("step {step}: {transition:?} at {now:?}");
+        let state = model.get(&id).copied();
+        match transition {
+            Transition::Reset => drop(model.remove(&id)),
+            Transition::Charge { .. } => {
+                let (decisions, _) = applied.replay(algorithm, cost, count).unwrap_or_else(|_| {
+                    panic!("{context}: {} were charged, which contradicts the state before", applied.charged)
+                });
+                let expected = Applied { now, old: state, charged: applied.charged };
+                let (expected, next) = expected
+                    .replay(algorithm, cost, count)
+                    .unwrap_or_else(|_| panic!("{context}: {} were charged", applied.charged));
+                for (decision, expected) in decisions.iter().zip(&expected) {
+                    assert_same(decision, expected, tolerance, &context);
+                }
+                if let Some(next) = next {
+                    model.insert(id, next);
+                }
+                let last = expected.last().zip(decisions.last()).filter(|(last, _)| last.is_allowed());
+                if let Some((expected, decision)) = last.filter(|_| random.below(8) == 0) {
+                    apply(&backend, algorithm, id, Transition::Refund { cost, receipt: decision.receipt() }).await;
+                    if let Some(state) = model.get_mut(&id) {
+                        *state = algorithm.refund(*state, now, cost, expected.receipt());
+                    }
+                }
+            }
+            _ => {
+                let decide = |state| algorithm.decide(state, now, 0).0;
+                assert_same(&decide(applied.old), &decide(state), tolerance, &context);
+            }
+        }
+        let some = random.below(quota.period_nanos() / 8 + 1);
+        clock.advance(Duration::from_nanos(random.pick(&[0, 0, 1, quota.period_nanos() / 1_000, some])));
+    }
+}
+
+async fn apply<A, B>(backend: &B, algorithm: &A, key: u64, transition: Transition) -> Applied<A::State>
+where
+    A: Algorithm,
+    B: Backend<A>,
+{
+    let limits = CallLimits { deadline: Instant::now() + backend.timeout(), requests: 1 };
+    let target = Target::new(algorithm, None, Tags::new(b"").of(&PartitionKey::from(key)));
+    let applied = backend.apply(&target, transition, limits).await;
+    applied.unwrap_or_else(|error| panic!("{transition:?} of key {key} failed: {error}"))
+}

@@ -1,0 +1,202 @@
+//! Any algorithm over a key-value store that can compare and swap.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tower_sluice::algorithm::{
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, Portable, SlidingWindow, TokenBucket,
+};
+use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
+use tower_sluice::testing::check_backend;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Ask, Decision, Limiter, LimiterExt, PartitionKey, Quota, RateLimiter};
+
+/// A map behind a network: other tasks run before and after each call.
+#[derive(Default)]
+struct Map {
+    values: Mutex<HashMap<String, Vec<u8>>>,
+    reads: AtomicU32,
+    swaps: AtomicU32,
+    fails: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Down;
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is down")
+    }
+}
+
+impl std::error::Error for Down {}
+
+impl Map {
+    async fn arrive(&self) -> Result<(), Down> {
+        tokio::task::yield_now().await;
+        if self.fails.load(Ordering::Relaxed) > 0 { Err(Down) } else { Ok(()) }
+    }
+}
+
+impl KeyValue for Map {
+    type Error = Down;
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Down> {
+        self.arrive().await?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let value = self.values.lock().unwrap().get(key).cloned();
+        tokio::task::yield_now().await;
+        Ok(value)
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        _: Duration,
+    ) -> Result<bool, Down> {
+        self.arrive().await?;
+        self.swaps.fetch_add(1, Ordering::Relaxed);
+        let mut values = self.values.lock().unwrap();
+        if values.get(key).map(Vec::as_slice) != old {
+            return Ok(false);
+        }
+        match new {
+            Some(new) => values.insert(key.to_owned(), new.to_vec()),
+            None => values.remove(key),
+        };
+        Ok(true)
+    }
+}
+
+const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_000_000_000);
+
+/// A limiter of one process.
+fn process<A>(
+    map: &Arc<Map>,
+    clock: &ManualClock,
+    algorithm: A,
+) -> RateLimiter<A, RemoteStore<A::State, KeyValueBackend<Map, ManualClock>>>
+where
+    A: Portable + Clone,
+{
+    RateLimiter::new(algorithm, RemoteStore::new(backend(map, clock)))
+}
+
+fn backend(map: &Arc<Map>, clock: &ManualClock) -> KeyValueBackend<Map, ManualClock> {
+    KeyValueBackend::new(Arc::clone(map), "test").bounded(Duration::from_secs(10), 1_000).clock(clock.clone())
+}
+
+async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
+    check_backend(algorithm, seed, |clock| backend(&Arc::default(), &clock)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_algorithms_pass_the_conformance_suite() {
+    let quota = Quota::new(7, Duration::from_secs(60)).unwrap();
+    check(TokenBucket::new(quota.burst(3)), 1).await;
+    check(LeakyBucket::new(quota.burst(20)), 2).await;
+    check(FixedWindow::new(quota), 3).await;
+    check(SlidingWindow::new(quota), 4).await;
+    check(CalendarWindow::daily(7), 5).await;
+}
+
+async fn exactly<A: Portable + Clone>(algorithm: A) {
+    let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
+    let admitted = Arc::new(AtomicU32::new(0));
+    let tasks = (0..8).map(|_| {
+        let (limiter, admitted) = (process(&map, &clock, algorithm.clone()), Arc::clone(&admitted));
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                let decision = limiter.acquire(&"key".into(), 1).await.unwrap();
+                admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(admitted.load(Ordering::Relaxed), 77);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_processes_admit_exactly_the_limit_together() {
+    let quota = Quota::per_day(77);
+    exactly(TokenBucket::new(quota)).await;
+    exactly(FixedWindow::new(quota)).await;
+    exactly(SlidingWindow::new(quota)).await;
+}
+
+#[tokio::test]
+async fn a_decision_is_a_read_and_a_swap_and_a_known_rejection_neither() {
+    let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
+    let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
+    let calls = || (map.reads.load(Ordering::Relaxed), map.swaps.load(Ordering::Relaxed));
+    let ask = async |limiter: &dyn Limiter| {
+        limiter.decide(&Ask::charge(&"key".into(), 1)).decided().await.unwrap().is_allowed()
+    };
+    assert_eq!((ask(&limiter).await, ask(&limiter).await, calls()), (true, true, (2, 2)));
+    assert_eq!((ask(&limiter).await, calls()), (false, (2, 2)), "this process has used it up");
+    let other = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
+    assert_eq!((ask(&other).await, calls()), (false, (3, 2)), "another one reads it");
+    assert_eq!((ask(&other).await, calls()), (false, (3, 2)), "once");
+}
+
+#[tokio::test]
+async fn another_quota_keeps_what_was_used() {
+    let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
+    let (small, large) = (Quota::per_hour(10), Quota::per_hour(1_000));
+    let old = process(&map, &clock, TokenBucket::new(small));
+    let new = process(&map, &clock, TokenBucket::new(large));
+    let alice = PartitionKey::from("alice");
+    let take = async |limiter: &dyn Limiter, cost| -> Decision {
+        limiter.decide(&Ask::charge(&alice, cost)).decided().await.unwrap()
+    };
+    assert_eq!(take(&old, 10).await.remaining(), 0);
+    assert_eq!(take(&new, 1).await.remaining(), 989);
+    // A rejection converts, too, so that the wait that it advertises is true.
+    let rejection = take(&old, 1).await;
+    assert!(!rejection.is_allowed());
+    clock.advance(rejection.retry_after().unwrap());
+    let later = process(&map, &clock, TokenBucket::new(small));
+    assert!(take(&later, 1).await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_is_an_error_and_is_left_alone_after_a_while() {
+    let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
+    let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
+    map.fails.store(1, Ordering::Relaxed);
+    let mut messages = Vec::new();
+    for _ in 0..8 {
+        messages.push(limiter.acquire(&"key".into(), 1).await.unwrap_err().to_string());
+    }
+    assert_eq!(messages[0], "the key-value store failed: it is down");
+    assert!(messages.last().unwrap().contains("it kept failing"), "{messages:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_holds_something_else_is_an_error_until_it_is_reset() {
+    let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
+    let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
+    let key = PartitionKey::from("key");
+    assert!(limiter.acquire(&key, 1).await.unwrap().is_allowed());
+    map.values.lock().unwrap().values_mut().for_each(|value| *value = b"something else".to_vec());
+    let error = limiter.acquire(&key, 1).await.unwrap_err().to_string();
+    assert!(error.contains("version 115"), "{error}");
+    let reset = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
+    assert_eq!((reset.remaining(), map.values.lock().unwrap().len()), (2, 0));
+    assert!(limiter.acquire(&key, 1).await.unwrap().is_allowed());
+}
+
+#[test]
+#[should_panic(expected = "a staggered window is kept in memory only")]
+fn a_staggered_window_is_refused() {
+    let window = FixedWindow::new(Quota::per_day(2)).staggered();
+    assert!(!window.phase(u64::MAX).is_zero());
+    let _ = process(&Arc::default(), &ManualClock::new(), window);
+}
