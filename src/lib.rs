@@ -99,6 +99,7 @@
 //! | `calendar` | no | `algorithm::CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
+//! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
 //! | `redis` | no | `store::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |

@@ -120,6 +120,11 @@
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
 //! round trip when it comes, and waits for none when it is over. It rejects, and lets nothing wait.
 //!
+//! # Without Redis
+//!
+//! Any key-value store that can compare and swap does as well, at two calls per decision: [stores of your
+//! own](super::own_stores).
+//!
 //! # By configuration
 //!
 //! With the feature `config`, `[redis]` and its `url` put all policies of a file on Redis: see

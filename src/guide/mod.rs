@@ -11,6 +11,7 @@
 //! | call an API that has limits of its own | [`partners`] |
 //! | give each client its own budget, also behind proxies | [`keys`] |
 //! | share one limit between machines | [`machines`] |
+//! | share it on a store of your own | [`own_stores`] |
 //! | limit gRPC | [`grpc`] |
 //! | try a limit out, monitor it, read its log, change it | [`operating`] |
 //! | know what happens when something fails | [`failure`] |
@@ -23,7 +24,7 @@
 
 // The pages link to items of all features, even if some are off.
 #![cfg_attr(
-    not(all(feature = "calendar", feature = "config", feature = "queue", feature = "redis")),
+    not(all(feature = "calendar", feature = "config", feature = "queue", feature = "redis", feature = "remote")),
     allow(rustdoc::broken_intra_doc_links)
 )]
 
@@ -38,6 +39,7 @@ pub mod in_flight;
 pub mod keys;
 pub mod machines;
 pub mod operating;
+pub mod own_stores;
 pub mod partners;
 pub mod quotas;
 pub mod real_costs;

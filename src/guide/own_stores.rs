@@ -1,0 +1,96 @@
+//! Limits on a store of your own.
+//!
+//! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul, FoundationDB,
+//! a table of a database, a service of your own. Two methods carry every algorithm of this crate, with the feature `remote`:
+//! one reads a key, and one writes it if nobody else has.
+//!
+//! ```
+//! use std::collections::HashMap;
+//! use std::convert::Infallible;
+//! use std::sync::{Arc, Mutex};
+//! use std::time::Duration;
+//!
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
+//! use tower_sluice::{LimiterExt, PartitionKey, Quota, RateLimiter};
+//!
+//! /// In place of a client of your store.
+//! #[derive(Default)]
+//! struct Client(Mutex<HashMap<String, Vec<u8>>>);
+//!
+//! impl KeyValue for Client {
+//!     type Error = Infallible;
+//!
+//!     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
+//!         Ok(self.0.lock().unwrap().get(key).cloned())
+//!     }
+//!
+//!     async fn compare_and_swap(
+//!         &self,
+//!         key: &str,
+//!         old: Option<&[u8]>,
+//!         new: Option<&[u8]>,
+//!         _lifetime: Duration,
+//!     ) -> Result<bool, Infallible> {
+//!         let mut map = self.0.lock().unwrap();
+//!         let is_unchanged = map.get(key).map(Vec::as_slice) == old;
+//!         match new.filter(|_| is_unchanged) {
+//!             Some(new) => drop(map.insert(key.to_owned(), new.to_vec())),
+//!             None if is_unchanged => drop(map.remove(key)),
+//!             None => {}
+//!         }
+//!         Ok(is_unchanged)
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Arc::new(Client::default());
+//! let store = RemoteStore::new(KeyValueBackend::new(Arc::clone(&client), "per-client"));
+//! let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(2)), store);
+//! let alice = PartitionKey::from("alice");
+//! assert!(limiter.acquire(&alice, 1).await?.is_allowed());
+//! assert_eq!(limiter.acquire(&alice, 1).await?.remaining(), 0);
+//! assert!(!limiter.acquire(&alice, 1).await?.is_allowed());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A policy takes such a limiter as any other. The same with a network in between, and two processes:
+//! `examples/own_key_value_store.rs`.
+//!
+//! # What you get
+//!
+//! | a request | calls of your store |
+//! |---|---|
+//! | that is admitted | two: it reads, and swaps. If another process was faster, it reads and swaps again |
+//! | that is rejected | one |
+//! | of a key that is known here to be used up | none, and its wait is exact |
+//! | of a key with a call in flight | a share in the next call |
+//! | of a key in demand, with a [lease](crate::store::remote::RemoteStore::leasing) | none, but for the one that takes the lease |
+//!
+//! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted along. It is not
+//! called while it keeps failing, and no request waits for it longer than its
+//! [timeout](crate::store::remote::KeyValueBackend::bounded).
+//!
+//! # What your store must do
+//!
+//! - A read returns the last write (linearizable; not from a replica that lags behind). Otherwise swaps fail more often than
+//!   necessary, and a rejection may be late.
+//! - A swap is one atomic step. This is what makes the limit exact.
+//! - A value may be forgotten after its lifetime, and not before: what is forgotten early is admitted twice.
+//!
+//! # Time
+//!
+//! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε of the true time,
+//! up to rate × 2ε more is admitted, once. If your store shows its own time, set a
+//! [clock](crate::store::remote::KeyValueBackend::clock) that follows it.
+//!
+//! # A server that can do more
+//!
+//! A store that applies a whole transition in one call (a script, a conditional update) implements
+//! [`Backend`](crate::store::remote::Backend) in place of [`KeyValue`](crate::store::remote::KeyValue): one method, which
+//! gets the algorithm and the charge, and returns the state before and what was charged. The numbers of the decision are computed here, and
+//! a backend that contradicts them is an error. The bytes of states are [documented](crate::algorithm::Portable) and stable, so other
+//! programs can read them. `testing::check_backend` (feature `test-util`) compares your backend with the algorithm over a plain map,
+//! and has eight tasks contend for one key.
