@@ -1,12 +1,18 @@
 //! A small set-associative cache of fixed size, which prefers the values that are worth more.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::tag::Tag;
 
 /// Holds one value for each of up to 8,192 keys, in sets of four. In a full set, the value with the least worth is
 /// replaced.
-pub(crate) struct KeyCache<V>(Box<[Mutex<Set<V>>]>);
+pub(crate) struct KeyCache<V> {
+    sets: Box<[Mutex<Set<V>>]>,
+    /// Whether a set has any value. Most have none, and to see that takes neither the lock nor a miss of the cache: the
+    /// flags are two kilobytes. Written under the lock of the set.
+    occupied: Box<[AtomicBool]>,
+}
 
 /// The entries of one set.
 type Set<V> = [Option<(Tag, V)>; WAYS];
@@ -24,19 +30,28 @@ impl<V: Copy> KeyCache<V> {
 
     /// In bytes.
     #[cfg(test)]
-    pub(crate) const SIZE: usize = SETS * size_of::<Mutex<Set<V>>>();
+    pub(crate) const SIZE: usize = SETS * (size_of::<Mutex<Set<V>>>() + size_of::<AtomicBool>());
 
     pub(crate) fn new() -> Self {
-        Self(std::iter::repeat_with(|| Mutex::new([None; WAYS])).take(SETS).collect())
+        Self {
+            sets: std::iter::repeat_with(|| Mutex::new([None; WAYS])).take(SETS).collect(),
+            occupied: std::iter::repeat_with(AtomicBool::default).take(SETS).collect(),
+        }
     }
 
     pub(crate) fn get(&self, tag: Tag) -> Option<V> {
+        if self.has_none(tag) {
+            return None;
+        }
         self.with(tag, |set| find(set, tag).and_then(|slot| slot.map(|(_, value)| value)))
     }
 
     /// Edits the value of a key in place, if there is one. `change` must not panic between two edits that belong
     /// together: what it has done by then stays.
     pub(crate) fn change<R>(&self, tag: Tag, change: impl FnOnce(&mut V) -> R) -> Option<R> {
+        if self.has_none(tag) {
+            return None;
+        }
         self.with(tag, |set| find(set, tag).and_then(Option::as_mut).map(|(_, value)| change(value)))
     }
 
@@ -62,21 +77,38 @@ impl<V: Copy> KeyCache<V> {
             };
             if let Some(index) = own.or_else(least) {
                 set[index] = Some((tag, value));
+                self.occupied[set_of(tag)].store(true, Ordering::Release);
             }
         });
     }
 
-    /// Removes the value of a key, if there is one.
+    /// Removes the value of a key, if there is one. What another thread is storing at this moment is removed, too, if it
+    /// has the lock already.
     pub(crate) fn remove(&self, tag: Tag) {
         self.with(tag, |set| {
             if let Some(slot) = find(set, tag) {
                 *slot = None;
+                if set.iter().all(Option::is_none) {
+                    self.occupied[set_of(tag)].store(false, Ordering::Release);
+                }
             }
         });
     }
 
+    /// Removes the value of a key, if there is one. What another thread is storing at this moment may stay.
+    pub(crate) fn discard(&self, tag: Tag) {
+        if !self.has_none(tag) {
+            self.remove(tag);
+        }
+    }
+
+    /// Whether no key of its set has a value.
+    fn has_none(&self, tag: Tag) -> bool {
+        !self.occupied[set_of(tag)].load(Ordering::Acquire)
+    }
+
     fn with<R>(&self, tag: Tag, look: impl FnOnce(&mut Set<V>) -> R) -> R {
-        let set = &self.0[set_of(tag)];
+        let set = &self.sets[set_of(tag)];
         // A poisoned lock is no harm. Entries are put and removed whole, after all that may panic. `change` edits in
         // place, and asks its callers for edits that a panic leaves sound.
         look(&mut set.lock().unwrap_or_else(PoisonError::into_inner))

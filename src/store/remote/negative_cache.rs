@@ -141,8 +141,8 @@ impl<S: Copy> NegativeCache<S> {
                 self.entries.put_if(tag, entry, |entry| entry.observed.answered.as_nanos(), is_current);
             }
             // If this answer is late, the entry may be from a call that was sent after this one. To remove that costs
-            // one call, and rejects nobody wrongly.
-            None => self.entries.remove(tag),
+            // one call, and rejects nobody wrongly. And one that is stored at this moment might as well be stored later.
+            None => self.entries.discard(tag),
         }
     }
 
