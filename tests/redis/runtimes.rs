@@ -160,7 +160,7 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
     });
     let permit = limiter.acquire(&key("a"), 1).await.unwrap().unwrap();
     let counted = |server: &RedisServer| -> u32 {
-        let names: Vec<String> = server.run(&["KEYS", "*:in-flight:c"]);
+        let names: Vec<String> = server.run(&["KEYS", "*:in-flight:n"]);
         let fields = |name: &String| -> Vec<String> { server.run(&["HVALS", name]) };
         let units = |field: &String| field[1..].split(':').next().unwrap().parse::<u32>().unwrap();
         names.iter().flat_map(fields).map(|field| units(&field)).sum()
