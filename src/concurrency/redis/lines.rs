@@ -2,7 +2,7 @@
 //!
 //! What the waiters of a key stand in line for is not its units, which the server has, but the right to ask for them: a
 //! tokio mutex, which is handed on first come, first served, also when a waiter is dropped. Its holder is the first
-//! waiter.
+//! waiter. If that does not ask for long, its runtime is blocked, and another waiter asks.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -31,7 +31,8 @@ struct Entry {
 /// The line of one key.
 pub(super) struct Line {
     /// Held by the first waiter.
-    pub(super) turn: tokio::sync::Mutex<Pace>,
+    pub(super) turn: tokio::sync::Mutex<()>,
+    pace: Mutex<Pace>,
     /// Units of the key were released by this process. Kept until the first waiter looks, so that none is missed while it
     /// asks the server.
     pub(super) released: Notify,
@@ -115,7 +116,12 @@ impl Lines {
 
 impl Line {
     fn new(pace: Pace) -> Self {
-        Self { turn: tokio::sync::Mutex::new(pace), released: Notify::new() }
+        Self { turn: tokio::sync::Mutex::new(()), pace: Mutex::new(pace), released: Notify::new() }
+    }
+
+    /// Never locked across an await.
+    pub(super) fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

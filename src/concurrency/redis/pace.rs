@@ -43,6 +43,12 @@ impl Pace {
         cost <= self.left || self.next <= now
     }
 
+    /// Whether the first waiter should have asked for a second and for the time of a call, and has not: its runtime is
+    /// blocked, or does not poll it.
+    pub(super) fn is_overdue(&self, call: Duration, now: Instant) -> bool {
+        self.next + OVERDUE + call <= now
+    }
+
     /// When any request may ask.
     pub(super) const fn next(&self) -> Instant {
         self.next
@@ -70,6 +76,9 @@ impl Pace {
         self.left = u32::MAX;
     }
 }
+
+/// A first waiter that is polled asks far more often than this.
+pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Draws a time from the upper half, so that processes which began together do not ask together.
 fn between_half_and(interval: Duration) -> Duration {
@@ -124,6 +133,7 @@ mod tests {
         assert!(pace.is_due(u32::MAX, now));
         pace.served(1, now);
         assert!(pace.is_due(1, now) && !pace.is_due(2, now));
+        assert!(!pace.is_overdue(ms(50), pace.next() + ms(1_049)) && pace.is_overdue(ms(50), pace.next() + ms(1_050)));
     }
 
     #[test]

@@ -173,10 +173,14 @@ impl Process {
     }
 
     async fn call(&self, call: &Call) -> Result<ScriptReply, Fault> {
-        // Within the patience of a renewal, so that none leaves without the result of an earlier call.
-        let longest = self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR);
-        let value = self.redis.call_by(call, Instant::now() + longest, 1).await?;
+        let value = self.redis.call_by(call, Instant::now() + self.call_timeout(), 1).await?;
         ScriptReply::read(value).map_err(|reply: BadReply| reply.into())
+    }
+
+    /// The longest time that a call takes: within the patience of a renewal, so that none leaves without the result of an
+    /// earlier call.
+    pub(super) fn call_timeout(&self) -> Duration {
+        self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR)
     }
 
     fn key(&self, tag: Tag) -> Key {

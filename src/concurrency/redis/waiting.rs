@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::lines::{Change, NoPlace, Place};
-use super::pace::Pace;
+use super::lines::{Change, Line, NoPlace, Place};
+use super::pace::{OVERDUE, Pace};
 use super::process::Process;
 use crate::concurrency::bounds::Bounds;
 use crate::concurrency::{closed, rejected};
@@ -71,40 +72,60 @@ impl Process {
         let line = Arc::clone(&place.line);
         let mut timeout = pin!(sleep(longest));
         let mut turn = pin!(line.turn.lock());
-        let mut pace = loop {
+        // From here on, whatever ends the wait hands the turn on.
+        let _turn = loop {
             tokio::select! {
                 biased;
                 change = next_change(&mut place.changes) => wanted.adopt(change)?,
-                pace = &mut turn => break pace,
+                turn = &mut turn => break turn,
                 () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
-            }
-        };
-        // The first. From here on, whatever ends the wait hands the turn on, since `pace` is dropped.
-        loop {
-            if pace.is_due(wanted.cost, Instant::now()) {
-                pace.ask(Instant::now());
-                match self.take(wanted).await {
-                    Ok(decision) if decision.is_allowed() => {
-                        pace.served(decision.remaining(), Instant::now());
-                        return Ok(decision);
-                    }
-                    Ok(decision) => pace.answered(decision.remaining()),
-                    Err(error) => {
-                        // Those behind it need not wait to find out.
-                        pace.hurry();
-                        return Err(error);
+                () = sleep(OVERDUE) => {
+                    // A first waiter on this runtime is polled before that, if both were late.
+                    yield_now().await;
+                    if line.pace().is_overdue(self.call_timeout(), Instant::now()) {
+                        if let Some(decision) = self.ask(&line, wanted).await? {
+                            return Ok(decision);
+                        }
                     }
                 }
             }
+        };
+        loop {
+            if line.pace().is_due(wanted.cost, Instant::now()) {
+                if let Some(decision) = self.ask(&line, wanted).await? {
+                    return Ok(decision);
+                }
+            }
+            let next = line.pace().next();
             tokio::select! {
                 biased;
                 change = next_change(&mut place.changes) => {
                     wanted.adopt(change)?;
-                    pace.hurry();
+                    line.pace().hurry();
                 }
-                () = line.released.notified() => pace.hurry(),
+                () = line.released.notified() => line.pace().hurry(),
                 () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
-                () = sleep_until(pace.next()) => {}
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Asks for the units once. `None` if they are not free.
+    async fn ask(self: &Arc<Self>, line: &Line, wanted: Wanted) -> Result<Option<Decision>, LimiterError> {
+        line.pace().ask(Instant::now());
+        match self.take(wanted).await {
+            Ok(decision) if decision.is_allowed() => {
+                line.pace().served(decision.remaining(), Instant::now());
+                Ok(Some(decision))
+            }
+            Ok(decision) => {
+                line.pace().answered(decision.remaining());
+                Ok(None)
+            }
+            Err(error) => {
+                // Those behind it need not wait to find out.
+                line.pace().hurry();
+                Err(error)
             }
         }
     }
