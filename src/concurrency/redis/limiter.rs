@@ -28,7 +28,8 @@ use crate::values::{
 /// | | `Concurrency` | `RedisConcurrency` |
 /// |---|---|---|
 /// | the limit holds for | a process | all processes with this name on this Redis |
-/// | a request that does not fit | is rejected, or waits | is rejected, and never waits |
+/// | a request that does not fit | is rejected, or waits | the same; it [waits](Self#waiting) in its process |
+/// | waiters are served | first come, first served | first come, first served in a process; between processes, by chance |
 /// | a request takes | one compare-and-swap | one round trip; none is waited for when it is over |
 /// | a process that dies | | its units are free at most one [lease](Self::lease) later |
 /// | [peek](Mode::Peek) | yes | no |
@@ -44,6 +45,29 @@ use crate::values::{
 /// let policy = Policy::new("in-flight", limiter).key(HeaderKey::from_static("x-api-key"));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Waiting
+///
+/// With [`queue`](Self::queue), a request that does not fit waits in its process until others are over, first come, first
+/// served: one that comes while others of its key wait is behind them, and none overtakes. The first of a line asks the
+/// server at once when a request of this process has released units of the key, and otherwise in intervals that grow from
+/// 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs, in each process
+///
+/// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
+///   processes hold units that it needs; the intervals begin anew when a waiter was served;
+/// - one more call for each release by this process;
+/// - no call while this process alone holds too many units.
+///
+/// **Between processes, chance decides**, and it favours the one that releases: it asks a round trip after its release, and
+/// the others when their interval ends. While a process has units and a line that never empties, the waiters of others may
+/// see their [`max_wait`](Self::max_wait) pass. So keep lines short: they are for bursts, and a lasting overload is
+/// better rejected.
+///
+/// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
+/// once, and the next one is the first. If it is asking the server at that moment, what it gets is released. A waiter whose
+/// call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it. The fallback lets
+/// nothing wait. If the first of a line is not polled for more than a second, because its runtime is blocked, another waiter
+/// asks in its place.
 ///
 /// # Leases
 ///
@@ -88,8 +112,8 @@ use crate::values::{
 /// One round trip to take units: one script, whose time grows with the processes that have requests of this key in
 /// flight, and not with the requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. A release is a call in the background. A key with requests that last takes one
 /// more call per process and half a lease. If this process alone holds all units of a key, further requests are rejected
-/// without a call; while other processes hold them, each takes one. Where clients may send many, put a
-/// [bucket](crate::algorithm::TokenBucket) per client before it.
+/// without a call; while other processes hold them, each takes one, unless it joins [a line](Self#waiting). Where clients may
+/// send many, put a [bucket](crate::algorithm::TokenBucket) per client before it.
 ///
 /// On the server, a key with requests in flight takes some 100 bytes, and 55 for each process that has any. In this
 /// process, it takes some 150 bytes; the memory for as many keys as there were at a time is kept.
@@ -97,14 +121,16 @@ use crate::values::{
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and what is in flight goes on counting, here and on the server. The
-/// heir must have the same name on the same [`Redis`]. Processes with different limits may share a name, as while a
+/// heir must have the same name on the same [`Redis`]. Requests that wait are asked for anew under the new limit, and share
+/// their lines with those that come. Processes with different limits may share a name, as while a
 /// change is rolled out: each judges by its own. The [lease](Self::lease) stays that of the first limiter, which a renewer
 /// already counts on.
 ///
 /// # Errors
 ///
 /// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a request
-/// is decided outside of a tokio runtime.
+/// is decided outside of a tokio runtime. One without a source, if a request would have to wait, and the limiter was
+/// [closed](Limiter::close).
 pub struct RedisConcurrency {
     redis: Redis,
     name: Box<str>,

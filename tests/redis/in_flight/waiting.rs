@@ -272,7 +272,8 @@ async fn waiters_fail_while_redis_is_out_of_reach() {
     let redis = Redis::single(server.url()).timeout(SECOND / 2).open().unwrap();
     let limiter = Arc::new(RedisConcurrency::new(&redis, "test", 2).lease(HOUR).queue(9).max_wait(60 * SECOND));
     let other = process(&server, 2, HOUR);
-    let permit = take(&other, 2).await.unwrap();
+    // The key of a policy without keys.
+    let permit = other.acquire(&PartitionKey::SHARED, 2).await.unwrap().unwrap();
     let layer = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)));
     let waiters: Vec<_> = (0..3)
         .map(|_| {
