@@ -147,3 +147,25 @@ async fn next_change(changes: &mut watch::Receiver<Change>) -> Change {
     changes.changed().await.expect("the sender is in the process, which the waiter keeps");
     *changes.borrow_and_update()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::Redis;
+    use crate::values::PartitionKey;
+
+    /// Without what the layer and the connection take.
+    #[test]
+    fn a_request_that_waits_takes_less_than_a_kibibyte() {
+        let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+        let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
+        let wanted = Wanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
+        let bounds = Bounds { per_key: 1, ..Bounds::DEFAULT };
+        let Ok(place) = process.lines.join(wanted.tag, &bounds, Pace::unknown(Instant::now())) else { panic!() };
+        let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, bounds, None));
+        let then = size_of_val(&process.wait(place, wanted, Duration::ZERO));
+        println!("{first} and {then} bytes");
+        assert!(first + then < 1_024, "{first} and {then}");
+        assert_eq!(process.lines.waiting(), 0);
+    }
+}

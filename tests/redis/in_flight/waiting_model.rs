@@ -138,6 +138,12 @@ impl World {
             self.waiting.remove(&id);
             self.held.insert(id, (process, permit));
         }
+        // One that is still asking for the first time is in no line yet, and others could come before it.
+        let do_not_fit = |process: usize| {
+            let stats = self.processes[process].as_ref().unwrap().limiter.stats();
+            stats.backlog.unwrap().waiting() == self.model.lines[process].len()
+        };
+        until("all others wait", || (0..3).all(do_not_fit)).await;
         assert!(self.reports.try_recv().is_err(), "one more was served");
     }
 }
