@@ -59,9 +59,9 @@ use crate::values::{
 /// - no call while this process alone holds too many units.
 ///
 /// **Between processes, chance decides**, and it favours the one that releases: it asks a round trip after its release, and
-/// the others when their interval ends. While a process has units and a line that never empties, the waiters of others may
-/// see their [`max_wait`](Self::max_wait) pass. So keep lines short: they are for bursts, and a lasting overload is
-/// better rejected.
+/// the others when their interval ends. So that others get their share under a lasting overload, too, a line leaves one
+/// release in five seconds to them, for 250 milliseconds: a unit that is free for so long is found by any line that needs no
+/// more than that. Where nobody else waits, it is idle for that time.
 ///
 /// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
 /// once, and the next one is the first. If it is asking the server at that moment, what it gets is released. A waiter whose

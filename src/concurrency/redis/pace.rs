@@ -1,4 +1,8 @@
 //! [`Pace`]: when the first waiter of a line asks the server.
+//!
+//! A process that releases units asks before all others, so that a line which never empties would keep all units in its
+//! process. So once in [`YIELD_EVERY`], a line leaves what was released to others for as long as their longest interval: a
+//! line of another process has asked by then.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -16,6 +20,10 @@ pub(super) struct Pace {
     next: Instant,
     /// The longest time from that question to the one after it.
     interval: Duration,
+    /// From this time on, the next release is left to others.
+    yields_at: Instant,
+    /// Until this time, the line asks only for what is released here meanwhile.
+    yields_until: Instant,
 }
 
 /// Short beside requests that are worth a limit of what is in flight.
@@ -24,17 +32,21 @@ const FIRST: Duration = Duration::from_millis(10);
 /// Units that another process releases are noticed after this time at the latest.
 const LONGEST: Duration = Duration::from_millis(250);
 
+/// Often enough for a waiter of another process to be served in its `max_wait`, and rarely enough: where nobody else waits,
+/// one unit is idle for a twentieth of the time.
+const YIELD_EVERY: Duration = Duration::from_secs(5);
+
 impl Pace {
     /// Of a line about which nothing is known: its first waiter asks at once.
     pub(super) fn unknown(now: Instant) -> Self {
-        Self { left: u32::MAX, next: now, interval: FIRST }
+        Self { left: u32::MAX, next: now, interval: FIRST, yields_at: now + YIELD_EVERY, yields_until: now }
     }
 
     /// Of a line whose first request was rejected, with so much left.
     pub(super) fn rejected(left: u32, now: Instant) -> Self {
         let mut pace = Self::unknown(now);
         pace.ask(now);
-        pace.answered(left);
+        pace.answered(left, now);
         pace
     }
 
@@ -57,21 +69,34 @@ impl Pace {
     /// Notes that a request asks now. Before the answer, so that a request which is dropped meanwhile has asked, too.
     pub(super) fn ask(&mut self, now: Instant) {
         self.left = 0;
-        self.next = now + between_half_and(self.interval);
+        self.next = (now + between_half_and(self.interval)).max(self.yields_until);
         self.interval = (self.interval * 2).min(LONGEST);
     }
 
     /// Notes that a request was rejected, with so much left.
-    pub(super) const fn answered(&mut self, left: u32) {
-        self.left = left;
+    pub(super) fn answered(&mut self, left: u32, now: Instant) {
+        self.left = if now < self.yields_until { 0 } else { left };
     }
 
     /// Notes that a request has its units, with so much left. Units are being released, so the intervals begin anew.
     pub(super) fn served(&mut self, left: u32, now: Instant) {
-        *self = Self::rejected(left, now);
+        self.interval = FIRST;
+        self.ask(now);
+        self.answered(left, now);
     }
 
-    /// Lets the next question be asked at once: units were released here, the limit has changed, or a call has failed.
+    /// Notes that units were released by this process: the next question is asked at once, unless it is left to others.
+    pub(super) fn released(&mut self, now: Instant) {
+        if now < self.yields_at {
+            return self.hurry();
+        }
+        self.yields_until = now + LONGEST;
+        self.yields_at = self.yields_until + YIELD_EVERY;
+        self.left = 0;
+        self.next = self.next.max(self.yields_until);
+    }
+
+    /// Lets the next question be asked at once: the limit has changed, or a call has failed.
     pub(super) const fn hurry(&mut self) {
         self.left = u32::MAX;
     }
@@ -83,9 +108,9 @@ pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 /// Draws a time from the upper half, so that processes which began together do not ask together.
 fn between_half_and(interval: Duration) -> Duration {
     // A new state has new keys, so its hash of anything is a new number.
-    let random = RandomState::new().hash_one(0) >> 32;
-    let half = u64::try_from(interval.as_nanos() / 2).unwrap_or(u64::MAX);
-    Duration::from_nanos(half + ((u128::from(half) * u128::from(random)) >> 32) as u64)
+    let random = RandomState::new().hash_one(0);
+    let half = u64::try_from(interval.as_nanos() / 2).expect("an eighth of a second at the most");
+    Duration::from_nanos(half + random % (half + 1))
 }
 
 #[cfg(test)]
@@ -109,7 +134,7 @@ mod tests {
                 *second += 1;
                 assert!(!pace.is_due(1, now - ms(1)) && pace.is_due(1, now));
                 pace.ask(now);
-                pace.answered(0);
+                pace.answered(0, now);
             }
             for second in 0..4 {
                 most[second] = calls[second].max(most[second]);
@@ -147,5 +172,31 @@ mod tests {
         }
         pace.served(0, now);
         assert!(pace.next() - now <= ms(10));
+    }
+
+    #[test]
+    fn once_in_five_seconds_a_release_is_left_to_others() {
+        let start = Instant::now();
+        let mut pace = Pace::rejected(0, start);
+        let mut yielded = Vec::new();
+        for now in (1..20_000).step_by(20).map(|passed| start + ms(passed)) {
+            pace.released(now);
+            if pace.is_due(1, now) {
+                // Its answer says that others have left something, too.
+                pace.ask(now);
+                pace.served(1, now);
+            } else {
+                yielded.push(now);
+                assert!(!pace.is_due(1, now + LONGEST - ms(1)) && pace.is_due(1, now + LONGEST));
+                // What is released next is asked for at once, and nothing else before the end of the interval.
+                pace.released(now + ms(1));
+                assert!(pace.is_due(1, now + ms(1)));
+                pace.ask(now + ms(1));
+                pace.served(1, now + ms(2));
+                assert!(!pace.is_due(1, now + LONGEST - ms(1)) && pace.is_due(1, now + LONGEST));
+            }
+        }
+        assert_eq!(yielded.len(), 3);
+        assert!(yielded.windows(2).all(|pair| pair[1] - pair[0] >= YIELD_EVERY));
     }
 }

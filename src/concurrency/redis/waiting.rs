@@ -103,7 +103,7 @@ impl Process {
                     wanted.adopt(change)?;
                     line.pace().hurry();
                 }
-                () = line.released.notified() => line.pace().hurry(),
+                () = line.released.notified() => line.pace().released(Instant::now()),
                 () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
                 () = sleep_until(next) => {}
             }
@@ -119,7 +119,7 @@ impl Process {
                 Ok(Some(decision))
             }
             Ok(decision) => {
-                line.pace().answered(decision.remaining());
+                line.pace().answered(decision.remaining(), Instant::now());
                 Ok(None)
             }
             Err(error) => {

@@ -356,6 +356,33 @@ async fn thirty_two_tasks_in_each_of_two_processes_are_served_and_never_exceed_t
     assert!(processes.iter().all(|limiter| waiting(limiter) == 0 && limiter.stats().in_flight == Some(0)));
 }
 
+/// Its requests hold the only unit for a tenth of a second each, and ask again before anybody else.
+#[tokio::test]
+async fn a_line_that_never_empties_leaves_units_to_other_processes() {
+    let server = RedisServer::start();
+    let [busy, other] = [0, 1].map(|_| queueing(&server, 1));
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let limiter = Arc::clone(&busy);
+        requests.spawn(async move {
+            loop {
+                let permit = take(&limiter, 1).await.expect("it waits until it is served");
+                tokio::time::sleep(SECOND / 10).await;
+                drop(permit);
+            }
+        });
+    }
+    until("the others of its line wait", || waiting(&busy) == 3).await;
+    let began = server_time(&server);
+    let permit = tokio::time::timeout(20 * SECOND, take(&other, 1)).await.expect("it is served");
+    println!("served after {} ms", (server_time(&server) - began) / 1_000);
+    assert!(permit.is_some());
+    requests.shutdown().await;
+    drop(permit);
+    until("all are released", || counted(&server) == 0).await;
+    assert_eq!((waiting(&busy), waiting(&other)), (0, 0));
+}
+
 #[tokio::test]
 async fn a_layer_lets_requests_wait_until_a_body_is_over() {
     let server = RedisServer::start();
