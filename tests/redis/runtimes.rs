@@ -194,7 +194,7 @@ async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked(
         while theirs.stats().backlog.unwrap().waiting() == 0 {
             let _ = timeout(ms(2), &mut first).await;
         }
-        first
+        Some(first)
     });
     let behind = limiter.acquire(&key("a"), 1);
     drop(permit);
