@@ -49,9 +49,10 @@ use crate::values::{
 /// # Waiting
 ///
 /// With [`queue`](Self::queue), a request that was rejected waits in its process until others are over, first come, first
-/// served: one that comes while others of its key wait is behind them without asking, and none overtakes. The first of a line asks the
-/// server at once when a request of this process has released units of the key, and otherwise in intervals that grow from
-/// 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs, in each process
+/// served: one that comes while others of its key wait is behind them without asking, and none overtakes. The first of a
+/// line asks the server at once when a request of this process has released units of the key, and otherwise in intervals
+/// that grow from 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs,
+/// in each process
 ///
 /// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
 ///   processes hold units that it needs; the intervals begin anew when a waiter was served;
@@ -66,8 +67,8 @@ use crate::values::{
 /// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
 /// once, and the next one is the first. If it is asking the server at that moment, what it gets is released. A waiter whose
 /// call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it. The fallback itself
-/// lets nothing wait. If the first of a line is not polled for more than a second, because its runtime is blocked, another waiter
-/// asks in its place.
+/// lets nothing wait. If the first of a line is not polled for more than a second, because its runtime is blocked, another
+/// waiter asks in its place.
 ///
 /// # Leases
 ///
