@@ -129,7 +129,7 @@ mod tests {
         for _ in 0..1_000 {
             // With the call that was rejected before there was a line.
             let (mut pace, mut calls) = (Pace::rejected(0, start), [1, 0, 0, 0]);
-            while let Some(second) = calls.get_mut((pace.next() - start).as_secs() as usize) {
+            while let Some(second) = calls.get_mut(usize::try_from((pace.next() - start).as_secs()).unwrap()) {
                 let now = pace.next();
                 *second += 1;
                 assert!(!pace.is_due(1, now - ms(1)) && pace.is_due(1, now));
