@@ -118,7 +118,7 @@ use crate::values::{
 ///
 /// On the server, a key with requests in flight takes some 100 bytes, and 55 for each process that has any. In this
 /// process, it takes some 150 bytes; the memory for as many keys as there were at a time is kept. A request that waits takes
-/// less than a kilobyte, beside what its connection takes.
+/// less than 1,200 bytes, beside what its connection takes.
 ///
 /// # Live change
 ///

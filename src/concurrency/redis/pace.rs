@@ -123,7 +123,7 @@ mod tests {
 
     /// A line that waits for other processes asks so often in each second.
     #[test]
-    fn a_line_asks_twelve_times_in_its_first_second_and_eight_times_in_each_further_one() {
+    fn a_line_asks_at_most_twelve_times_in_its_first_second_and_eight_times_in_each_further_one() {
         let start = Instant::now();
         let (mut most, mut least) = ([0; 4], [usize::MAX; 4]);
         for _ in 0..1_000 {
