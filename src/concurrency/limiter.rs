@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 #[cfg(feature = "queue")]
 use std::time::Duration;
 
+#[cfg(feature = "queue")]
+use super::bounds::Bounds;
 use super::counts::{Attempt, Counts};
 use super::permit::Permit;
 use super::slots::Place;
@@ -97,28 +99,12 @@ pub struct Concurrency {
     limit: u32,
     max_keys: usize,
     #[cfg(feature = "queue")]
-    queue: Option<Queue>,
+    queue: Option<Bounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
     counts: OnceLock<Arc<Counts>>,
 }
 
-/// The bounds on waiting.
-#[cfg(feature = "queue")]
-#[derive(Clone, Copy, Debug)]
-struct Queue {
-    per_key: usize,
-    max_wait: Duration,
-    max_waiters: usize,
-}
-
 const DEFAULT_MAX_KEYS: usize = 65_536;
-
-/// Half of the 60 seconds after which many proxies give up.
-#[cfg(feature = "queue")]
-const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
-
-#[cfg(feature = "queue")]
-const DEFAULT_MAX_WAITERS: usize = 65_536;
 
 impl Concurrency {
     /// Admits up to `limit` units of a key at once. More are rejected.
@@ -148,8 +134,8 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn queue(self, waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(Queue::DEFAULT);
-        Self { queue: Some(Queue { per_key: waiters, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
+        Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
@@ -157,8 +143,8 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        let queue = self.queue.unwrap_or(Queue::DEFAULT);
-        Self { queue: Some(Queue { max_wait, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
+        Self { queue: Some(Bounds { max_wait, ..queue }), ..self }
     }
 
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
@@ -166,8 +152,8 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(Queue::DEFAULT);
-        Self { queue: Some(Queue { max_waiters, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
+        Self { queue: Some(Bounds { max_waiters, ..queue }), ..self }
     }
 
     /// Sets how many keys may have requests in flight at once; 65,536 unless set. The table takes 16 bytes for each, which
@@ -283,7 +269,7 @@ impl Concurrency {
     }
 
     #[cfg(feature = "queue")]
-    fn charge_or_wait(&self, queue: Queue, ask: &Ask<'_>) -> Check {
+    fn charge_or_wait(&self, queue: Bounds, ask: &Ask<'_>) -> Check {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
         let wanted = Wanted { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
         loop {
@@ -297,7 +283,7 @@ impl Concurrency {
                 Joined::Closed => Check::Ready(Err(super::closed())),
                 Joined::Gone => continue,
                 Joined::Waits(ticket) => {
-                    let longest = ask.patience().map_or(queue.max_wait, |patience| patience.min(queue.max_wait));
+                    let longest = queue.longest_wait(ask.patience());
                     match Waiting::new(Arc::clone(counts), ticket, (cost, limit), longest) {
                         Ok(waiting) => Check::Pending(Box::pin(waiting)),
                         Err(error) => Check::Ready(Err(error)),
@@ -330,11 +316,6 @@ struct Occupied {
     #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     slot: usize,
     units: u32,
-}
-
-#[cfg(feature = "queue")]
-impl Queue {
-    const DEFAULT: Self = Self { per_key: 0, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
 }
 
 fn permit(counts: &Arc<Counts>, decision: &Decision, cost: u32) -> Permit {

@@ -2,9 +2,11 @@
 //!
 //! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without a
 //! lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
-//! `waiting`. A layer holds units by their receipt (`limiter::Hold`); without a layer, a `permit` does.
+//! `waiting`, within `bounds`. A layer holds units by their receipt (`limiter::Hold`); without a layer, a `permit` does.
 //! `redis` counts what is in flight over many processes.
 
+#[cfg(feature = "queue")]
+mod bounds;
 mod counts;
 mod limiter;
 #[cfg(all(test, sluice_loom))]

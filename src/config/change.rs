@@ -206,8 +206,8 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
-        zone, anchor, week_start, burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty, charge_once, except,
+        zone, anchor, week_start, burst, capacity, queue, max_wait, max_keys, lease, when_full, stagger, key,
+        cost, store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty, charge_once, except,
     } = raw;
     let fields = [
         ("zone", zone.is_some()),
@@ -218,6 +218,7 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
         ("queue", queue.is_some()),
         ("max-wait", max_wait.is_some()),
         ("max-keys", max_keys.is_some()),
+        ("lease", lease.is_some()),
         ("when-full", when_full.is_some()),
         ("stagger", stagger.is_some()),
         ("key", key.is_some()),

@@ -61,8 +61,9 @@
 //!   # week-start = "sunday"      # week: the day on which weeks begin; default: monday
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
-//!   # queue = 10                 # concurrency in memory: waiting requests of a key; default: none waits
-//!   # max-wait = "5s"            # leaky-queue, and concurrency in memory; default: 30s
+//!   # queue = 10                 # concurrency: waiting requests of a key, on Redis in each process; default: none waits
+//!   # max-wait = "5s"            # leaky-queue and concurrency; default: 30s
+//!   # lease = "10s"              # concurrency on Redis: a dead process frees its units after this; 1s to 1h; kept until a restart
 //!   # max-keys = 65536           # in memory: the most keys with a leaky-queue, or with requests in flight, at a time
 //!   # when-full = "overflow"     # further keys: reject | overflow | forget-least; default: reject
 //!   # stagger = true             # windows in memory: the windows of each key begin at another instant; default: false

@@ -41,6 +41,7 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("policy.queue", NUMBER, "100"),
     ("policy.max-wait", TIME, "\"5s\""),
     ("policy.max-keys", NUMBER, "65536"),
+    ("policy.lease", TIME, "\"10s\""),
     ("policy.when-full", WORD, "\"reject\""),
     ("policy.key", TEXTS, "\"client-ip\""),
     ("policy.cost", NUMBER, "1"),

@@ -188,6 +188,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             is_in_memory || (is_concurrency && store.is_memory()),
             "leaky-queue and concurrency in memory",
         ),
+        ("lease", raw.lease.as_ref().map(Spanned::span), is_concurrency, "concurrency on Redis"),
         ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
         ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
@@ -242,20 +243,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
 }
 
 fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
-    if !store.is_memory() {
-        // It counts on the server, and knows nothing of a request elsewhere that would be next.
-        let waits =
-            [("queue", raw.queue.as_ref().map(Spanned::span)), ("max-wait", raw.max_wait.as_ref().map(Spanned::span))];
-        for (field, at) in waits {
-            if let Some(at) = at {
-                let problem = format_args!(
-                    "{field}: on Redis, a limit of requests in flight rejects what does not fit, and lets nothing wait; \
-                     remove it, or write store = \"memory\""
-                );
-                return Err(source.error(&at, problem));
-            }
-        }
-    }
+    let lease = raw.lease.as_ref().map(|lease| self::lease(source, lease, &store)).transpose()?;
     let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
     let queue = raw.queue.as_ref().map(|queue| count(source, "queue", 0, queue)).transpose()?;
@@ -268,9 +256,27 @@ fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         queue: queue.map(in_range),
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
         max_keys: max_keys.map(in_range),
+        lease,
     };
     Ok(store.concurrency(concurrency))
 }
+
+fn lease(source: &Source<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Result<Duration, ConfigError> {
+    if store.is_memory() {
+        let problem = "lease is for Redis: in memory, what is in flight ends with its process; remove it, or keep the \
+                       policy on Redis (store = \"redis\", with [redis] at the top of the file)";
+        return Err(source.error(&lease.span(), problem));
+    }
+    let time = duration(source, "lease", lease)?;
+    if LEASES.contains(&time) {
+        return Ok(time);
+    }
+    let problem = format!("lease = \"{}\" is out of range; write a time from 1s to 1h, such as 10s", lease.get_ref());
+    Err(source.error(&lease.span(), problem))
+}
+
+/// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
+const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
 /// The most units that a key may have in flight: see [`Concurrency::new`](crate::Concurrency::new).
 const MOST_IN_FLIGHT: u32 = u32::MAX >> 1;

@@ -72,6 +72,7 @@ pub(super) struct RawPolicy {
     pub(super) queue: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<String>>,
     pub(super) max_keys: Option<Spanned<i64>>,
+    pub(super) lease: Option<Spanned<String>>,
     pub(super) when_full: Option<Spanned<WhenFullName>>,
     pub(super) stagger: Option<Spanned<bool>>,
     pub(super) key: Option<Spanned<OneOrMany>>,

@@ -89,7 +89,11 @@ pub(super) struct ConcurrencySpec {
     pub(super) limit: u32,
     pub(super) queue: Option<usize>,
     pub(super) max_wait: Option<Duration>,
+    /// In memory.
     pub(super) max_keys: Option<usize>,
+    /// On Redis.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub(super) lease: Option<Duration>,
 }
 
 impl StoreSpec {
@@ -141,24 +145,37 @@ impl StoreSpec {
         }
     }
 
-    /// Makes a limit of requests in flight. On Redis, only the limit counts.
-    pub(super) fn concurrency(self, concurrency: ConcurrencySpec) -> Arc<dyn Limiter> {
-        let ConcurrencySpec { limit, queue, max_wait, max_keys } = concurrency;
-        #[cfg(feature = "redis")]
-        if let Self::Redis(redis, name) = self {
-            return RedisConcurrency::new(&redis, &name, limit).into_limiter();
+    /// Makes a limit of requests in flight.
+    pub(super) fn concurrency(self, spec: ConcurrencySpec) -> Arc<dyn Limiter> {
+        match self {
+            Self::Memory => {
+                let mut concurrency = Concurrency::new(spec.limit);
+                if let Some(max_keys) = spec.max_keys {
+                    concurrency = concurrency.max_keys(max_keys);
+                }
+                if let Some(waiters) = spec.queue {
+                    concurrency = concurrency.queue(waiters);
+                }
+                if let Some(max_wait) = spec.max_wait {
+                    concurrency = concurrency.max_wait(max_wait);
+                }
+                concurrency.into_limiter()
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(redis, name) => {
+                let mut concurrency = RedisConcurrency::new(&redis, &name, spec.limit);
+                if let Some(lease) = spec.lease {
+                    concurrency = concurrency.lease(lease);
+                }
+                if let Some(waiters) = spec.queue {
+                    concurrency = concurrency.queue(waiters);
+                }
+                if let Some(max_wait) = spec.max_wait {
+                    concurrency = concurrency.max_wait(max_wait);
+                }
+                concurrency.into_limiter()
+            }
         }
-        let mut concurrency = Concurrency::new(limit);
-        if let Some(max_keys) = max_keys {
-            concurrency = concurrency.max_keys(max_keys);
-        }
-        if let Some(waiters) = queue {
-            concurrency = concurrency.queue(waiters);
-        }
-        if let Some(max_wait) = max_wait {
-            concurrency = concurrency.max_wait(max_wait);
-        }
-        concurrency.into_limiter()
     }
 
     /// Makes a queue.

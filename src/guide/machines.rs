@@ -118,7 +118,9 @@
 //!
 //! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and waits for none when it is over. It rejects, and lets nothing wait.
+//! round trip when it comes, and waits for none when it is over. With [`queue`](crate::RedisConcurrency::queue), requests
+//! that do not fit wait in their process, and a line of them costs a bounded number of
+//! [calls](crate::RedisConcurrency#waiting).
 //!
 //! # Without Redis
 //!

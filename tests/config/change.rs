@@ -65,6 +65,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         (queue, "max-wait", "\"5s\""),
         ("concurrency", "queue", "5"),
         ("concurrency", "release-at", "\"head\""),
+        ("concurrency", "lease", "\"10s\""),
         ("token-bucket", "settle", "\"handler\""),
         ("token-bucket", "shortfall", "\"forgiven\""),
         (queue, "max-keys", "9"),
@@ -85,6 +86,8 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         let before = with(&line).replace("token-bucket", algorithm).replace("global", "header:x-api-key");
         // What is in flight has no period.
         let before = if algorithm == "concurrency" { before.replace("per = \"1s\"\n", "") } else { before };
+        let before =
+            if field == "lease" { format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{before}") } else { before };
         let mut config = Config::parse("f.toml", &before).unwrap_or_else(|error| panic!("{error}\n{before}"));
         let (log, _guard) = Log::start();
         config.change("f.toml", &before).unwrap();

@@ -11,6 +11,7 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
         ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
         ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
         ("limit = 4\nmax-wait = \"5s\"", "f.toml:7: max-wait bounds the wait in a queue, and there is none; add queue"),
+        ("limit = 4\nlease = \"10s\"", "f.toml:7: lease is for Redis: in memory, what is in flight ends"),
         ("limit = 4\nqueue = -1", "f.toml:7: queue = -1 is out of range; write a number from 0"),
         ("limit = 4\ncost = 5", "f.toml:7: policy `p`: a cost of 5 never fits"),
         ("limit = 4\nsettle = \"handler\"", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
@@ -325,11 +326,24 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
         (
-            policy("algorithm = \"concurrency\"\nqueue = 5"),
-            "f.toml:9: queue: on Redis, a limit of requests in flight rejects what does not fit, and lets nothing wait; \
-             remove it, or write store = \"memory\"",
+            policy("algorithm = \"concurrency\"\nmax-wait = \"5s\""),
+            "f.toml:9: max-wait bounds the wait in a queue, and there is none; add queue",
         ),
-        (policy("algorithm = \"concurrency\"\nmax-wait = \"5s\""), "f.toml:9: max-wait: on Redis, "),
+        (
+            policy("algorithm = \"concurrency\"\nlease = \"500ms\""),
+            "f.toml:9: lease = \"500ms\" is out of range; write a time from 1s to 1h, such as 10s",
+        ),
+        (policy("algorithm = \"concurrency\"\nlease = \"2h\""), "f.toml:9: lease = \"2h\" is out of range"),
+        (policy("algorithm = \"concurrency\"\nlease = \"long\""), "f.toml:9: lease = \"long\" is not a time"),
+        (
+            policy("algorithm = \"concurrency\"\nstore = \"memory\"\nlease = \"10s\""),
+            "f.toml:10: lease is for Redis: in memory, what is in flight ends with its process; remove it, or keep the \
+             policy on Redis (store = \"redis\", with [redis] at the top of the file)",
+        ),
+        (
+            policy("algorithm = \"fixed-window\"\nper = \"1s\"\nlease = \"10s\""),
+            "f.toml:10: lease is for concurrency on Redis; remove it or choose that algorithm",
+        ),
         (
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
             "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
@@ -347,6 +361,8 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\ncapacity = 3\nmax-wait = \"9s\""),
         policy("algorithm = \"concurrency\""),
+        policy("algorithm = \"concurrency\"\nqueue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
+        policy("algorithm = \"concurrency\"\nlease = \"1h\""),
         policy("algorithm = \"concurrency\"\nstore = \"memory\"\nqueue = 5\nmax-wait = \"5s\"\nmax-keys = 5"),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"".to_owned(),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"".to_owned(),

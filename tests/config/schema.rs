@@ -158,9 +158,18 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
-    for (line, is_taken) in
-        [("settle = \"content-bytes\"", true), ("queue = 3", false), ("release-at = \"head\"", false)]
-    {
+    let on_redis = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{concurrency}");
+    for (line, is_taken) in [("queue = 100\nmax-wait = \"5s\"\nlease = \"10s\"", true), ("lease = 10", false)] {
+        let text = format!("{on_redis}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    for (line, is_taken) in [
+        ("settle = \"content-bytes\"", true),
+        ("queue = 3", false),
+        ("lease = \"10s\"", false),
+        ("release-at = \"head\"", false),
+    ] {
         let text = format!("{WHOLE}{line}\n");
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");

@@ -160,7 +160,7 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
     });
     let permit = limiter.acquire(&key("a"), 1).await.unwrap().unwrap();
     let counted = |server: &RedisServer| -> u32 {
-        let names: Vec<String> = server.run(&["KEYS", "*:in-flight:c"]);
+        let names: Vec<String> = server.run(&["KEYS", "*:in-flight:n"]);
         let fields = |name: &String| -> Vec<String> { server.run(&["HVALS", name]) };
         let units = |field: &String| field[1..].split(':').next().unwrap().parse::<u32>().unwrap();
         names.iter().flat_map(fields).map(|field| units(&field)).sum()
@@ -176,6 +176,35 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
     drop(permit);
     while counted(&server) > 0 {
         assert!(began.elapsed() < Duration::from_secs(15), "{} are not released", counted(&server));
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+/// The first of a line is on the runtime that is blocked. A waiter of another runtime asks in its place.
+#[tokio::test]
+async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked() {
+    let server = RedisServer::start();
+    let open = || Redis::single(server.url()).timeout(Duration::from_secs(1)).open().unwrap();
+    let limiter = Arc::new(RedisConcurrency::new(&open(), "in-flight", 1).queue(9));
+    let other = RedisConcurrency::new(&open(), "in-flight", 1);
+    let permit = other.acquire(&key("a"), 1).await.unwrap().unwrap();
+    let theirs = Arc::clone(&limiter);
+    let blocked = Blocked::after(move || async move {
+        let mut first = Box::pin(theirs.acquire(&key("a"), 1));
+        while theirs.stats().backlog.unwrap().waiting() == 0 {
+            let _ = timeout(ms(2), &mut first).await;
+        }
+        Some(first)
+    });
+    let behind = limiter.acquire(&key("a"), 1);
+    drop(permit);
+    let permit = timeout(Duration::from_secs(15), behind).await.expect("it is served").unwrap();
+    assert!(permit.is_some());
+    drop(blocked);
+    drop(permit);
+    let began = Instant::now();
+    while limiter.stats().in_flight != Some(0) || limiter.stats().backlog.unwrap().waiting() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", limiter.stats());
         tokio::time::sleep(ms(5)).await;
     }
 }

@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::process::Process;
+use super::waiting::Wanted;
+use crate::concurrency::bounds::Bounds;
 use crate::concurrency::permit::Permit;
 use crate::concurrency::{rejected, word};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -14,8 +16,8 @@ use crate::store::redis::Redis;
 use crate::store::remote::Tag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Ask, Check, Decision, Description, Heritage, Inheritance, Issuer, LimiterError, Mode, PartitionKey, Proof, Receipt,
-    Terms,
+    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, Issuer, LimiterError, Mode, PartitionKey, Proof,
+    Receipt, Terms,
 };
 
 /// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how many
@@ -27,7 +29,8 @@ use crate::values::{
 /// | | `Concurrency` | `RedisConcurrency` |
 /// |---|---|---|
 /// | the limit holds for | a process | all processes with this name on this Redis |
-/// | a request that does not fit | is rejected, or waits | is rejected, and never waits |
+/// | a request that does not fit | is rejected, or waits | the same; it [waits](Self#waiting) in its process |
+/// | waiters are served | first come, first served | first come, first served in a process; between processes, by chance |
 /// | a request takes | one compare-and-swap | one round trip; none is waited for when it is over |
 /// | a process that dies | | its units are free at most one [lease](Self::lease) later |
 /// | [peek](Mode::Peek) | yes | no |
@@ -43,6 +46,30 @@ use crate::values::{
 /// let policy = Policy::new("in-flight", limiter).key(HeaderKey::from_static("x-api-key"));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Waiting
+///
+/// With [`queue`](Self::queue), a request that was rejected waits in its process until others are over, first come, first
+/// served: one that comes while others of its key wait is behind them without asking, and none overtakes. The first of a
+/// line asks the server at once when a request of this process has released units of the key, and otherwise in intervals
+/// that grow from 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs,
+/// in each process
+///
+/// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
+///   processes hold units that it needs; the intervals begin anew when a waiter was served;
+/// - one more call for each release by this process;
+/// - no call while this process alone holds too many units.
+///
+/// **Between processes, chance decides**, and it favours the one that releases: it asks a round trip after its release, and
+/// the others when their interval ends. So that others get their share under a lasting overload, too, a line leaves one
+/// release in five seconds to them, for 250 milliseconds: a unit that is free for so long is found by any line that needs no
+/// more than that. Where nobody else waits, it is idle for that time.
+///
+/// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
+/// once, and the next one is the first. If it is asking the server at that moment, what it gets is released. A waiter whose
+/// call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it. The fallback itself
+/// lets nothing wait. If the first of a line is not polled for more than a second, because its runtime is blocked, another
+/// waiter asks in its place.
 ///
 /// # Leases
 ///
@@ -75,7 +102,7 @@ use crate::values::{
 ///
 /// # When Redis is out of reach
 ///
-/// A decision fails within the [timeout](crate::store::redis::RedisBuilder::timeout), or within a quarter of the lease if
+/// A call fails within the [timeout](crate::store::redis::RedisBuilder::timeout), or within a quarter of the lease if
 /// that is less, and at once while the circuit breaker is open. The policy [says](crate::FailureMode) what happens to
 /// the request then. The [local fallback](crate::FailureMode::LocalFallback) admits up to `limit` units of a key in this
 /// process alone. It counts what Redis has admitted before, too: an outage does not give a process a second limit. So
@@ -87,28 +114,32 @@ use crate::values::{
 /// One round trip to take units: one script, whose time grows with the processes that have requests of this key in
 /// flight, and not with the requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. A release is a call in the background. A key with requests that last takes one
 /// more call per process and half a lease. If this process alone holds all units of a key, further requests are rejected
-/// without a call; while other processes hold them, each takes one. Where clients may send many, put a
-/// [bucket](crate::algorithm::TokenBucket) per client before it.
+/// without a call; while other processes hold them, each takes one, unless it joins [a line](Self#waiting). Where clients may
+/// send many, put a [bucket](crate::algorithm::TokenBucket) per client before it.
 ///
 /// On the server, a key with requests in flight takes some 100 bytes, and 55 for each process that has any. In this
-/// process, it takes some 150 bytes; the memory for as many keys as there were at a time is kept.
+/// process, it takes some 150 bytes; the memory for as many keys as there were at a time is kept. A request that waits takes
+/// less than 1,200 bytes, beside what its connection takes.
 ///
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and what is in flight goes on counting, here and on the server. The
-/// heir must have the same name on the same [`Redis`]. Processes with different limits may share a name, as while a
+/// heir must have the same name on the same [`Redis`]. Requests that wait are asked for anew under the new limit, and share
+/// their lines with those that come. Processes with different limits may share a name, as while a
 /// change is rolled out: each judges by its own. The [lease](Self::lease) stays that of the first limiter, which a renewer
 /// already counts on.
 ///
 /// # Errors
 ///
 /// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a request
-/// is decided outside of a tokio runtime.
+/// is decided outside of a tokio runtime. One without a source, if a request would have to wait, and the limiter was
+/// [closed](Limiter::close).
 pub struct RedisConcurrency {
     redis: Redis,
     name: Box<str>,
     limit: u32,
     lease: Duration,
+    queue: Option<Bounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
     process: OnceLock<Arc<Process>>,
 }
@@ -137,7 +168,7 @@ impl Proof for LeasedUnits {
 
 impl RedisConcurrency {
     /// Admits up to `limit` units of a key at once, over all processes that use this `name`; other limiters on `redis`
-    /// need other names. More are rejected.
+    /// need other names. More are rejected, or wait in a [`queue`](Self::queue).
     ///
     /// # Panics
     ///
@@ -147,7 +178,41 @@ impl RedisConcurrency {
     pub fn new(redis: &Redis, name: &str, limit: u32) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
-        Self { redis: redis.clone(), name: name.into(), limit, lease: DEFAULT_LEASE, process: OnceLock::new() }
+        Self {
+            redis: redis.clone(),
+            name: name.into(),
+            limit,
+            lease: DEFAULT_LEASE,
+            queue: None,
+            process: OnceLock::new(),
+        }
+    }
+
+    /// Lets up to `waiters` requests of a key wait in this process for others to be over: for up to 30 seconds each, and
+    /// 65,536 over all keys. See [waiting](Self#waiting).
+    ///
+    /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
+    /// dropped leaves at once.
+    #[must_use]
+    pub fn queue(self, waiters: usize) -> Self {
+        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
+        Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
+    }
+
+    /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
+    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without [`queue`](Self::queue).
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
+        Self { queue: Some(Bounds { max_wait, ..queue }), ..self }
+    }
+
+    /// Sets how many requests wait in this process, over all keys together; 65,536 unless set. Has no effect without
+    /// [`queue`](Self::queue).
+    #[must_use]
+    pub fn max_waiters(self, max_waiters: usize) -> Self {
+        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
+        Self { queue: Some(Bounds { max_waiters, ..queue }), ..self }
     }
 
     /// Sets for how long the units of a process count without a renewal; 10 seconds unless set. It bounds how long the
@@ -169,22 +234,24 @@ impl RedisConcurrency {
         Self { lease, ..self }
     }
 
-    /// Takes `cost` units of a key, if they are free. `None` if the request is rejected.
+    /// Takes `cost` units of a key, and waits for them if this limiter has a [`queue`](Self::queue). `None` if the request
+    /// is rejected.
     ///
     /// # Errors
     ///
-    /// If Redis gives no answer; see [`RedisConcurrency`](Self#errors).
+    /// If Redis gives no answer, or if it would have to wait and the limiter was [closed](Limiter::close); see
+    /// [`RedisConcurrency`](Self#errors).
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped while Redis is asked releases what it gets.
+    /// A future that is dropped while it waits leaves its line; while Redis is asked, it releases what it gets.
     pub fn acquire(
         &self,
         key: &PartitionKey,
         cost: u32,
     ) -> impl Future<Output = Result<Option<Permit>, LimiterError>> + Send + use<> {
         let (process, tag) = (Arc::clone(self.process()), self.process().tag(key));
-        let check = self.charge(tag, cost);
+        let check = self.charge(tag, cost, None);
         async move {
             let decision = check.decided().await?;
             Ok(decision.is_allowed().then(|| Permit::leased(Leased { process, tag, units: cost })))
@@ -195,14 +262,29 @@ impl RedisConcurrency {
         self.process.get_or_init(|| Arc::new(Process::new(&self.redis, &self.name, self.lease)))
     }
 
-    fn charge(&self, tag: Tag, cost: u32) -> Check {
-        let (process, limit) = (Arc::clone(self.process()), self.limit);
-        let here = process.counts.units(tag);
-        // What this process holds is in flight, whatever the server would answer.
-        if cost > 0 && cost <= limit && here.saturating_add(cost) > limit {
-            return rejected(limit, limit.saturating_sub(here)).into();
+    /// Takes units, or waits for them.
+    fn charge(&self, tag: Tag, cost: u32, patience: Option<Duration>) -> Check {
+        let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
+        let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
+        Check::Pending(Box::pin(async move {
+            Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, tag, cost))
+        }))
+    }
+
+    /// Takes units that are free, and for which no other request of this process waits.
+    fn take_at_once(&self, tag: Tag, cost: u32) -> Check {
+        let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
+        if let Some(rejection) = process.rejection(wanted) {
+            return rejection.into();
         }
-        Check::Pending(Box::pin(async move { Ok(receipted(process.take(tag, cost, limit).await?, tag, cost)) }))
+        if cost > 0 && cost <= self.limit && process.lines.has(tag) {
+            return rejected(self.limit, 0).into();
+        }
+        Check::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
+    }
+
+    const fn wanted(&self, tag: Tag, cost: u32) -> Wanted {
+        Wanted { tag, cost, limit: self.limit }
     }
 
     /// Decides in this process alone.
@@ -246,14 +328,17 @@ impl Drop for Leased {
 }
 
 impl Limiter for RedisConcurrency {
-    /// A [shadow](Mode::Shadow) takes what is free, as any other request. The [fallback](Mode::Fallback) decides in this
-    /// process alone.
+    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
+    ///
+    /// A [shadow](Mode::Shadow) takes what is free, and never waits. The [fallback](Mode::Fallback) decides in this process
+    /// alone, and at once.
     fn decide(&self, ask: &Ask<'_>) -> Check {
         let tag = self.process().tag(ask.key());
         match ask.mode() {
             Mode::Fallback => self.fall_back(tag, ask.cost()).into(),
+            Mode::Shadow => self.take_at_once(tag, ask.cost()),
             // The others are not asked of it.
-            Mode::Charge | Mode::Shadow | Mode::Peek | Mode::UpTo | Mode::Reset => self.charge(tag, ask.cost()),
+            Mode::Charge | Mode::Peek | Mode::UpTo | Mode::Reset => self.charge(tag, ask.cost(), ask.patience()),
         }
     }
 
@@ -266,12 +351,13 @@ impl Limiter for RedisConcurrency {
     }
 
     fn describe(&self) -> Description {
-        Description::new()
+        let description = Description::new()
             .advertising(Terms::concurrency(self.limit))
             .admitting_at_most(self.limit)
             .holding()
             .answering(Mode::Shadow)
-            .answering(Mode::Fallback)
+            .answering(Mode::Fallback);
+        if self.queue.is_some() { description.delaying() } else { description }
     }
 
     /// See [live change](Self#live-change).
@@ -284,16 +370,25 @@ impl Limiter for RedisConcurrency {
         if !Arc::ptr_eq(self.process.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }
-        Some(Inheritance::in_place())
+        let limit = self.limit;
+        Some(Inheritance::in_place().then(move || theirs.lines.change_limit(limit)))
     }
 
     fn heritage(&self) -> Option<Heritage> {
         Some(Heritage::new(Arc::clone(self.process())))
     }
 
-    /// Counts the units that are in flight in this process, and reports the health of the servers.
+    /// Counts the units that are in flight in this process and the requests that wait in it, and reports the health of the
+    /// servers.
     fn stats(&self) -> Stats {
-        Stats { in_flight: Some(self.process().counts.total()), nodes: self.redis.health(), ..Stats::default() }
+        let process = self.process();
+        let backlog = self.queue.map(|_| Backlog::new(process.lines.waiting(), None));
+        Stats { backlog, in_flight: Some(process.counts.total()), nodes: self.redis.health(), ..Stats::default() }
+    }
+
+    /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need not wait still pass.
+    fn close(&self) {
+        self.process().lines.close();
     }
 }
 
@@ -305,12 +400,13 @@ impl IntoLimiter for RedisConcurrency {
 
 impl fmt::Debug for RedisConcurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { redis, name, limit, lease, process: _ } = self;
+        let Self { redis, name, limit, lease, queue, process: _ } = self;
         f.debug_struct("RedisConcurrency")
             .field("redis", redis)
             .field("name", name)
             .field("limit", limit)
             .field("lease", lease)
+            .field("queue", queue)
             .finish_non_exhaustive()
     }
 }

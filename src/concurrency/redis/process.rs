@@ -8,9 +8,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::lines::Lines;
 use super::local_counts::{CallEnd, LocalCounts, PATIENCE_DIVISOR, Release, Renewal};
 use super::renewers::Renewers;
 use super::script::{self, Field};
+use super::waiting::Wanted;
+use crate::concurrency::rejected;
 use crate::store::redis::{BadReply, Call, Fault, FaultKind, Key, Names, Redis, ScriptReply, failed};
 use crate::store::remote::Tag;
 use crate::util::keyed_hash::Secret;
@@ -28,6 +31,7 @@ pub(super) struct Process {
     lease: Duration,
     pub(super) counts: LocalCounts,
     pub(super) renewers: Renewers,
+    pub(super) lines: Arc<Lines>,
 }
 
 impl Process {
@@ -42,6 +46,7 @@ impl Process {
             lease,
             counts: LocalCounts::new(),
             renewers: Renewers::default(),
+            lines: Arc::new(Lines::new()),
         }
     }
 
@@ -58,12 +63,24 @@ impl Process {
         self.names.tag(key)
     }
 
+    /// Rejects a request without a call, if this process alone holds what leaves no room for it: that is in flight,
+    /// whatever the server would answer.
+    pub(super) fn rejection(&self, Wanted { tag, cost, limit }: Wanted) -> Option<Decision> {
+        let here = self.counts.units(tag);
+        let is_full = cost > 0 && cost <= limit && here.saturating_add(cost) > limit;
+        is_full.then(|| rejected(limit, limit.saturating_sub(here)))
+    }
+
     /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes on
     /// in the background, and what it took is released.
-    pub(super) async fn take(self: Arc<Self>, tag: Tag, cost: u32, limit: u32) -> Result<Decision, LimiterError> {
+    pub(super) async fn take(self: &Arc<Self>, wanted: Wanted) -> Result<Decision, LimiterError> {
+        if let Some(rejection) = self.rejection(wanted) {
+            return Ok(rejection);
+        }
+        let Wanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
-        let answer: TakeFuture = Box::pin(Arc::clone(&self).call_take(tag, cost, limit));
-        let mut pending = PendingTake { process: self, tag, cost, runtime, answer: Some(answer) };
+        let answer: TakeFuture = Box::pin(Arc::clone(self).call_take(tag, cost, limit));
+        let mut pending = PendingTake { process: Arc::clone(self), tag, cost, runtime, answer: Some(answer) };
         let decision = pending.answer.as_mut().expect("it is awaited once").await;
         pending.answer = None;
         decision
@@ -102,8 +119,10 @@ impl Process {
 
     /// Releases units of a request that is over: here at once, on the server in the background.
     pub(super) fn release(self: &Arc<Self>, tag: Tag, cost: u32) {
-        if let Some(release) = self.counts.release(tag, cost) {
-            self.release_on_server(tag, release);
+        match self.counts.release(tag, cost) {
+            Some(release) => self.release_on_server(tag, release),
+            // The server counts no more than are in flight.
+            None => self.lines.released(tag),
         }
     }
 
@@ -123,6 +142,8 @@ impl Process {
                 _ => CallEnd::Unknown,
             };
             process.counts.released(tag, number, end);
+            // Not before the server has them back: the first waiter would be rejected.
+            process.lines.released(tag);
             if end == CallEnd::Unknown {
                 process.start_renewing();
             }
@@ -153,10 +174,14 @@ impl Process {
     }
 
     async fn call(&self, call: &Call) -> Result<ScriptReply, Fault> {
-        // Within the patience of a renewal, so that none leaves without the result of an earlier call.
-        let longest = self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR);
-        let value = self.redis.call_by(call, Instant::now() + longest, 1).await?;
+        let value = self.redis.call_by(call, Instant::now() + self.call_timeout(), 1).await?;
         ScriptReply::read(value).map_err(|reply: BadReply| reply.into())
+    }
+
+    /// The longest time that a call takes: within the patience of a renewal, so that none leaves without the result of an
+    /// earlier call.
+    pub(super) fn call_timeout(&self) -> Duration {
+        self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR)
     }
 
     fn key(&self, tag: Tag) -> Key {

@@ -1,7 +1,10 @@
 //! Requests in flight that several processes count together.
 
+mod cluster;
 mod leases;
 mod outages;
+mod waiting;
+mod waiting_model;
 
 use std::convert::Infallible;
 use std::sync::Arc;

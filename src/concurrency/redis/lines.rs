@@ -1,0 +1,148 @@
+//! [`Lines`]: the requests of one process that wait for units, in a line for each key.
+//!
+//! What the waiters of a key stand in line for is not its units, which the server has, but the right to ask for them: a
+//! tokio mutex, which is handed on first come, first served, also when a waiter is dropped. Its holder is the first
+//! waiter. If that does not ask for long, its runtime is blocked, and another waiter asks.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+
+use super::pace::Pace;
+use crate::concurrency::bounds::Bounds;
+use crate::store::remote::Tag;
+
+/// The lines of all keys. A key has one while requests of it wait.
+pub(super) struct Lines {
+    lines: Mutex<HashMap<Tag, Entry>>,
+    /// The waiters of all keys. Changed under the lock, and read without.
+    waiting: AtomicUsize,
+    changes: watch::Sender<Change>,
+}
+
+struct Entry {
+    line: Arc<Line>,
+    waiters: usize,
+}
+
+/// The line of one key.
+pub(super) struct Line {
+    /// Held by the first waiter.
+    pub(super) turn: tokio::sync::Mutex<()>,
+    pace: Mutex<Pace>,
+    /// Units of the key were released by this process. Kept until the first waiter looks, so that none is missed while it
+    /// asks the server.
+    pub(super) released: Notify,
+}
+
+/// What has changed for all waiters.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Change {
+    /// The limit of the last heir.
+    pub(super) limit: u32,
+    pub(super) is_closed: bool,
+}
+
+/// Why a request cannot wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// As many wait as may.
+    Full,
+    Closed,
+}
+
+impl Lines {
+    pub(super) fn new() -> Self {
+        Self { lines: Mutex::default(), waiting: AtomicUsize::new(0), changes: watch::Sender::default() }
+    }
+
+    /// Whether requests of a key wait.
+    pub(super) fn has(&self, tag: Tag) -> bool {
+        self.waiting() > 0 && self.lock().contains_key(&tag)
+    }
+
+    /// The number of requests that wait.
+    pub(super) fn waiting(&self) -> usize {
+        // Relaxed: no other memory is published by it. Who misses a line that is being made asks the server, as if it had
+        // come before.
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that begins to wait. A line that there was not gets this pace.
+    pub(super) fn join(self: &Arc<Self>, tag: Tag, bounds: &Bounds, pace: Pace) -> Result<Place, NoPlace> {
+        let changes = self.changes.subscribe();
+        if changes.borrow().is_closed {
+            return Err(NoPlace::Closed);
+        }
+        let mut lines = self.lock();
+        let waiters = lines.get(&tag).map_or(0, |entry| entry.waiters);
+        if waiters >= bounds.per_key || self.waiting() >= bounds.max_waiters {
+            return Err(NoPlace::Full);
+        }
+        let entry = lines.entry(tag).or_insert_with(|| Entry { line: Arc::new(Line::new(pace)), waiters: 0 });
+        entry.waiters += 1;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Ok(Place { lines: Arc::clone(self), tag, line: Arc::clone(&entry.line), changes })
+    }
+
+    /// Lets the first waiter of a key ask now: units were released.
+    pub(super) fn released(&self, tag: Tag) {
+        if self.waiting() > 0 {
+            let line = self.lock().get(&tag).map(|entry| Arc::clone(&entry.line));
+            if let Some(line) = line {
+                line.released.notify_one();
+            }
+        }
+    }
+
+    /// Applies another limit to all waiters.
+    pub(super) fn change_limit(&self, limit: u32) {
+        self.changes.send_modify(|change| change.limit = limit);
+    }
+
+    /// Ends all waits, and lets no request wait any more.
+    pub(super) fn close(&self) {
+        self.changes.send_modify(|change| change.is_closed = true);
+    }
+
+    /// No change of the lines can panic half way.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Tag, Entry>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn new(pace: Pace) -> Self {
+        Self { turn: tokio::sync::Mutex::new(()), pace: Mutex::new(pace), released: Notify::new() }
+    }
+
+    /// Never locked across an await.
+    pub(super) fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a waiter for as long as it waits.
+pub(super) struct Place {
+    lines: Arc<Lines>,
+    tag: Tag,
+    pub(super) line: Arc<Line>,
+    /// What changes from its arrival on.
+    pub(super) changes: watch::Receiver<Change>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut lines = self.lines.lock();
+        self.lines.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Slot::Occupied(mut entry) = lines.entry(self.tag) {
+            entry.get_mut().waiters -= 1;
+            if entry.get().waiters == 0 {
+                entry.remove();
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A request that waits in the line of its key, and asks the server while it is the first.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::lines::{Change, Line, NoPlace, Place};
+use super::pace::{OVERDUE, Pace};
+use super::process::Process;
+use crate::concurrency::bounds::Bounds;
+use crate::concurrency::{closed, rejected};
+use crate::store::redis::{FaultKind, failed};
+use crate::store::remote::Tag;
+use crate::values::{Decision, LimiterError};
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) tag: Tag,
+    pub(super) cost: u32,
+    pub(super) limit: u32,
+}
+
+impl Process {
+    /// Takes units of a key, and waits for them as far as `bounds` and `patience` let it.
+    ///
+    /// Dropped, it leaves its line, and the next waiter is the first. If the server is being asked then, the call goes on
+    /// in the background, and what it takes is released.
+    pub(super) async fn take_or_wait(
+        self: Arc<Self>,
+        wanted: Wanted,
+        bounds: Bounds,
+        patience: Option<Duration>,
+    ) -> Result<Decision, LimiterError> {
+        // Before anything of tokio panics.
+        Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
+        let Wanted { tag, cost, limit } = wanted;
+        let since = Instant::now();
+        let (pace, left) = if cost > 0 && cost <= limit && self.lines.has(tag) {
+            // It overtakes no waiter.
+            (Pace::unknown(since), 0)
+        } else {
+            let decision = self.take(wanted).await?;
+            if !decision.is_until_released() {
+                return Ok(decision);
+            }
+            (Pace::rejected(decision.remaining(), Instant::now()), decision.remaining())
+        };
+        match self.lines.join(tag, &bounds, pace) {
+            Ok(place) => {
+                let longest = bounds.longest_wait(patience).saturating_sub(since.elapsed());
+                // Boxed, since most requests need not wait.
+                let decision = Box::pin(self.wait(place, wanted, longest)).await?;
+                Ok(if decision.is_allowed() { decision.with_delay(since.elapsed()) } else { decision })
+            }
+            Err(NoPlace::Full) => Ok(rejected(limit, left)),
+            Err(NoPlace::Closed) => Err(closed()),
+        }
+    }
+
+    /// Waits in line, and then asks until the units are there or the time is over.
+    async fn wait(
+        self: &Arc<Self>,
+        mut place: Place,
+        mut wanted: Wanted,
+        longest: Duration,
+    ) -> Result<Decision, LimiterError> {
+        let line = Arc::clone(&place.line);
+        let mut timeout = pin!(sleep(longest));
+        let mut turn = pin!(line.turn.lock());
+        // From here on, whatever ends the wait hands the turn on.
+        let _turn = loop {
+            tokio::select! {
+                biased;
+                change = next_change(&mut place.changes) => wanted.adopt(change)?,
+                turn = &mut turn => break turn,
+                () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
+                () = sleep(OVERDUE) => {
+                    // A first waiter on this runtime is polled before that, if both were late.
+                    yield_now().await;
+                    if line.pace().is_overdue(self.call_timeout(), Instant::now()) {
+                        if let Some(decision) = self.ask(&line, wanted).await? {
+                            return Ok(decision);
+                        }
+                    }
+                }
+            }
+        };
+        loop {
+            if line.pace().is_due(wanted.cost, Instant::now()) {
+                if let Some(decision) = self.ask(&line, wanted).await? {
+                    return Ok(decision);
+                }
+            }
+            let next = line.pace().next();
+            tokio::select! {
+                biased;
+                change = next_change(&mut place.changes) => {
+                    wanted.adopt(change)?;
+                    line.pace().hurry();
+                }
+                () = line.released.notified() => line.pace().released(Instant::now()),
+                () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Asks for the units once. `None` if they are not free.
+    async fn ask(self: &Arc<Self>, line: &Line, wanted: Wanted) -> Result<Option<Decision>, LimiterError> {
+        line.pace().ask(Instant::now());
+        match self.take(wanted).await {
+            Ok(decision) if decision.is_allowed() => {
+                line.pace().served(decision.remaining(), Instant::now());
+                Ok(Some(decision))
+            }
+            Ok(decision) => {
+                line.pace().answered(decision.remaining(), Instant::now());
+                Ok(None)
+            }
+            Err(error) => {
+                // Those behind it need not wait to find out.
+                line.pace().hurry();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Wanted {
+    /// Asks under another limit from now on.
+    fn adopt(&mut self, change: Change) -> Result<(), LimiterError> {
+        if change.is_closed {
+            return Err(closed());
+        }
+        // What can never fit under the new limit passes when it is alone, as in memory.
+        self.limit = change.limit.max(self.cost);
+        Ok(())
+    }
+}
+
+async fn next_change(changes: &mut watch::Receiver<Change>) -> Change {
+    changes.changed().await.expect("the sender is in the process, which the waiter keeps");
+    *changes.borrow_and_update()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::Redis;
+    use crate::values::PartitionKey;
+
+    /// Without what the layer and the connection take.
+    #[test]
+    fn a_request_that_waits_takes_less_than_1200_bytes() {
+        let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+        let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
+        let wanted = Wanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
+        let bounds = Bounds { per_key: 1, ..Bounds::DEFAULT };
+        let Ok(place) = process.lines.join(wanted.tag, &bounds, Pace::unknown(Instant::now())) else { panic!() };
+        let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, bounds, None));
+        let then = size_of_val(&process.wait(place, wanted, Duration::ZERO));
+        println!("{first} and {then} bytes");
+        assert!(first + then < 1_200, "{first} and {then}");
+        assert_eq!(process.lines.waiting(), 0);
+    }
+}
