@@ -313,7 +313,7 @@ impl Policy {
     /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
     /// advertise no quota.
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
-        let retries = Retries::new(once, self.description.terms());
+        let retries = Retries::new(once, &self.description);
         if self.has_quotas() {
             retries.take_quotas();
         }

@@ -71,7 +71,7 @@ impl<A: Scripted> KeyQuery<A> {
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
                 // That of the policy was checked when its limiter was made.
-                algorithm.check_fit().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
+                check_fit(&algorithm)?;
                 algorithm
             }
             None => algorithm.clone(),
@@ -406,6 +406,11 @@ pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'sta
     let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(FaultKind::NoRuntime))) };
     let task = runtime.spawn(charge);
     Check::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
+}
+
+/// Checks whether Redis can keep the quota of an algorithm.
+pub(super) fn check_fit<A: Scripted>(algorithm: &A) -> Result<(), LimiterError> {
+    algorithm.check_fit().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
 }
 
 /// Wraps a fault into the error of a limiter, with the fault as its source.

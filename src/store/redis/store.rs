@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::batch::RedisClaim;
+use super::charge_once::OnceCharger;
 use super::connection::Redis;
 use super::key::Names;
 use super::leases::{LeaseReceipt, Leases};
@@ -262,7 +263,8 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn describe(&self, algorithm: &A) -> Description {
         let batcher = Batcher { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
-        Description::new().answering_all().batching(batcher)
+        let once = OnceCharger::new(Arc::clone(&self.inner), algorithm.clone());
+        Description::new().answering_all().batching(batcher).charging_once(once)
     }
 
     /// Inherits from a store of this name on the same [`Redis`]: the server keeps what it has, see

@@ -15,6 +15,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 pub(crate) use self::attempt::Attempt;
+use self::attempt::Keeper;
 use self::records::Records;
 use super::Policy;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
@@ -22,7 +23,7 @@ use crate::http::head::{RequestHead, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Finish, PartitionKey, Quota, Shape, Terms};
+use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota, Retry, Shape, Terms};
 
 /// Charges a request and its retries once, by the idempotency key that they have in common; see
 /// [`Policy::charge_once`](crate::Policy::charge_once).
@@ -80,7 +81,8 @@ pub struct ChargeOnce {
     header: HeaderName,
     within: Duration,
     free_retries: u32,
-    max_keys: usize,
+    /// `None` unless it was set.
+    max_keys: Option<usize>,
     clock: Arc<dyn Clock>,
     /// The type of the clock. Records hold its readings, so that one with a clock of another type does not share them.
     clock_type: TypeId,
@@ -98,7 +100,7 @@ impl ChargeOnce {
     pub fn by_header(header: HeaderName) -> Self {
         let (within, clock, clock_type) =
             (Duration::from_secs(24 * 3_600), Arc::new(Monotonic), TypeId::of::<Monotonic>());
-        Self { header, within, free_retries: 1, max_keys: MAX_KEYS, clock, clock_type }
+        Self { header, within, free_retries: 1, max_keys: None, clock, clock_type }
     }
 
     /// Sets for how long retries are free, from the end of the response on.
@@ -134,7 +136,12 @@ impl ChargeOnce {
     #[track_caller]
     pub fn max_keys(self, max_keys: usize) -> Self {
         let _ = MemoryStore::<()>::with_capacity(max_keys);
-        Self { max_keys, ..self }
+        Self { max_keys: Some(max_keys), ..self }
+    }
+
+    /// How many requests this process remembers.
+    fn capacity(&self) -> usize {
+        self.max_keys.unwrap_or(MAX_KEYS)
     }
 
     /// Uses `clock`, for tests.
@@ -158,7 +165,7 @@ impl fmt::Debug for ChargeOnce {
             .field("header", &self.header)
             .field("within", &self.within)
             .field("free_retries", &self.free_retries)
-            .field("max_keys", &self.max_keys)
+            .field("max_keys", &self.capacity())
             .finish_non_exhaustive()
     }
 }
@@ -166,40 +173,73 @@ impl fmt::Debug for ChargeOnce {
 /// The state of [`ChargeOnce`] in one policy.
 pub(super) struct Retries {
     settings: ChargeOnce,
-    records: Arc<Records>,
-    /// Bounds the free retries of each policy key. Without it, a client could save up those of a day, and send them at once.
     /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
-    budget: Option<Arc<dyn Limiter>>,
-    shape: Option<Shape>,
+    budgets: Option<Budgets>,
+    place: Place,
+}
+
+/// The budgets of the free retries of each policy key. Without them, a client could save up those of a day, and send them at
+/// once.
+#[derive(Clone, Copy)]
+struct Budgets {
+    /// Of a key without a quota of its own.
+    quota: Quota,
+    shape: Shape,
+}
+
+/// Where records and budgets are kept.
+enum Place {
+    /// In the memory of this process.
+    Process { records: Arc<Records>, budget: Option<Arc<dyn Limiter>> },
+    /// Where the limiter has the state of its keys.
+    Limiter(Arc<dyn ChargingOnce>),
 }
 
 impl Retries {
-    pub(super) fn new(settings: ChargeOnce, terms: Option<Terms>) -> Self {
-        let records = Arc::new(Records::new(settings.max_keys, Arc::clone(&settings.clock)));
-        let budget = terms.and_then(|terms| budget(terms, settings.free_retries, &settings.clock));
-        Self { settings, records, budget, shape: terms.and_then(|terms| terms.shape()) }
+    pub(super) fn new(settings: ChargeOnce, description: &Description) -> Self {
+        let budgets = description.terms().and_then(|terms| Budgets::of(terms, settings.free_retries));
+        let place = match description.charges_once() {
+            Some(limiter) => Place::Limiter(Arc::clone(limiter)),
+            None => Place::Process {
+                records: Arc::new(Records::new(settings.capacity(), Arc::clone(&settings.clock))),
+                budget: budgets.map(|budgets| budgets.in_memory(&settings.clock)),
+            },
+        };
+        Self { settings, budgets, place }
     }
 
-    /// Inherits the records of `old`, and what is left of its budgets.
+    /// Whether the number of records is bounded, although they are not in the memory of this process.
+    pub(super) fn bounds_records_elsewhere(&self) -> bool {
+        self.settings.max_keys.is_some() && matches!(self.place, Place::Limiter(_))
+    }
+
+    /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
     pub(super) fn inherit(&mut self, old: &Self) -> Option<Finish> {
+        let (
+            Place::Process { records, budget },
+            Place::Process { records: old_records, budget: old_budget },
+        ) = (&mut self.place, &old.place)
+        else {
+            return None;
+        };
         if self.settings.clock_type != old.settings.clock_type {
             return None;
         }
-        if self.records.capacity() == old.records.capacity() {
-            self.records = Arc::clone(&old.records);
+        if records.capacity() == old_records.capacity() {
+            *records = Arc::clone(old_records);
         }
-        let inheritance = self.budget.as_ref()?.inherit(&**old.budget.as_ref()?)?;
+        let inheritance = budget.as_ref()?.inherit(&**old_budget.as_ref()?)?;
         if let Some(heir) = inheritance.heir {
-            self.budget = Some(heir);
+            *budget = Some(heir);
         }
         inheritance.finish
     }
 
-    /// Makes the attempt of a request that costs `cost`: a free retry, if there is one for it and the budget allows it.
-    /// `None` if the request has no idempotency key that counts.
+    /// Makes the attempt of a request: a free retry, if this process finds that there is one for it and the budget allows
+    /// it. `None` if the request has no idempotency key that counts, or no retry of its policy key is free.
     fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
         let (policy_key, cost) = (charge.key(), charge.cost());
-        let (key, budget) = (self.settings.key(head)?, self.budget.as_ref()?);
+        let (key, budgets) = (self.settings.key(head)?, self.budgets.as_ref()?);
         // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
         // hashes the whole with a secret of its own.
         let parts = [
@@ -209,22 +249,26 @@ impl Retries {
             head.uri().path().as_bytes(),
             &cost.to_le_bytes(),
         ];
-        let key = PartitionKey::from_parts(parts);
-        let (within, free) = (self.settings.within, self.settings.free_retries);
-        let attempt = Attempt::charged(Arc::clone(&self.records), key, within, free);
+        let request = PartitionKey::from_parts(parts);
+        let (within, free_retries) = (self.settings.within, self.settings.free_retries);
         // The budget of a key grows with its quota.
-        match (charge.quota(), self.shape) {
-            (Some(quota), Some(shape)) => {
-                let Some(quota) = budget_quota(shape, quota, free) else { return Some(attempt) };
-                Some(attempt.or_free(budget, &charge.under(Some(quota))))
+        let own = match charge.quota() {
+            Some(quota) => Some(budget_quota(budgets.shape, quota, free_retries)?),
+            None => None,
+        };
+        let keeper = match &self.place {
+            Place::Process { records, budget } => {
+                Keeper::Process { records: Arc::clone(records), budget: Arc::clone(budget.as_ref()?), quota: own }
             }
-            _ => Some(attempt.or_free(budget, charge)),
-        }
+            Place::Limiter(limiter) => Keeper::Limiter(Arc::clone(limiter)),
+        };
+        let retry = Retry { request, within, free_retries, budget: own.unwrap_or(budgets.quota) };
+        Some(Attempt::new(keeper, charge, retry))
     }
 
     /// Prepares the budgets for keys with quotas of their own.
     pub(super) fn take_quotas(&self) {
-        if let Some(budget) = &self.budget {
+        if let Place::Process { budget: Some(budget), .. } = &self.place {
             budget.take_quotas();
         }
     }
@@ -238,15 +282,21 @@ impl Policy {
     }
 }
 
-/// The budget of free retries of each policy key: what the limiter grants, `free_retries` times.
-fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Limiter>> {
-    let shape = terms.shape()?;
-    let quota = budget_quota(shape, terms.quota()?, free_retries)?;
-    Some(match shape {
-        Shape::Bucket | Shape::CalendarWindow => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
-        Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
-        Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
-    })
+impl Budgets {
+    /// What a limiter with these terms grants, `free_retries` times.
+    fn of(terms: Terms, free_retries: u32) -> Option<Self> {
+        let shape = terms.shape()?;
+        Some(Self { quota: budget_quota(shape, terms.quota()?, free_retries)?, shape })
+    }
+
+    fn in_memory(self, clock: &Arc<dyn Clock>) -> Arc<dyn Limiter> {
+        let Self { quota, shape } = self;
+        match shape {
+            Shape::Bucket | Shape::CalendarWindow => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
+            Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
+            Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
+        }
+    }
 }
 
 /// The quota of the budget of a key with this quota; `None` if no retry is free.

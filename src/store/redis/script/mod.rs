@@ -34,6 +34,7 @@ mod calendar;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
+mod once;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
 pub(crate) mod random;
@@ -44,8 +45,11 @@ mod tests;
 mod unfit_quota;
 mod window;
 
-pub(super) use self::arguments::{Charge, decide, decide_all, refund, refund_under, reset};
+pub(super) use self::arguments::{
+    Charge, begin_record, decide, decide_all, decide_once, raise_record, refund, refund_under, reset,
+};
 pub(crate) use self::bucket::{Grid, Span};
+pub(super) use self::once::Once;
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
@@ -76,11 +80,17 @@ pub trait Scripted: Algorithm + Clone + sealed::Steps {
 pub(super) mod sealed {
     use super::UnfitQuota;
     use crate::algorithm::Algorithm;
-    use crate::values::Receipt;
     use crate::values::time::Timestamp;
+    use crate::values::{Quota, Receipt};
 
     /// What Rust and the scripts exchange. All numbers are below 2^53.
     pub trait Steps: Algorithm {
+        /// The algorithm of the budget of free retries: one of this shape, or a bucket for windows of the calendar.
+        type Budget: super::Scripted;
+
+        /// Returns the budget of free retries with this quota.
+        fn budget(quota: Quota) -> Self::Budget;
+
         /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding one, and 4
         /// one of the calendar. 0 is no algorithm: such a key is only read.
         const NUMBER: u64;
@@ -164,6 +174,23 @@ static REFUND: Script = Script::new(concat!(
     lua!("calendar_window_read", "calendar_window_refund"),
     lua!("refund_close"),
 ));
+
+static ONCE: Script = Script::new(concat!(
+    lua!("once_open"),
+    "elseif algorithm == '1' then\n",
+    lua!("bucket_read", "bucket_take"),
+    "elseif algorithm == '2' then\n",
+    lua!("fixed_window_read", "fixed_window_take"),
+    "elseif algorithm == '3' then\n",
+    lua!("sliding_window_read", "sliding_window_take"),
+    "else\n",
+    lua!("calendar_window_read", "calendar_window_take"),
+    lua!("once_close"),
+));
+
+static BEGIN_RECORD: Script = Script::new(include_str!("lua/begin_record.lua"));
+
+static RAISE_RECORD: Script = Script::new(include_str!("lua/raise_record.lua"));
 
 static RESET: Script = Script::new(include_str!("lua/reset.lua"));
 
