@@ -99,7 +99,7 @@ impl Open {
             let (begin, ended): (oneshot::Sender<()>, oneshot::Receiver<()>) = channels.lock().unwrap().take().unwrap();
             async move {
                 begin.send(()).unwrap();
-                ended.await.unwrap();
+                let _ = ended.await;
                 Ok::<_, Infallible>(Response::new(()))
             }
         }));
@@ -114,7 +114,8 @@ impl Open {
     }
 }
 
-async fn shares_free_retries<A: Scripted>(algorithm: A) {
+/// With four units, and two free retries. `fifth` is what the fifth free retry of a client is answered.
+async fn shares_free_retries<A: Scripted>(algorithm: A, fifth: Option<u32>) {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| layer(&redis(&server), algorithm.clone(), 2));
     assert_eq!(left(&here, "a", "k").await, Some(3));
@@ -129,7 +130,7 @@ async fn shares_free_retries<A: Scripted>(algorithm: A) {
     recorded(&server, 4).await;
     // Both processes know that nothing is left, and retries pass all the same.
     for (layer, key, expected) in
-        [(&there, "3", None), (&there, "2", Some(0)), (&here, "2", Some(0)), (&there, "2", None), (&here, "1", Some(0))]
+        [(&there, "3", None), (&there, "2", Some(0)), (&here, "2", Some(0)), (&there, "2", None), (&here, "1", fifth)]
     {
         assert_eq!(left(layer, "a", key).await, expected, "{key}");
     }
@@ -143,18 +144,19 @@ async fn shares_free_retries<A: Scripted>(algorithm: A) {
 
 #[tokio::test]
 async fn processes_share_the_free_retries_of_buckets() {
-    shares_free_retries(at_most(4)).await;
+    shares_free_retries(at_most(4), Some(0)).await;
 }
 
 #[tokio::test]
 async fn processes_share_the_free_retries_of_windows() {
-    shares_free_retries(at_most_in_window(4)).await;
-    shares_free_retries(SlidingWindow::new(Quota::new(4, 100 * DAY).unwrap())).await;
+    shares_free_retries(at_most_in_window(4), Some(0)).await;
+    shares_free_retries(SlidingWindow::new(Quota::new(4, 100 * DAY).unwrap()), Some(0)).await;
 }
 
 #[tokio::test]
 async fn processes_share_the_free_retries_of_windows_of_the_calendar() {
-    shares_free_retries(monthly(4)).await;
+    // Half of the eight units at once, and the rest over 32 days.
+    shares_free_retries(monthly(4), None).await;
 }
 
 /// One call when a request comes, one that nobody waits for when it is over, and none beside these.
@@ -230,6 +232,28 @@ async fn a_free_retry_that_another_policy_rejects_is_not_used_up() {
     let _ = other.decide(&Ask::reset(&key("a"))).decided().await.unwrap();
     let there = process();
     assert_eq!([left(&there, "a", "k").await, left(&there, "a", "k").await], [Some(8), Some(7)]);
+}
+
+/// Neither the precheck of several policies nor a call for all of them rejects a free retry of a key that is used up.
+#[tokio::test]
+async fn a_free_retry_passes_beside_other_policies() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let once = per_client(&redis, "p", at_most_in_window(1)).charge_once(once(1));
+    let policies = [Policy::new("all", at_most(100)), per_client(&redis, "q", at_most_in_window(50)), once];
+    let layer = RateLimitLayer::builder(policies).build();
+    let status = async |key| send(&layer, post("a", key)).await.status().as_u16();
+    assert_eq!(status("k").await, 200);
+    recorded(&server, 1).await;
+    assert_eq!([status("other").await, status("k").await, status("k").await], [429, 200, 429]);
+    // What was rejected is refunded.
+    for _ in 0..PLENTY.as_millis() {
+        if charged(&redis, "q", at_most_in_window(50), "a").await == 2 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("two requests passed");
 }
 
 #[tokio::test]

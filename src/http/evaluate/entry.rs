@@ -115,7 +115,8 @@ impl Entry {
         Self { stake, ..Self::new(policy, key, cost + owed, quota) }
     }
 
-    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing.
+    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing, if it is known to be
+    /// one before its limiter decides.
     #[cold]
     #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {

@@ -13,7 +13,7 @@ use super::script::{self, BadReply, Charge, Once, ScriptReply, Scripted};
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Check, ChargingOnce, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Ask, ChargingOnce, Check, PartitionKey, Quota, Receipt, Retry};
 
 /// Charges the requests of one limiter once.
 pub(super) struct OnceCharger<A: Scripted> {
@@ -42,8 +42,8 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
     /// decides only on what exceeds the [look-ups](Lookups).
     fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Check {
         let budget = A::budget(retry.budget);
-        let query = KeyQuery::of(&self.inner, &self.algorithm, ask)
-            .and_then(|query| check_fit(&budget).map(|()| query));
+        let query =
+            KeyQuery::of(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));
         let (query, cost) = match query {
             Ok(query) => (query, ask.cost()),
             Err(error) => return Check::Ready(Err(error)),

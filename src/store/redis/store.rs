@@ -39,6 +39,9 @@ use crate::values::{
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
 /// look at a table in this process, of 0.8 MiB.
 ///
+/// Requests with an idempotency key, of a policy that [charges retries once](crate::Policy::charge_once), are an exception:
+/// each is decided in a call of its own, and recorded by a second one that nobody waits for.
+///
 /// # Accuracy
 ///
 /// That of the algorithm, to the microsecond of the server's clock: exact over all processes. A refund or a reset by

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::records::Records;
 use crate::limiter::Limiter;
-use crate::values::{Ask, Check, ChargingOnce, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Ask, ChargingOnce, Check, PartitionKey, Quota, Receipt, Retry};
 
 /// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
 /// response. What follows when it is dropped depends on how far it has come.

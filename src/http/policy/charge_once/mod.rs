@@ -3,6 +3,8 @@
 //! 1. [`Policy::attempt`] looks the request up: is it to be charged, or is it a free retry?
 //! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
 //! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
+//!
+//! If the limiter is on Redis, the records are there: it looks the request up in step 2, in the call that decides.
 
 mod attempt;
 mod records;
@@ -52,7 +54,9 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 /// - one of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
 /// - one whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has characters other than
 ///   visible ASCII. None of these is an error;
-/// - one that reaches another process, or this one after a restart.
+/// - unless the limiter is on Redis: one that reaches another process, or this one after a restart;
+/// - on Redis: one that comes before the record of its request was written, or while Redis is out of reach; and one whose
+///   record is lost, since it could not be written or was evicted.
 ///
 /// A [banned](crate::Policy::penalty) key is rejected all the same, and a free retry that is rejected for any reason is not
 /// used up.
@@ -66,16 +70,36 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 ///
 /// It is no protection against processing a request twice: the service must compare the payload.
 ///
+/// # On Redis
+///
+/// If the limiter is a [`RateLimiter`](crate::RateLimiter) over a `RedisStore`, the records and the budgets are on its
+/// server, and all processes that share the limit share them. In a cluster, they are on the node of their policy key. A
+/// [live change](crate::LimitsHandle) leaves them as they are.
+///
+/// If a decision fails, the policy's [failure mode](crate::FailureMode) decides as for any request, and the local
+/// fallback charges retries. A request that is dropped while Redis decides may have used a free retry up.
+///
 /// # Memory
 ///
-/// In this process's memory: [`max_keys`](Self::max_keys) requests at some 50 bytes each, and 65,536 policy keys with free
-/// retries at 16; none before the first idempotency key comes. If there are more, those that would be forgotten next make
-/// room, and their retries are charged.
+/// In this process's memory: [`max_keys`](Self::max_keys) requests at some 50 bytes each, and 65,536 policy keys with
+/// free retries at 16; none before the first idempotency key comes. If there are more, those that would be forgotten
+/// next make room, and their retries are charged.
+///
+/// On Redis: some 180 bytes per charged request with an idempotency key, for the time of [`within`](Self::within)
+/// (Redis 7, with a name of ten characters), and one more budget per policy key. Only the quota bounds their number: a
+/// client with ten per second can fill 150 MB in a day. Set `within` to the time in which clients repeat requests,
+/// which is often minutes. In each process, 128 KiB once a key is used up.
 ///
 /// # Cost
 ///
-/// A request with an idempotency key takes one or two locks before its policy decides, and as many when its response is over,
-/// for a look into eight slots each. If the limiter is on Redis, a free retry is a call nevertheless.
+/// In memory, a request with an idempotency key takes one or two locks before its policy decides, and as many when its
+/// response is over, for a look into eight slots each.
+///
+/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which nobody
+/// waits. The first is a call of its own: no other policy of the layer and no other request of the key shares it, no
+/// lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless. For such
+/// a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected without a
+/// call; free retries among them are not used up.
 #[must_use]
 pub struct ChargeOnce {
     header: HeaderName,
@@ -88,7 +112,7 @@ pub struct ChargeOnce {
     clock_type: TypeId,
 }
 
-/// How many requests are remembered unless set otherwise.
+/// How many requests a process remembers unless set otherwise.
 const MAX_KEYS: usize = 65_536;
 
 /// The longest idempotency key that is one, in bytes: that of Stripe, and of most that have followed it.
@@ -127,8 +151,11 @@ impl ChargeOnce {
         Self { free_retries, ..self }
     }
 
-    /// Sets how many requests are remembered at a time: as many as come with an idempotency key [within](Self::within) the
-    /// time, for all of their retries to be free.
+    /// Sets how many requests this process remembers at a time: as many as come with an idempotency key
+    /// [within](Self::within) the time, for all of their retries to be free. 65,536 unless set.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it if the records are on [Redis](Self#on-redis),
+    /// where time alone bounds them.
     ///
     /// # Panics
     ///
@@ -144,7 +171,7 @@ impl ChargeOnce {
         self.max_keys.unwrap_or(MAX_KEYS)
     }
 
-    /// Uses `clock`, for tests.
+    /// Uses `clock`, for tests. On [Redis](Self#on-redis), the server's clock counts.
     pub fn with_clock<C: Clock + Clone>(self, clock: &C) -> Self {
         Self { clock: Arc::new(clock.clone()), clock_type: TypeId::of::<C>(), ..self }
     }
@@ -215,10 +242,8 @@ impl Retries {
 
     /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
     pub(super) fn inherit(&mut self, old: &Self) -> Option<Finish> {
-        let (
-            Place::Process { records, budget },
-            Place::Process { records: old_records, budget: old_budget },
-        ) = (&mut self.place, &old.place)
+        let (Place::Process { records, budget }, Place::Process { records: old_records, budget: old_budget }) =
+            (&mut self.place, &old.place)
         else {
             return None;
         };

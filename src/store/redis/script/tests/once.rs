@@ -16,8 +16,8 @@ use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::{
     BadReply, Charge, Once, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_under,
 };
-use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::Quota;
+use crate::values::time::{Clock, Monotonic, Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -89,9 +89,8 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
                     server.add(now, &refund_under(&model.budget, budget_key.clone(), cost, receipt, asked).unwrap());
                     server.add_silent(&raise_record(record(request), free_retries));
                     expected.push((cost, None));
-                    model.budget_state = model
-                        .budget_state
-                        .map(|state| model.budget.refund(state, at(now), cost, receipt));
+                    model.budget_state =
+                        model.budget_state.map(|state| model.budget.refund(state, at(now), cost, receipt));
                     let left = model.records.get_mut(&request).unwrap();
                     *left = (*left + 1).min(free_retries);
                 }
@@ -158,9 +157,13 @@ fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
     let of = |text: &str| Some(text.to_owned());
     assert_eq!(steps(&raise_record(key("record"), 2)), (None, -2), "nothing is there");
     let (value, ends) = steps(&begin_record(key("record"), 2, DAY + Duration::from_nanos(1)));
-    let left = Duration::from_millis(ends.unsigned_abs()).saturating_sub(Duration::from_nanos(Monotonic.now().as_nanos()));
+    let left =
+        Duration::from_millis(ends.unsigned_abs()).saturating_sub(Duration::from_nanos(Monotonic.now().as_nanos()));
     // Rounded up to a millisecond.
-    assert!(value == of("-2") && left > DAY - Duration::from_secs(60) && left <= DAY + Duration::from_millis(2), "{left:?}");
+    assert!(
+        value == of("-2") && left > DAY - Duration::from_secs(60) && left <= DAY + Duration::from_millis(2),
+        "{left:?}"
+    );
     let free = request(9, 1).0;
     assert_eq!([(); 3].map(|()| steps(&free)), [(of("-1"), ends), (of("-0"), ends), (of("-0"), ends)]);
     assert_eq!(steps(&begin_record(key("record"), 2, 2 * DAY)), (of("-0"), ends), "it has a record");
@@ -183,7 +186,9 @@ fn what_is_no_record_no_budget_and_no_state_is_an_error() {
         let error = evalsha(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
         error.code().unwrap().to_owned()
     };
-    for record in ["", "1", "-", "--1", "-1 ", "-1.0", "-0x1", "-1:1", "-nan", "-4294967296", "-99999999999999999999", "free"] {
+    for record in
+        ["", "1", "-", "--1", "-1 ", "-1.0", "-0x1", "-1:1", "-nan", "-4294967296", "-99999999999999999999", "free"]
+    {
         set(&mut connection, "record", record);
         assert_eq!(code(&mut connection), "SLUICE", "{record:?}");
         silently(&mut connection, &begin_record(key("record"), 2, DAY));
@@ -196,7 +201,10 @@ fn what_is_no_record_no_budget_and_no_state_is_an_error() {
     set(&mut connection, "record", "-2");
     set(&mut connection, "budget", "hello");
     assert_eq!(code(&mut connection), "SLUICE");
-    assert_eq!(["record", "budget", "state"].map(|name| get(&mut connection, name)), [Some("-2".into()), Some("hello".into()), None]);
+    assert_eq!(
+        ["record", "budget", "state"].map(|name| get(&mut connection, name)),
+        [Some("-2".into()), Some("hello".into()), None]
+    );
     // Nor is a state: a retry that charged the budget is an error, and what the state's key holds stays.
     cmd("DEL").arg(key("budget").as_str()).exec(&mut connection).unwrap();
     set(&mut connection, "state", "hello");
@@ -231,12 +239,12 @@ fn a_reply_is_checked_against_the_states_in_it() {
         let items = vec![Value::Int(seconds), Value::Int(0), Value::Int(charged), state, budget, record];
         ScriptReply::read(Value::Array(items)).unwrap()
     };
-    let found = |charged, state, budget_state, record| {
-        match reply(charged, state, budget_state, record).once(&limit, &budget, 1) {
-            Ok(Once::Free(..)) => Ok("free"),
-            Ok(Once::AsEver(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
-            Err(reply) => Err(reply),
-        }
+    let found = |charged, state, budget_state, record| match reply(charged, state, budget_state, record)
+        .once(&limit, &budget, 1)
+    {
+        Ok(Once::Free(..)) => Ok("free"),
+        Ok(Once::AsEver(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
+        Err(reply) => Err(reply),
     };
     let wrong = Err(BadReply::Disagreement);
     for (state, budget, record, right) in [
@@ -249,7 +257,11 @@ fn a_reply_is_checked_against_the_states_in_it() {
     ] {
         for charged in 0..4 {
             let expected = if charged == i64::from(right.0) { Ok(right.1) } else { wrong };
-            assert_eq!(found(charged, state.clone(), budget.clone(), record.clone()), expected, "{state:?} {budget:?} {record:?}");
+            assert_eq!(
+                found(charged, state.clone(), budget.clone(), record.clone()),
+                expected,
+                "{state:?} {budget:?} {record:?}"
+            );
         }
     }
     assert_eq!(found(2, Value::Nil, Value::Nil, free("1")), Err(BadReply::State));
@@ -266,10 +278,8 @@ fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
     let budget = CalendarWindow::budget(Quota::per_day(5));
     let year = 366 * 86_400_000_000;
     let ask = |server: &mut ManualServer, asked| {
-        let charges = (
-            Charge::new(&daily, key("state"), 1, at(asked)),
-            Charge::new(&budget, key("budget"), 1, at(asked)),
-        );
+        let charges =
+            (Charge::new(&daily, key("state"), 1, at(asked)), Charge::new(&budget, key("budget"), 1, at(asked)));
         let answer = server.run(START, &decide_once(charges.0, charges.1, key("record")));
         if answer.is_uncovered(&daily, at(asked)) {
             assert_eq!(answer.once(&daily, &budget, 1), Err(BadReply::Disagreement));
@@ -282,5 +292,8 @@ fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
     };
     assert_eq!([START + year, START].map(|asked| ask(&mut server, asked)), ["uncovered", "charged"]);
     server.add_silent(&begin_record(key("record"), 1, 300 * DAY));
-    assert_eq!([START + year, START + year, START].map(|asked| ask(&mut server, asked)), ["free", "charged", "charged"]);
+    assert_eq!(
+        [START + year, START + year, START].map(|asked| ask(&mut server, asked)),
+        ["free", "charged", "charged"]
+    );
 }
