@@ -14,6 +14,7 @@
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
+//! - The record of a request whose retries are free is `-` and their number. It ends when they are no longer free.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
 //!   the calendar counts as the present one.
