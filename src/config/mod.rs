@@ -76,7 +76,7 @@
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if clients share the key
 //!   # charge-on = [401, 403]     # count only requests whose response has one of these; default: count all
 //!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
-//!   # charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }   # free retries; also: max-keys
+//!   # charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }   # free retries; in memory also: max-keys
 //!     [route.policy.except]      # optional; requests that are not charged, and count as skipped
 //!     networks = ["10.0.0.0/8"]  # of the client, as [client-ip] finds it
 //!     headers = { x-internal = "a long random text" }   # exact; or a list of values. Do not commit the file with it

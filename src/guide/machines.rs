@@ -28,6 +28,7 @@
 //! | of several policies of a layer, on one server | one round trip for all |
 //! | of a key with a call in flight | a share in the next call (single flight) |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
+//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
 //! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there.

@@ -177,8 +177,10 @@
 //!
 //! - It is off by default, since the client chooses the key, and can send another payload with it. The worst case is
 //!   **1 + `free_retries` times the quota**: four times, here. Set a quota that you can serve so many times.
-//! - Whatever is in doubt is charged: a repetition while the first request is in flight, of a request that was rejected, or
-//!   one that reaches another process. With *n* processes behind a balancer, one of *n* retries is free.
+//! - Whatever is in doubt is charged: a repetition while the first request is in flight, or of a request that was rejected.
+//! - In memory, each process knows its own requests: with *n* processes behind a balancer, one of *n* retries is free. If
+//!   the limiter is [on Redis](super::machines), they share what they know, and a request is still one round trip. Each
+//!   request takes some 180 bytes there for the time of `within`: set it to minutes if clients send many.
 //! - Rejections are never charged, so a client that was rejected needs none of this. Nor does one whose request failed, if
 //!   the policy counts [successes only](crate::Policy::charge_when).
 //!

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::values::{Batching, Mode, Terms};
+use crate::values::{Batching, ChargingOnce, Mode, Terms};
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
 ///
@@ -18,12 +18,14 @@ pub struct Description {
     holds: bool,
     modes: u8,
     batching: Option<Arc<dyn Batching>>,
+    charging_once: Option<Arc<dyn ChargingOnce>>,
 }
 
 impl Description {
     /// Describes a limiter that is not advertised, admits any cost, never delays, and answers [`Mode::Charge`] only.
     pub const fn new() -> Self {
-        Self { terms: None, max_cost: None, delays: false, holds: false, modes: 0, batching: None }
+        let (batching, charging_once) = (None, None);
+        Self { terms: None, max_cost: None, delays: false, holds: false, modes: 0, batching, charging_once }
     }
 
     /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and
@@ -78,6 +80,11 @@ impl Description {
         self
     }
 
+    pub(crate) fn charging_once(mut self, limiter: impl ChargingOnce) -> Self {
+        self.charging_once = Some(Arc::new(limiter));
+        self
+    }
+
     /// The advertised terms, if any.
     #[must_use]
     pub const fn terms(&self) -> Option<Terms> {
@@ -116,6 +123,11 @@ impl Description {
 
     pub(crate) fn batches(&self) -> Option<&dyn Batching> {
         self.batching.as_deref()
+    }
+
+    /// The limiter, if its store keeps the records of requests whose retries are free.
+    pub(crate) const fn charges_once(&self) -> Option<&Arc<dyn ChargingOnce>> {
+        self.charging_once.as_ref()
     }
 }
 

@@ -5,6 +5,8 @@ mod ask;
 mod backlog;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod batch;
+#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
+mod charge_once;
 mod check;
 mod decision;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
@@ -21,6 +23,9 @@ pub use self::backlog::Backlog;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::batch::{Answers, Claim};
+pub(crate) use self::charge_once::ChargingOnce;
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) use self::charge_once::Retry;
 pub use self::check::{Check, LimiterError, Pending};
 pub(crate) use self::decision::Span;
 pub use self::decision::{Decision, Outcome};

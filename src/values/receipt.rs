@@ -5,7 +5,7 @@
 //!
 //! An enum of the proofs was rejected for its size: a [`Decision`](super::Decision) must fit into one cache line, which
 //! leaves 20 bytes for a receipt. An enum takes 32, since its widest proof has 16 bytes and is aligned to 16, and
-//! `changes` and `is_fallback` would come on top. A packed struct with the proof as a number takes 20.
+//! `changes` and `origin` would come on top. A packed struct with the proof as a number takes 20.
 
 /// What a refund needs to know of a charge, so that it returns no more than is still owed for it. Opaque: only the
 /// issuer of a receipt can read it.
@@ -22,11 +22,21 @@ pub struct Receipt {
     /// a queue's quota.
     changes: u16,
     issuer: Issuer,
-    /// Whether the local fallback made the charge, in place of a server that failed.
-    is_fallback: bool,
+    origin: Origin,
 }
 
 const _: () = assert!(size_of::<Receipt>() == 20, "a decision has no room for more");
+
+/// What was charged, by whom. In a receipt that is not the limiter's own, the issuer is that of the one that made the
+/// charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Limiter,
+    /// The local fallback, in place of a server that failed.
+    Fallback,
+    /// The budget of free retries, in place of the limit: see [`ChargingOnce`](super::ChargingOnce).
+    FreeRetry,
+}
 
 /// The issuer of a receipt, which says what [`Proof`] it holds.
 ///
@@ -81,7 +91,7 @@ impl Receipt {
 
     #[inline(always)]
     const fn issued(issuer: Issuer, value: u128) -> Self {
-        Self { value, changes: 0, issuer, is_fallback: false }
+        Self { value, changes: 0, issuer, origin: Origin::Limiter }
     }
 
     #[inline(always)]
@@ -89,10 +99,10 @@ impl Receipt {
         Self::issued(P::ISSUER, proof.into_value())
     }
 
-    /// The content; `None` if another issuer wrote it, or if it is [marked](Self::mark_fallback) as a charge of
-    /// the local fallback.
+    /// The content; `None` if another issuer wrote it, or if it is marked as a charge of the [local
+    /// fallback](Self::mark_fallback) or of the [budget of free retries](Self::mark_free_retry).
     pub(crate) fn read<P: Proof>(self) -> Option<P> {
-        (self.issuer == P::ISSUER && !self.is_fallback).then(|| P::from_value(self.value))
+        (self.issuer == P::ISSUER && matches!(self.origin, Origin::Limiter)).then(|| P::from_value(self.value))
     }
 
     pub(crate) fn is_none(self) -> bool {
@@ -111,13 +121,31 @@ impl Receipt {
     /// Marks the charge as one of the local fallback, so that it is not refunded on the server, which never made it.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn mark_fallback(self) -> Self {
-        if self.is_none() { self } else { Self { is_fallback: true, ..self } }
+        if self.is_none() { self } else { Self { origin: Origin::Fallback, ..self } }
     }
 
     /// The receipt without the mark of [`mark_fallback`](Self::mark_fallback), if it has that mark.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn unmark_fallback(self) -> Option<Self> {
-        self.is_fallback.then_some(Self { is_fallback: false, ..self })
+        matches!(self.origin, Origin::Fallback).then_some(Self { origin: Origin::Limiter, ..self })
+    }
+
+    /// Marks the charge as one of the budget of free retries, so that it is not refunded to the limit, which never made it.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub(crate) fn mark_free_retry(self) -> Self {
+        Self { origin: Origin::FreeRetry, ..self }
+    }
+
+    /// Whether it has the mark of [`mark_free_retry`](Self::mark_free_retry).
+    #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
+    pub(crate) const fn is_free_retry(self) -> bool {
+        matches!(self.origin, Origin::FreeRetry)
+    }
+
+    /// The receipt without the mark of [`mark_free_retry`](Self::mark_free_retry), for a refund to the budget.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub(crate) fn unmark_free_retry(self) -> Option<Self> {
+        self.is_free_retry().then_some(Self { origin: Origin::Limiter, ..self })
     }
 }
 
@@ -173,6 +201,17 @@ mod tests {
             assert_eq!(custom.value(), Some(value));
             assert!(custom.read::<Mine>().is_none() && custom != Receipt::NONE);
         }
+    }
+
+    #[test]
+    fn a_receipt_of_the_budget_of_free_retries_is_refunded_to_nothing_else() {
+        let receipt = Receipt::of(Mine(7));
+        let free = receipt.mark_free_retry();
+        assert!(free.is_free_retry() && !receipt.is_free_retry());
+        assert!(free.read::<Mine>().is_none() && free.unmark_fallback().is_none());
+        assert_eq!(free.unmark_free_retry(), Some(receipt));
+        assert_eq!(receipt.unmark_free_retry(), None);
+        assert_eq!(receipt.mark_fallback().unmark_free_retry(), None);
     }
 
     #[test]

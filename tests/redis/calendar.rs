@@ -23,7 +23,7 @@ async fn ask(limiter: &impl Limiter, cost: u32) -> Decision {
 }
 
 /// Months that begin on the 1st or the 17th, whichever is farther away: so that none ends while a test runs.
-fn monthly(limit: u32) -> CalendarWindow {
+pub(crate) fn monthly(limit: u32) -> CalendarWindow {
     let months =
         [1, 17].map(|anchor| CalendarWindow::monthly(limit).in_zone("Europe/Berlin").unwrap().anchored_on(anchor));
     months.into_iter().max_by_key(left).unwrap()
@@ -37,7 +37,7 @@ fn left(window: &CalendarWindow) -> Duration {
 }
 
 /// How many scripts the server ran. The first call of a script is made twice: the server does not know its hash.
-fn runs(server: &RedisServer) -> u64 {
+pub(crate) fn runs(server: &RedisServer) -> u64 {
     let number = |command: &str, field: &str| {
         let stats = server.info(&format!("cmdstat_{command}"));
         let value = stats.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));

@@ -1,6 +1,7 @@
 //! Redis: against real servers, and against servers that fail.
 
 mod calendar;
+mod charge_once;
 mod deadlines;
 mod faults;
 mod in_flight;

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::clients::{at_most, charged, is_decided, key, per_client, send};
 use crate::support::redis::RedisServer;
+use http::HeaderName;
 use tokio::time::sleep;
 use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{Ask, ChargeOnce, Limiter, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue};
 
 /// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in flight
 /// do.
@@ -26,6 +27,18 @@ async fn the_documented_permissions_are_enough() {
         let response = send(&layer, "a").await;
         assert!(response.status() == status && is_decided(&response), "{response:?}");
     }
+    // The client is the idempotency key as well.
+    let once = ChargeOnce::by_header(HeaderName::from_static("x-client"));
+    let once = RateLimitLayer::builder(per_client(&redis, "once", at_most(5)).charge_once(once)).verdict().build();
+    assert!(is_decided(&send(&once, "a").await));
+    let records = || server.run::<Vec<String>>(&["KEYS", "*:once:o*"]);
+    let start = Instant::now();
+    while records().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not recorded");
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(is_decided(&send(&once, "a").await));
+    assert_eq!(server.run::<String>(&["GET", &records()[0]]), "-0");
     let limiter = RateLimiter::new(at_most(5), RedisStore::new(&redis, "c"));
     let receipt = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().receipt();
     limiter.refund(&key("a"), receipt, 1);

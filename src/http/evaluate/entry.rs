@@ -10,7 +10,7 @@ use crate::http::policy::{Attempt, DebtPart, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Decision, Now, PartitionKey, Quota, Receipt};
+use crate::values::{Ask, Check, Decision, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct Entry {
@@ -115,7 +115,8 @@ impl Entry {
         Self { stake, ..Self::new(policy, key, cost + owed, quota) }
     }
 
-    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing.
+    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing, if it is known to be
+    /// one before its limiter decides.
     #[cold]
     #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
@@ -152,6 +153,18 @@ impl Entry {
         if let Some(debt) = self.debt_mut() {
             debt.set_paid(true);
         }
+        if admission.receipt().is_free_retry() {
+            self.free(admission);
+        }
+    }
+
+    /// Makes it the entry of a free retry, which costs nothing: its limiter has charged the budget of free retries.
+    fn free(&mut self, admission: &Decision) {
+        let cost = std::mem::take(&mut self.cost);
+        if let Some(attempt) = self.attempt_mut() {
+            attempt.found_free(cost, admission.receipt());
+        }
+        self.decision = Some(admission.with_receipt(Receipt::NONE));
     }
 
     /// Takes the charge back: what the request holds is released, and what its key owed is owed again. Returns whether it
@@ -166,6 +179,26 @@ impl Entry {
     /// Takes what the request holds.
     pub(super) fn take_hold(&mut self) -> Option<Hold> {
         self.stake.as_mut()?.hold.take()
+    }
+
+    fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        self.stake.as_mut()?.attempt.as_mut()
+    }
+
+    /// The request as its limiter takes it, if that is to find out whether it is a free retry.
+    fn retry(&self) -> Option<&Retry> {
+        self.stake.as_ref()?.attempt.as_ref()?.for_limiter()
+    }
+
+    /// Whether only a charge can tell that it is no free retry.
+    pub(super) fn may_be_free(&self) -> bool {
+        self.retry().is_some()
+    }
+
+    /// Charges it, unless the limiter of `policy` finds that it is a free retry. `None` if that is not to look for one.
+    pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Check> {
+        let retry = self.retry()?;
+        Some(policy.description().charges_once()?.decide(&self.ask(context), retry))
     }
 
     fn debt_mut(&mut self) -> Option<&mut DebtPart> {
@@ -225,7 +258,8 @@ impl Entry {
     #[inline]
     pub(super) fn precheck(&mut self, policy: &Policy, context: &AskContext) -> bool {
         match policy.peek(&self.ask(context)) {
-            Some(rejection) if !rejection.is_allowed() => {
+            // A limiter that knows its key to be used up may yet find a free retry.
+            Some(rejection) if !rejection.is_allowed() && !self.may_be_free() => {
                 self.decision = Some(rejection);
                 self.is_preview = true;
                 false

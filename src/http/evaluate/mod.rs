@@ -6,8 +6,8 @@
 //!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
 //!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
 //! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers,
-//!    each of which decides on all of its entries in one call; then queues, so that no request waits only to be
-//!    rejected; then shadows, which see the admitted requests only.
+//!    each of which decides on all of its entries in one call, but for those that may be free retries; then queues, so
+//!    that no request waits only to be rejected; then shadows, which see the admitted requests only.
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
 //!    so far are refunded, the last one first.
 //!

@@ -110,6 +110,9 @@ impl Transaction {
         }
         let entry = &self.entries[self.next];
         let policy = scope.current(scope.policy(entry));
+        if let Some(check) = entry.charge_once(&policy, &self.context) {
+            return Charge::One(check);
+        }
         if scope.policy(entry).is_shadow() {
             return Charge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
         }
@@ -127,7 +130,7 @@ impl Transaction {
         }
         let claim = |entry: &Entry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
-            if policy.is_shadow() {
+            if policy.is_shadow() || entry.may_be_free() {
                 return None;
             }
             scope.current(policy).description().batches()?.claim(&entry.ask(&self.context))

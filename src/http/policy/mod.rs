@@ -312,8 +312,10 @@ impl Policy {
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after) and
     /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
     /// advertise no quota.
+    ///
+    /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
-        let retries = Retries::new(once, self.description.terms());
+        let retries = Retries::new(once, &self.description);
         if self.has_quotas() {
             retries.take_quotas();
         }

@@ -1,7 +1,7 @@
 //! Validates a policy before it can be enforced: each policy in force is a valid one.
 
 use super::cost::Bill;
-use super::{MissingKey, Policy, PolicyError};
+use super::{MissingKey, Policy, PolicyError, Retries};
 
 impl Policy {
     /// Returns the first mistake in the name, the cost, the settlement, the penalty, the free retries or the status of this
@@ -40,7 +40,7 @@ impl Policy {
         if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
             return Err(PolicyError::PenaltyOnSharedKey { name: name() });
         }
-        if let Some(problem) = self.retries.as_ref().and_then(|_| self.against_charging_once()) {
+        if let Some(problem) = self.retries.as_ref().and_then(|retries| self.against_charging_once(retries)) {
             return Err(PolicyError::ChargeOnce { name: name(), problem });
         }
         if let Some(status) = self.status.filter(|status| !(status.is_client_error() || status.is_server_error())) {
@@ -50,7 +50,7 @@ impl Policy {
     }
 
     /// Why retries of this policy cannot be free, and the cure.
-    fn against_charging_once(&self) -> Option<&'static str> {
+    fn against_charging_once(&self, retries: &Retries) -> Option<&'static str> {
         if self.bill.as_ref().is_some_and(|bill| !matches!(bill, Bill::When(_))) {
             // A retry whose cost is known only afterwards could cost more than what it is a retry of.
             Some(
@@ -62,6 +62,8 @@ impl Policy {
             Some("a free retry is in flight like any request; remove charge_once, since nothing is charged for good")
         } else if self.description.terms().is_none() {
             Some("the quota bounds the free retries; let the limiter advertise one (Description::advertising)")
+        } else if retries.bounds_records_elsewhere() {
+            Some("its records are on Redis, where time alone bounds them; remove max_keys, or set a shorter `within`")
         } else {
             None
         }

@@ -17,7 +17,7 @@ use crate::values::{Check, LimiterError};
 /// The keys of one limiter on Redis.
 pub(super) struct RedisBackend {
     pub(super) redis: Redis,
-    names: Names,
+    pub(super) names: Names,
     name: Box<str>,
 }
 

@@ -3,7 +3,7 @@
 use crate::store::remote::{Tag, Tags};
 use crate::values::PartitionKey;
 
-/// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
+/// The name of a key on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
 /// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they can
 /// neither imitate another key nor be read there. With a secret, a tag can neither be found by trying keys nor be made
@@ -45,14 +45,29 @@ impl Names {
     /// and `s` for fixed and sliding windows, `c` for those of the calendar, `q` for queues, `p` for the pace of a partner,
     /// `n` for the number of units in flight.
     pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
+        self.of_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
+    }
+
+    /// Returns the name of the budget of free retries, by this kind of algorithm: `r` and its letter.
+    pub(crate) fn budget_of_retries(&self, tag: Tag, kind: char) -> Key {
+        self.of_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
+    }
+
+    /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the tag of the request.
+    pub(crate) fn record(&self, tag: Tag, request: Tag) -> Key {
+        self.of_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
+    }
+
+    /// No two kinds are equal, and none has a colon: so names differ whatever limiters are called.
+    fn of_kind(&self, tag: Tag, kind: &[&str]) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
         let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
         let parts = [&*self.prefix, ":{", digits, "}:", &*self.name, ":"];
         // Without `format!`, since every decision does this.
-        let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + kind.len_utf8());
-        parts.iter().for_each(|part| text.push_str(part));
-        text.push(kind);
+        let parts = || parts.iter().chain(kind);
+        let mut text = String::with_capacity(parts().map(|part| part.len()).sum());
+        parts().for_each(|part| text.push_str(part));
         Key { slot, text: text.into() }
     }
 }
@@ -114,6 +129,24 @@ mod tests {
         for other in [name("sluice", "api", b"x", "alice"), name("sluice", "api", b"", "bob")] {
             assert!(other != base && other.slot() != base.slot());
         }
+    }
+
+    /// Whatever its name is, no limiter has a key of another one's records or budgets.
+    #[test]
+    fn records_and_budgets_of_retries_have_names_of_their_own_in_the_slot_of_their_key() {
+        let key = PartitionKey::from("alice");
+        let request = PartitionKey::from("a request");
+        let mut texts = std::collections::HashSet::new();
+        for name in ["api", "api:r", "api:o", "api:o:b", "api:rb", ""] {
+            let names = Names::new("sluice", name, b"");
+            let tag = names.tag(&key);
+            let keys = [names.key(tag, 'b'), names.budget_of_retries(tag, 'b'), names.record(tag, names.tag(&request))];
+            assert!(keys.iter().all(|key| key.slot() == keys[0].slot()));
+            assert!(keys.into_iter().all(|key| texts.insert(key.text)), "{texts:?}");
+        }
+        assert!(texts.iter().any(|text| text.ends_with("}:api:rb")));
+        let record = texts.iter().find(|text| text.contains("}:api:o") && !text.ends_with('b')).unwrap();
+        assert_eq!(record.rsplit(':').next().unwrap().len(), 23, "{record}");
     }
 
     #[test]

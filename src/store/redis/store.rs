@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::backend::RedisBackend;
 use super::batch::RedisClaim;
+use super::charge_once::OnceCharger;
 use super::connection::Redis;
 use super::script::Scripted;
 use crate::store::remote::{KeyQuery, RemoteStore, StoreInner};
@@ -32,6 +33,9 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// their runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
 /// look at a table in this process, of 0.8 MiB.
+///
+/// Requests with an idempotency key, of a policy that [charges retries once](crate::Policy::charge_once), are an exception:
+/// each is decided in a call of its own, and recorded by a second one that nobody waits for.
 ///
 /// # Accuracy
 ///
@@ -158,7 +162,8 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn describe(&self, algorithm: &A) -> Description {
         let batcher = Batcher { inner: Arc::clone(self.0.inner()), algorithm: algorithm.clone() };
-        self.0.describe(algorithm).batching(batcher)
+        let once = OnceCharger::new(Arc::clone(self.0.inner()), algorithm.clone());
+        self.0.describe(algorithm).batching(batcher).charging_once(once)
     }
 
     /// Inherits from a store of this name on the same [`Redis`]: the server keeps what it has, see

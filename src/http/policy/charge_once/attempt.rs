@@ -1,21 +1,27 @@
 //! `Attempt`: one arrival of a request that may be repeated.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::records::Records;
 use crate::limiter::Limiter;
-use crate::values::{Ask, Check, PartitionKey, Quota, Receipt};
+use crate::values::{Ask, ChargingOnce, Check, PartitionKey, Quota, Receipt, Retry};
 
 /// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
 /// response. What follows when it is dropped depends on how far it has come.
 pub(crate) struct Attempt {
-    records: Arc<Records>,
-    /// The request: the policy key, the idempotency key, and so on.
-    key: PartitionKey,
-    within: Duration,
-    free_retries: u32,
+    keeper: Keeper,
+    policy_key: PartitionKey,
+    retry: Retry,
     stage: Stage,
+}
+
+/// What keeps the records of requests, and the budgets of free retries.
+pub(super) enum Keeper {
+    /// This process, which finds out whether a retry is free before its policy decides. The budget of this key may have a
+    /// quota of its own.
+    Process { records: Arc<Records>, budget: Arc<dyn Limiter>, quota: Option<Quota> },
+    /// The store of the limiter, which finds it out when it decides.
+    Limiter(Arc<dyn ChargingOnce>),
 }
 
 enum Stage {
@@ -23,46 +29,54 @@ enum Stage {
     ToCharge,
     /// Charged, and its response is awaited. If it is dropped, the response is over.
     Charged,
-    /// To pass for free. If it is dropped, it was rejected or given up, and may be free the next time.
-    ToPass(Grant),
+    /// To pass for free; it has taken so much of the budget. If it is dropped, it was rejected or given up, and may be free
+    /// the next time.
+    ToPass { cost: u32, receipt: Receipt },
     /// Nothing follows.
     Done,
 }
 
-/// What a free retry has taken of the budget.
-struct Grant {
-    budget: Arc<dyn Limiter>,
-    policy_key: PartitionKey,
-    cost: u32,
-    quota: Option<Quota>,
-    receipt: Receipt,
-}
-
 impl Attempt {
-    /// An attempt that is to be charged.
-    pub(super) fn charged(records: Arc<Records>, key: PartitionKey, within: Duration, free_retries: u32) -> Self {
-        Self { records, key, within, free_retries, stage: Stage::ToCharge }
+    /// An attempt that is to be charged, unless a record of this process makes it free.
+    pub(super) fn new(keeper: Keeper, charge: &Ask<'_>, retry: Retry) -> Self {
+        let mut attempt = Self { keeper, policy_key: charge.key().clone(), retry, stage: Stage::ToCharge };
+        if let Some(receipt) = attempt.take(charge) {
+            attempt.stage = Stage::ToPass { cost: charge.cost(), receipt };
+        }
+        attempt
     }
 
-    /// Makes it a free retry, if its request has one left and the budget of the policy key admits it.
-    pub(super) fn or_free(mut self, budget: &Arc<dyn Limiter>, charge: &Ask<'_>) -> Self {
-        if !self.records.take(&self.key) {
-            return self;
+    /// Takes a free retry, if this process has one left for the request, and the budget of the policy key admits it.
+    fn take(&self, charge: &Ask<'_>) -> Option<Receipt> {
+        let Keeper::Process { records, budget, quota } = &self.keeper else { return None };
+        if !records.take(&self.retry.request) {
+            return None;
         }
-        match budget.decide(charge) {
-            Check::Ready(Ok(decision)) if decision.is_allowed() => {
-                let (budget, policy_key) = (Arc::clone(budget), charge.key().clone());
-                let (cost, quota, receipt) = (charge.cost(), charge.quota(), decision.receipt());
-                self.stage = Stage::ToPass(Grant { budget, policy_key, cost, quota, receipt });
+        match budget.decide(&charge.under(*quota)) {
+            Check::Ready(Ok(decision)) if decision.is_allowed() => Some(decision.receipt()),
+            _ => {
+                records.put_back(&self.retry.request, self.retry.free_retries);
+                None
             }
-            _ => self.records.put_back(&self.key, self.free_retries),
         }
-        self
     }
 
-    /// Whether it is a free retry, so that its policy charges nothing.
+    /// Whether it is known to be a free retry, so that its policy charges nothing.
     pub(crate) const fn is_free(&self) -> bool {
-        matches!(self.stage, Stage::ToPass(_))
+        matches!(self.stage, Stage::ToPass { .. })
+    }
+
+    /// The request as its limiter takes it, if that is to find out whether it is free.
+    pub(crate) const fn for_limiter(&self) -> Option<&Retry> {
+        match self.keeper {
+            Keeper::Limiter(_) => Some(&self.retry),
+            Keeper::Process { .. } => None,
+        }
+    }
+
+    /// Records that the limiter has found it free, and has taken `cost` of the budget.
+    pub(crate) fn found_free(&mut self, cost: u32, receipt: Receipt) {
+        self.stage = Stage::ToPass { cost, receipt };
     }
 
     /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep the
@@ -77,19 +91,36 @@ impl Attempt {
     pub(crate) fn refunded(&mut self) {
         self.stage = Stage::Done;
     }
+
+    /// Records that the request is over, so that its retries are free.
+    fn begin(&self) {
+        let Retry { request, within, free_retries, .. } = &self.retry;
+        match &self.keeper {
+            Keeper::Process { records, .. } => records.begin(request, *within, *free_retries),
+            Keeper::Limiter(limiter) => limiter.begin(&self.policy_key, &self.retry),
+        }
+    }
+
+    /// Returns a free retry that was not used up.
+    fn put_back(&self, cost: u32, receipt: Receipt) {
+        match &self.keeper {
+            Keeper::Process { records, budget, quota } => {
+                records.put_back(&self.retry.request, self.retry.free_retries);
+                match quota {
+                    Some(quota) => budget.refund_under(*quota, &self.policy_key, receipt, cost),
+                    None => budget.refund(&self.policy_key, receipt, cost),
+                }
+            }
+            Keeper::Limiter(limiter) => limiter.put_back(&self.policy_key, &self.retry, receipt, cost),
+        }
+    }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Charged => self.records.begin(&self.key, self.within, self.free_retries),
-            Stage::ToPass(Grant { budget, policy_key, cost, quota, receipt }) => {
-                self.records.put_back(&self.key, self.free_retries);
-                match quota {
-                    Some(quota) => budget.refund_under(quota, &policy_key, receipt, cost),
-                    None => budget.refund(&policy_key, receipt, cost),
-                }
-            }
+            Stage::Charged => self.begin(),
+            Stage::ToPass { cost, receipt } => self.put_back(cost, receipt),
             Stage::ToCharge | Stage::Done => {}
         }
     }

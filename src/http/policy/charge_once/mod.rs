@@ -3,6 +3,8 @@
 //! 1. [`Policy::attempt`] looks the request up: is it to be charged, or is it a free retry?
 //! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
 //! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
+//!
+//! If the limiter is on Redis, the records are there: it looks the request up in step 2, in the call that decides.
 
 mod attempt;
 mod records;
@@ -15,6 +17,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 pub(crate) use self::attempt::Attempt;
+use self::attempt::Keeper;
 use self::records::Records;
 use super::Policy;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
@@ -22,7 +25,7 @@ use crate::http::head::{RequestHead, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Finish, PartitionKey, Quota, Shape, Terms};
+use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota, Retry, Shape, Terms};
 
 /// Charges a request and its retries once, by the idempotency key that they have in common; see
 /// [`Policy::charge_once`](crate::Policy::charge_once).
@@ -51,7 +54,9 @@ use crate::values::{Ask, Finish, PartitionKey, Quota, Shape, Terms};
 /// - one of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
 /// - one whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has characters other than
 ///   visible ASCII. None of these is an error;
-/// - one that reaches another process, or this one after a restart.
+/// - unless the limiter is on Redis: one that reaches another process, or this one after a restart;
+/// - on Redis: one that comes before the record of its request was written, or while Redis is out of reach; and one whose
+///   record is lost, since it could not be written or was evicted.
 ///
 /// A [banned](crate::Policy::penalty) key is rejected all the same, and a free retry that is rejected for any reason is not
 /// used up.
@@ -65,28 +70,49 @@ use crate::values::{Ask, Finish, PartitionKey, Quota, Shape, Terms};
 ///
 /// It is no protection against processing a request twice: the service must compare the payload.
 ///
+/// # On Redis
+///
+/// If the limiter is a [`RateLimiter`](crate::RateLimiter) over a `RedisStore`, the records and the budgets are on its
+/// server, and all processes that share the limit share them. In a cluster, they are on the node of their policy key. A
+/// [live change](crate::LimitsHandle) leaves them as they are.
+///
+/// If a decision fails, the policy's [failure mode](crate::FailureMode) decides as for any request, and the local
+/// fallback charges retries. A request that is dropped while Redis decides may have used a free retry up.
+///
 /// # Memory
 ///
-/// In this process's memory: [`max_keys`](Self::max_keys) requests at some 50 bytes each, and 65,536 policy keys with free
-/// retries at 16; none before the first idempotency key comes. If there are more, those that would be forgotten next make
-/// room, and their retries are charged.
+/// In this process's memory: [`max_keys`](Self::max_keys) requests at some 50 bytes each, and 65,536 policy keys with
+/// free retries at 16; none before the first idempotency key comes. If there are more, those that would be forgotten
+/// next make room, and their retries are charged.
+///
+/// On Redis: some 180 bytes per charged request with an idempotency key, for the time of [`within`](Self::within)
+/// (Redis 7, with a name of ten characters), and one more budget per policy key. Only the quota bounds their number: a
+/// client with ten per second can fill 150 MB in a day. Set `within` to the time in which clients repeat requests,
+/// which is often minutes. In each process, 128 KiB once a key is used up.
 ///
 /// # Cost
 ///
-/// A request with an idempotency key takes one or two locks before its policy decides, and as many when its response is over,
-/// for a look into eight slots each. If the limiter is on Redis, a free retry is a call nevertheless.
+/// In memory, a request with an idempotency key takes one or two locks before its policy decides, and as many when its
+/// response is over, for a look into eight slots each.
+///
+/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which nobody
+/// waits. The first is a call of its own: no other policy of the layer and no other request of the key shares it, no
+/// lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless. For such
+/// a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected without a
+/// call; free retries among them are not used up.
 #[must_use]
 pub struct ChargeOnce {
     header: HeaderName,
     within: Duration,
     free_retries: u32,
-    max_keys: usize,
+    /// `None` unless it was set.
+    max_keys: Option<usize>,
     clock: Arc<dyn Clock>,
     /// The type of the clock. Records hold its readings, so that one with a clock of another type does not share them.
     clock_type: TypeId,
 }
 
-/// How many requests are remembered unless set otherwise.
+/// How many requests a process remembers unless set otherwise.
 const MAX_KEYS: usize = 65_536;
 
 /// The longest idempotency key that is one, in bytes: that of Stripe, and of most that have followed it.
@@ -98,7 +124,7 @@ impl ChargeOnce {
     pub fn by_header(header: HeaderName) -> Self {
         let (within, clock, clock_type) =
             (Duration::from_secs(24 * 3_600), Arc::new(Monotonic), TypeId::of::<Monotonic>());
-        Self { header, within, free_retries: 1, max_keys: MAX_KEYS, clock, clock_type }
+        Self { header, within, free_retries: 1, max_keys: None, clock, clock_type }
     }
 
     /// Sets for how long retries are free, from the end of the response on.
@@ -125,8 +151,11 @@ impl ChargeOnce {
         Self { free_retries, ..self }
     }
 
-    /// Sets how many requests are remembered at a time: as many as come with an idempotency key [within](Self::within) the
-    /// time, for all of their retries to be free.
+    /// Sets how many requests this process remembers at a time: as many as come with an idempotency key
+    /// [within](Self::within) the time, for all of their retries to be free. 65,536 unless set.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it if the records are on [Redis](Self#on-redis),
+    /// where time alone bounds them.
     ///
     /// # Panics
     ///
@@ -134,10 +163,15 @@ impl ChargeOnce {
     #[track_caller]
     pub fn max_keys(self, max_keys: usize) -> Self {
         let _ = MemoryStore::<()>::with_capacity(max_keys);
-        Self { max_keys, ..self }
+        Self { max_keys: Some(max_keys), ..self }
     }
 
-    /// Uses `clock`, for tests.
+    /// How many requests this process remembers.
+    fn capacity(&self) -> usize {
+        self.max_keys.unwrap_or(MAX_KEYS)
+    }
+
+    /// Uses `clock`, for tests. On [Redis](Self#on-redis), the server's clock counts.
     pub fn with_clock<C: Clock + Clone>(self, clock: &C) -> Self {
         Self { clock: Arc::new(clock.clone()), clock_type: TypeId::of::<C>(), ..self }
     }
@@ -158,7 +192,7 @@ impl fmt::Debug for ChargeOnce {
             .field("header", &self.header)
             .field("within", &self.within)
             .field("free_retries", &self.free_retries)
-            .field("max_keys", &self.max_keys)
+            .field("max_keys", &self.capacity())
             .finish_non_exhaustive()
     }
 }
@@ -166,40 +200,71 @@ impl fmt::Debug for ChargeOnce {
 /// The state of [`ChargeOnce`] in one policy.
 pub(super) struct Retries {
     settings: ChargeOnce,
-    records: Arc<Records>,
-    /// Bounds the free retries of each policy key. Without it, a client could save up those of a day, and send them at once.
     /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
-    budget: Option<Arc<dyn Limiter>>,
-    shape: Option<Shape>,
+    budgets: Option<Budgets>,
+    place: Place,
+}
+
+/// The budgets of the free retries of each policy key. Without them, a client could save up those of a day, and send them at
+/// once.
+#[derive(Clone, Copy)]
+struct Budgets {
+    /// Of a key without a quota of its own.
+    quota: Quota,
+    shape: Shape,
+}
+
+/// Where records and budgets are kept.
+enum Place {
+    /// In the memory of this process.
+    Process { records: Arc<Records>, budget: Option<Arc<dyn Limiter>> },
+    /// Where the limiter has the state of its keys.
+    Limiter(Arc<dyn ChargingOnce>),
 }
 
 impl Retries {
-    pub(super) fn new(settings: ChargeOnce, terms: Option<Terms>) -> Self {
-        let records = Arc::new(Records::new(settings.max_keys, Arc::clone(&settings.clock)));
-        let budget = terms.and_then(|terms| budget(terms, settings.free_retries, &settings.clock));
-        Self { settings, records, budget, shape: terms.and_then(|terms| terms.shape()) }
+    pub(super) fn new(settings: ChargeOnce, description: &Description) -> Self {
+        let budgets = description.terms().and_then(|terms| Budgets::of(terms, settings.free_retries));
+        let place = match description.charges_once() {
+            Some(limiter) => Place::Limiter(Arc::clone(limiter)),
+            None => Place::Process {
+                records: Arc::new(Records::new(settings.capacity(), Arc::clone(&settings.clock))),
+                budget: budgets.map(|budgets| budgets.in_memory(&settings.clock)),
+            },
+        };
+        Self { settings, budgets, place }
     }
 
-    /// Inherits the records of `old`, and what is left of its budgets.
+    /// Whether the number of records is bounded, although they are not in the memory of this process.
+    pub(super) fn bounds_records_elsewhere(&self) -> bool {
+        self.settings.max_keys.is_some() && matches!(self.place, Place::Limiter(_))
+    }
+
+    /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
     pub(super) fn inherit(&mut self, old: &Self) -> Option<Finish> {
+        let (Place::Process { records, budget }, Place::Process { records: old_records, budget: old_budget }) =
+            (&mut self.place, &old.place)
+        else {
+            return None;
+        };
         if self.settings.clock_type != old.settings.clock_type {
             return None;
         }
-        if self.records.capacity() == old.records.capacity() {
-            self.records = Arc::clone(&old.records);
+        if records.capacity() == old_records.capacity() {
+            *records = Arc::clone(old_records);
         }
-        let inheritance = self.budget.as_ref()?.inherit(&**old.budget.as_ref()?)?;
+        let inheritance = budget.as_ref()?.inherit(&**old_budget.as_ref()?)?;
         if let Some(heir) = inheritance.heir {
-            self.budget = Some(heir);
+            *budget = Some(heir);
         }
         inheritance.finish
     }
 
-    /// Makes the attempt of a request that costs `cost`: a free retry, if there is one for it and the budget allows it.
-    /// `None` if the request has no idempotency key that counts.
+    /// Makes the attempt of a request: a free retry, if this process finds that there is one for it and the budget allows
+    /// it. `None` if the request has no idempotency key that counts, or no retry of its policy key is free.
     fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
         let (policy_key, cost) = (charge.key(), charge.cost());
-        let (key, budget) = (self.settings.key(head)?, self.budget.as_ref()?);
+        let (key, budgets) = (self.settings.key(head)?, self.budgets.as_ref()?);
         // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
         // hashes the whole with a secret of its own.
         let parts = [
@@ -209,22 +274,26 @@ impl Retries {
             head.uri().path().as_bytes(),
             &cost.to_le_bytes(),
         ];
-        let key = PartitionKey::from_parts(parts);
-        let (within, free) = (self.settings.within, self.settings.free_retries);
-        let attempt = Attempt::charged(Arc::clone(&self.records), key, within, free);
+        let request = PartitionKey::from_parts(parts);
+        let (within, free_retries) = (self.settings.within, self.settings.free_retries);
         // The budget of a key grows with its quota.
-        match (charge.quota(), self.shape) {
-            (Some(quota), Some(shape)) => {
-                let Some(quota) = budget_quota(shape, quota, free) else { return Some(attempt) };
-                Some(attempt.or_free(budget, &charge.under(Some(quota))))
+        let own = match charge.quota() {
+            Some(quota) => Some(budget_quota(budgets.shape, quota, free_retries)?),
+            None => None,
+        };
+        let keeper = match &self.place {
+            Place::Process { records, budget } => {
+                Keeper::Process { records: Arc::clone(records), budget: Arc::clone(budget.as_ref()?), quota: own }
             }
-            _ => Some(attempt.or_free(budget, charge)),
-        }
+            Place::Limiter(limiter) => Keeper::Limiter(Arc::clone(limiter)),
+        };
+        let retry = Retry { request, within, free_retries, budget: own.unwrap_or(budgets.quota) };
+        Some(Attempt::new(keeper, charge, retry))
     }
 
     /// Prepares the budgets for keys with quotas of their own.
     pub(super) fn take_quotas(&self) {
-        if let Some(budget) = &self.budget {
+        if let Place::Process { budget: Some(budget), .. } = &self.place {
             budget.take_quotas();
         }
     }
@@ -238,15 +307,21 @@ impl Policy {
     }
 }
 
-/// The budget of free retries of each policy key: what the limiter grants, `free_retries` times.
-fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Limiter>> {
-    let shape = terms.shape()?;
-    let quota = budget_quota(shape, terms.quota()?, free_retries)?;
-    Some(match shape {
-        Shape::Bucket | Shape::CalendarWindow => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
-        Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
-        Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
-    })
+impl Budgets {
+    /// What a limiter with these terms grants, `free_retries` times.
+    fn of(terms: Terms, free_retries: u32) -> Option<Self> {
+        let shape = terms.shape()?;
+        Some(Self { quota: budget_quota(shape, terms.quota()?, free_retries)?, shape })
+    }
+
+    fn in_memory(self, clock: &Arc<dyn Clock>) -> Arc<dyn Limiter> {
+        let Self { quota, shape } = self;
+        match shape {
+            Shape::Bucket | Shape::CalendarWindow => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
+            Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
+            Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
+        }
+    }
 }
 
 /// The quota of the budget of a key with this quota; `None` if no retry is free.

@@ -1,8 +1,10 @@
 //! What scripts are called with: the keys and arguments of each. [`reply`](super::reply) reads what they reply.
 
+use std::time::Duration;
+
 use smallvec::{SmallVec, smallvec};
 
-use super::{REFUND, RESET, SEVERAL, Scripted, script_of};
+use super::{BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, Scripted, script_of};
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::key::Key;
 use crate::values::Receipt;
@@ -54,6 +56,30 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
         call.keys.push(charge.key);
     }
     call
+}
+
+/// Decides on a request that may be a retry: charges the budget of free retries if the record has one left and the budget
+/// admits it, and else the state.
+pub(crate) fn decide_once(state: Charge, budget: Charge, record: Key) -> Call {
+    let mut call = Call { script: &ONCE, keys: SmallVec::new(), args: SmallVec::new() };
+    for charge in [state, budget] {
+        call.args.push(if charge.is_possible { charge.algorithm } else { 0 });
+        call.args.extend_from_slice(&charge.numbers);
+        call.keys.push(charge.key);
+    }
+    call.keys.push(record);
+    call
+}
+
+/// Records that a request is over: so many retries are free for this time, rounded up to a millisecond.
+pub(crate) fn begin_record(record: Key, free_retries: u32, within: Duration) -> Call {
+    let millis = u64::try_from(within.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXACT - 1);
+    Call { script: &BEGIN_RECORD, keys: smallvec![record], args: smallvec![free_retries.into(), millis] }
+}
+
+/// Returns a free retry to its record, which has `free_retries` at most after that.
+pub(crate) fn raise_record(record: Key, free_retries: u32) -> Call {
+    Call { script: &RAISE_RECORD, keys: smallvec![record], args: smallvec![free_retries.into()] }
 }
 
 /// Refunds what is still owed for the charge of `cost` that `receipt` is for. `None` if nothing was charged.

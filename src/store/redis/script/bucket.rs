@@ -121,6 +121,12 @@ macro_rules! bucket {
         impl Scripted for $name {}
 
         impl Steps for $name {
+            type Budget = TokenBucket;
+
+            fn budget(quota: Quota) -> TokenBucket {
+                TokenBucket::new(quota)
+            }
+
             const NUMBER: u64 = 1;
             const KIND: char = 'b';
 

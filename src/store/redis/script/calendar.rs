@@ -2,9 +2,9 @@
 
 use super::sealed::Steps;
 use super::{Scripted, UnfitQuota, whole};
-use crate::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, ChargedIn};
-use crate::values::Receipt;
+use crate::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, ChargedIn, TokenBucket};
 use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -14,6 +14,12 @@ const LAST_SECOND: u64 = 9_007_199_254;
 impl Scripted for CalendarWindow {}
 
 impl Steps for CalendarWindow {
+    type Budget = TokenBucket;
+
+    fn budget(quota: Quota) -> TokenBucket {
+        TokenBucket::new(quota)
+    }
+
     const NUMBER: u64 = 4;
     const KIND: char = 'c';
 

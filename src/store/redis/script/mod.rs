@@ -14,6 +14,7 @@
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
+//! - The record of a request whose retries are free is `-` and their number. It ends when they are no longer free.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
 //!   the calendar counts as the present one.
@@ -34,6 +35,7 @@ mod calendar;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
+mod once;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
 pub(crate) mod random;
@@ -44,8 +46,11 @@ mod tests;
 mod unfit_quota;
 mod window;
 
-pub(super) use self::arguments::{Charge, decide, decide_all, refund, refund_under, reset};
+pub(super) use self::arguments::{
+    Charge, begin_record, decide, decide_all, decide_once, raise_record, refund, refund_under, reset,
+};
 pub(crate) use self::bucket::{Grid, Span};
+pub(super) use self::once::Once;
 pub(crate) use self::reply::{BadReply, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
@@ -76,11 +81,17 @@ pub trait Scripted: Algorithm + Clone + sealed::Steps {
 pub(super) mod sealed {
     use super::UnfitQuota;
     use crate::algorithm::Algorithm;
-    use crate::values::Receipt;
     use crate::values::time::Timestamp;
+    use crate::values::{Quota, Receipt};
 
     /// What Rust and the scripts exchange. All numbers are below 2^53.
     pub trait Steps: Algorithm {
+        /// The algorithm of the budget of free retries: one of this shape, or a bucket for windows of the calendar.
+        type Budget: super::Scripted;
+
+        /// Returns the budget of free retries with this quota.
+        fn budget(quota: Quota) -> Self::Budget;
+
         /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding one, and 4
         /// one of the calendar. 0 is no algorithm: such a key is only read.
         const NUMBER: u64;
@@ -164,6 +175,23 @@ static REFUND: Script = Script::new(concat!(
     lua!("calendar_window_read", "calendar_window_refund"),
     lua!("refund_close"),
 ));
+
+static ONCE: Script = Script::new(concat!(
+    lua!("once_open"),
+    "elseif algorithm == '1' then\n",
+    lua!("bucket_read", "bucket_take"),
+    "elseif algorithm == '2' then\n",
+    lua!("fixed_window_read", "fixed_window_take"),
+    "elseif algorithm == '3' then\n",
+    lua!("sliding_window_read", "sliding_window_take"),
+    "else\n",
+    lua!("calendar_window_read", "calendar_window_take"),
+    lua!("once_close"),
+));
+
+static BEGIN_RECORD: Script = Script::new(include_str!("lua/begin_record.lua"));
+
+static RAISE_RECORD: Script = Script::new(include_str!("lua/raise_record.lua"));
 
 static RESET: Script = Script::new(include_str!("lua/reset.lua"));
 

@@ -16,7 +16,8 @@ use crate::values::{Decision, Outcome};
 pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
-    /// With one key: how many requests. With several: 1 if all were charged. Of a refund: 1 if something was refunded.
+    /// With one key: how many requests. With several: 1 if all were charged. Of a request that may be a retry: which key
+    /// was charged, see [`Once`](super::Once). Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
     /// What each key held before.
     old: SmallVec<[Option<Vec<u8>>; 1]>,

@@ -46,6 +46,12 @@ macro_rules! window {
         impl Scripted for $name {}
 
         impl Steps for $name {
+            type Budget = Self;
+
+            fn budget(quota: Quota) -> Self {
+                Self::new(quota)
+            }
+
             const NUMBER: u64 = $number;
             const KIND: char = $kind;
 

@@ -3,12 +3,14 @@
 mod hostile;
 mod lives;
 mod model;
+mod once;
 mod traces;
 
 use ::redis::{Connection, cmd};
 
 use super::{
-    BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply, Scripted,
+    BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
+    SLIDING_WINDOW, ScriptReply, Scripted,
 };
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::{Call, Script};
@@ -16,7 +18,18 @@ use crate::store::redis::servers::RedisServer;
 use crate::store::remote::{Decisions, GaveUp};
 use crate::values::time::Timestamp;
 
-const ALL: [&Script; 7] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &CALENDAR_WINDOW, &SEVERAL, &REFUND, &RESET];
+const ALL: [&Script; 10] = [
+    &BUCKET,
+    &FIXED_WINDOW,
+    &SLIDING_WINDOW,
+    &CALENDAR_WINDOW,
+    &SEVERAL,
+    &REFUND,
+    &RESET,
+    &ONCE,
+    &BEGIN_RECORD,
+    &RAISE_RECORD,
+];
 
 /// What the caller's clock shows, where that does not matter.
 const NOW: Timestamp = Timestamp::ZERO;

@@ -1,0 +1,139 @@
+//! Requests whose retries are free. Their records, and the budgets of free retries, are on the server beside the states of
+//! keys, and one call decides by all three.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::backend::{RedisBackend, failed};
+use super::key::Key;
+use super::script::sealed::Steps;
+use super::script::{self, BadReply, Charge, Once, ScriptReply, Scripted};
+use crate::algorithm::{Algorithm, TokenBucket};
+use crate::store::MemoryStore;
+use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Ask, ChargingOnce, Check, LimiterError, PartitionKey, Quota, Receipt, Retry};
+
+/// Charges the requests of one limiter once.
+pub(super) struct OnceCharger<A: Scripted> {
+    inner: Arc<StoreInner<A::State, RedisBackend>>,
+    algorithm: A,
+    lookups: Lookups,
+}
+
+impl<A: Scripted> OnceCharger<A> {
+    pub(super) fn new(inner: Arc<StoreInner<A::State, RedisBackend>>, algorithm: A) -> Self {
+        Self { inner, algorithm, lookups: Lookups::new() }
+    }
+
+    fn record(&self, key: &PartitionKey, retry: &Retry) -> Key {
+        let names = &self.inner.backend.names;
+        names.record(names.tag(key), names.tag(&retry.request))
+    }
+
+    fn budget(&self, key: &PartitionKey) -> Key {
+        let names = &self.inner.backend.names;
+        names.budget_of_retries(names.tag(key), <A::Budget>::KIND)
+    }
+}
+
+impl<A: Scripted> ChargingOnce for OnceCharger<A> {
+    /// In a call of its own: no lease pays, and no other request shares it. The negative cache knows no records, so it
+    /// decides only on what exceeds the [look-ups](Lookups).
+    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Check {
+        let budget = A::budget(retry.budget);
+        let query =
+            KeyQuery::of(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));
+        let (query, cost) = match query {
+            Ok(query) => (query, ask.cost()),
+            Err(error) => return Check::Ready(Err(error)),
+        };
+        if let Some(rejection) = query.peek_rejection(cost).filter(|_| !self.lookups.admit(ask.key())) {
+            return rejection.into();
+        }
+        let (budget_key, record) = (self.budget(ask.key()), self.record(ask.key(), retry));
+        Check::Pending(Box::pin(async move { decide(&query, &budget, budget_key, record, cost).await }))
+    }
+
+    fn begin(&self, key: &PartitionKey, retry: &Retry) {
+        let call = script::begin_record(self.record(key, retry), retry.free_retries, retry.within);
+        let redis = self.inner.backend.redis.clone();
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { redis.call(&call).await });
+        }
+    }
+
+    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u32) {
+        let (Ok(runtime), Some(receipt)) = (Handle::try_current(), receipt.unmark_free_retry()) else { return };
+        let budget = A::budget(retry.budget);
+        // The key may have a greater quota by now, and so a greater budget.
+        let refund = script::refund_under(&budget, self.budget(key), cost, receipt, Monotonic.now());
+        let raise = script::raise_record(self.record(key, retry), retry.free_retries);
+        let redis = self.inner.backend.redis.clone();
+        runtime.spawn(async move {
+            // One after the other, so that no retry takes the record before the budget has what it needs.
+            if let Some(refund) = refund {
+                redis.call(&refund).await?;
+            }
+            redis.call(&raise).await
+        });
+    }
+}
+
+/// Checks whether Redis can keep a budget.
+fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
+    budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
+}
+
+/// Decides in one call; in two if our clock is so wrong that the first did not have the window of the server's time.
+async fn decide<A: Scripted>(
+    query: &KeyQuery<A, RedisBackend>,
+    budget: &A::Budget,
+    budget_key: Key,
+    record: Key,
+    cost: u32,
+) -> Answered {
+    let redis = &query.inner.backend.redis;
+    let (deadline, mut asked) = (redis.deadline(), Monotonic.now());
+    loop {
+        let state = Charge::new(&query.algorithm, query.inner.backend.key::<A>(query.tag), cost, asked);
+        let call = script::decide_once(state, Charge::new(budget, budget_key.clone(), cost, asked), record.clone());
+        let sent = Monotonic.now();
+        let value = redis.call_by(&call, deadline, 1).await.map_err(failed)?;
+        let answered = Monotonic.now();
+        let answer = ScriptReply::read(value).map_err(failed)?;
+        let seen = Observation { server: answer.now, sent, answered };
+        match answer.once(&query.algorithm, budget, cost) {
+            Ok(Once::Free(decision, receipt, state)) => {
+                query.learn(&[], state, seen, cost);
+                return Ok(decision.with_receipt(receipt.mark_free_retry()));
+            }
+            Ok(Once::AsEver(decision, state)) => {
+                query.learn(&[decision], state, seen, cost);
+                return Ok(decision);
+            }
+            Err(BadReply::Disagreement) if answer.is_uncovered(&query.algorithm, asked) => asked = answer.now,
+            Err(reply) => return Err(failed(reply)),
+        }
+    }
+}
+
+/// How many calls are made for requests whose key is known to be used up, in case they are free retries: 10 per second and
+/// key, and 100 at once. Otherwise a client could make a call of each of its rejections, by an idempotency key. A retry
+/// beyond them is rejected, and is not used up.
+struct Lookups {
+    limit: TokenBucket,
+    keys: MemoryStore<<TokenBucket as Algorithm>::State>,
+}
+
+impl Lookups {
+    /// Keys that are forgotten, since more are in demand, have all of their look-ups again.
+    fn new() -> Self {
+        Self { limit: TokenBucket::new(Quota::per_second(10).burst(100)), keys: MemoryStore::with_capacity(8_192) }
+    }
+
+    fn admit(&self, key: &PartitionKey) -> bool {
+        self.keys.charge(&self.limit, &Ask::charge(key, 1)).is_allowed()
+    }
+}

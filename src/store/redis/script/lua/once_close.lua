@@ -1,0 +1,11 @@
+  end
+  if admitted > 0 then
+    call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
+    charged = index
+    break
+  end
+end
+if charged == 2 then call('SET', KEYS[3], format('-%d', free - 1), 'KEEPTTL') end
+-- In the table that TIME made: seconds, microseconds, which key is charged, and what the three keys held.
+reply[3], reply[4], reply[5], reply[6] = charged, olds[1], olds[2], record
+return reply

@@ -1,0 +1,26 @@
+-- A request that may be a retry: a free one charges the budget of free retries, and all others the key as ever.
+--
+-- KEYS: the state, the budget, the record of the request. A record is how many free retries are left, '-<free>', and
+-- lives for as long as they are.
+-- ARGV: for the state and for the budget which algorithm (0: it is only read), and five numbers for it, with zeros at the
+-- end.
+local ARGV, format, call, count, beyond = ARGV, string.format, redis.call, 1, 0
+local reply = call('TIME')
+local now = reply[1] * 1000000 + reply[2]
+-- All are read before the first is written, so that a key of another type stops the script.
+local record, olds, free = call('GET', KEYS[3]), { call('GET', KEYS[1]), false }, 0
+if record then
+  free = tonumber(string.match(record, '^-(%d+)$'))
+  if not free or free >= 4294967296 then
+    return redis.error_reply('SLUICE the key holds no record of a request')
+  end
+  if free > 0 then olds[2] = call('GET', KEYS[2]) end
+end
+-- Which key is charged: 1, the state, or 2, the budget, if the retry is free. 0 is a rejection.
+local charged = 0
+for index = free > 0 and 2 or 1, 1, -1 do
+  local key, at, old = KEYS[index], 6 * index - 4, olds[index]
+  local algorithm = ARGV[at - 1]
+  local admitted, state, expires = 0
+  if algorithm == '0' then
+    -- A cost that can never be admitted.

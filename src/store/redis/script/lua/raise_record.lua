@@ -1,0 +1,8 @@
+-- Returns a free retry to the record of its request, if that is still there. What is no record is left as it is.
+--
+-- ARGV: how many retries are free at most.
+local record = redis.call('GET', KEYS[1])
+local free = record and tonumber(string.match(record, '^-(%d+)$'))
+if free and free < ARGV[1] + 0 then
+  redis.call('SET', KEYS[1], string.format('-%d', free + 1), 'KEEPTTL')
+end

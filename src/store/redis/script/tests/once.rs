@@ -1,0 +1,299 @@
+//! Requests whose retries are free: the script against a plain map, the lives of records, and keys that hold something else.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use ::redis::{Connection, Value, cmd};
+
+use super::{ALL, run, start};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::store::redis::connection::evalsha;
+use crate::store::redis::evalsha::Call;
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
+use crate::store::redis::script::random::Random;
+use crate::store::redis::script::sealed::Steps;
+use crate::store::redis::script::{
+    BadReply, Charge, Once, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_under,
+};
+use crate::values::Quota;
+use crate::values::time::{Clock, Monotonic, Timestamp};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// One policy key with three requests, whose retries are sometimes free.
+struct Model<A: Scripted> {
+    limit: A,
+    budget: A::Budget,
+    state: Option<A::State>,
+    budget_state: Option<<A::Budget as Algorithm>::State>,
+    records: HashMap<u64, u32>,
+}
+
+impl<A: Scripted> Model<A> {
+    fn decide(&mut self, request: u64, cost: u32, now: Timestamp) -> Once<A::State> {
+        if let Some(free) = self.records.get_mut(&request).filter(|free| **free > 0) {
+            if let (decision, Some(next)) = self.budget.decide(self.budget_state, now, cost) {
+                (*free, self.budget_state) = (*free - 1, Some(next));
+                return Once::Free(self.limit.decide(self.state, now, 0).0, decision.receipt(), self.state);
+            }
+        }
+        let (decision, next) = self.limit.decide(self.state, now, cost);
+        self.state = next.or(self.state);
+        Once::AsEver(decision, self.state)
+    }
+}
+
+fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> A) {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let mut seen = [0_u32; 3];
+    for batch in 0..60 {
+        let quota = Quota::new(1 + random.below(8) as u32, DAY).unwrap();
+        let free_retries = 1 + random.below(3) as u32;
+        let budget = A::budget(Quota::new(quota.limit() * free_retries, DAY).unwrap());
+        let limit = make(quota);
+        let mut model = Model { limit, budget, state: None, budget_state: None, records: HashMap::new() };
+        let [state, budget_key] = ["state", "budget"].map(|name| key(format!("{name} {batch}")));
+        let record = |request: u64| key(format!("record {request} {batch}"));
+        let (mut now, mut expected, mut free) = (START + random.below(1 << 50), Vec::new(), Vec::new());
+        for _ in 0..200 {
+            now += random.below(DAY.as_micros() as u64 / 4);
+            let request = random.below(3);
+            match random.below(8) {
+                0..5 => {
+                    let cost = 1 + random.below(3) as u32;
+                    // The caller's clock is wrong by up to five hours.
+                    let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
+                    let charges = (
+                        Charge::new(&model.limit, state.clone(), cost, asked),
+                        Charge::new(&model.budget, budget_key.clone(), cost, asked),
+                    );
+                    server.add(now, &decide_once(charges.0, charges.1, record(request)));
+                    let once = model.decide(request, cost, at(now));
+                    if let Once::Free(_, receipt, _) = once {
+                        free.push((request, cost, receipt));
+                    }
+                    seen[match &once {
+                        Once::Free(..) => 0,
+                        Once::AsEver(decision, _) => 1 + usize::from(decision.is_allowed()),
+                    }] += 1;
+                    expected.push((cost, Some(once)));
+                }
+                5 | 6 => {
+                    server.add_silent(&begin_record(record(request), free_retries, 300 * DAY));
+                    model.records.entry(request).or_insert(free_retries);
+                }
+                _ => {
+                    let Some((request, cost, receipt)) = free.pop() else { continue };
+                    let asked = at(now);
+                    server.add(now, &refund_under(&model.budget, budget_key.clone(), cost, receipt, asked).unwrap());
+                    server.add_silent(&raise_record(record(request), free_retries));
+                    expected.push((cost, None));
+                    model.budget_state =
+                        model.budget_state.map(|state| model.budget.refund(state, at(now), cost, receipt));
+                    let left = model.records.get_mut(&request).unwrap();
+                    *left = (*left + 1).min(free_retries);
+                }
+            }
+        }
+        for (step, (answer, (cost, expected))) in server.answers().iter().zip(expected).enumerate() {
+            let Some(expected) = expected else { continue };
+            let found = answer.once(&model.limit, &model.budget, cost);
+            let (limit, budget) = (&model.limit, model.budget.quota());
+            assert_eq!(found, Ok(expected), "batch {batch}, step {step}: {cost} of {limit:?}, {budget:?}, {answer:?}");
+        }
+    }
+    println!("{seen:?}");
+    assert!(seen.iter().all(|count| *count > 300), "free, rejected, charged: {seen:?}");
+}
+
+#[test]
+fn free_retries_agree_with_a_plain_map() {
+    check(TokenBucket::new);
+    check(LeakyBucket::new);
+    check(FixedWindow::new);
+    check(SlidingWindow::new);
+    check(|quota| CalendarWindow::weekly(quota.limit()).in_zone("Europe/Berlin").unwrap());
+}
+
+fn silently(connection: &mut Connection, call: &Call) {
+    let _: Value = evalsha(call, call.script.hash()).query(connection).unwrap();
+}
+
+/// A request to a window with so much per day, by the keys `state`, `budget` and `record`.
+fn request(limit: u32, cost: u32) -> (Call, FixedWindow, FixedWindow) {
+    let [limit, budget] = [limit, 3 * limit].map(|limit| FixedWindow::new(Quota::per_day(limit)));
+    let charge = |algorithm, name| Charge::new(algorithm, key(name), cost, Monotonic.now());
+    (decide_once(charge(&limit, "state"), charge(&budget, "budget"), key("record")), limit, budget)
+}
+
+/// A cost that the limit can never admit may be a free retry, if the budget can: as where a quota was lowered.
+#[test]
+fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
+    let (_server, mut connection) = start();
+    let ask = |connection: &mut Connection, cost| {
+        let (call, limit, budget) = request(2, cost);
+        match run(connection, &call).once(&limit, &budget, cost).unwrap() {
+            Once::Free(..) => "free",
+            Once::AsEver(decision, _) if decision.is_allowed() => "charged",
+            Once::AsEver(decision, _) => decision.retry_after().map_or("never", |_| "later"),
+        }
+    };
+    assert_eq!(ask(&mut connection, 3), "never");
+    silently(&mut connection, &begin_record(key("record"), 9, DAY));
+    let found = [3, 3, 3, 7, 2, 1].map(|cost| ask(&mut connection, cost));
+    assert_eq!(found, ["free", "free", "never", "never", "charged", "later"]);
+}
+
+#[test]
+fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
+    let (_server, mut connection) = start();
+    let name = key("record");
+    let mut steps = |call: &Call| -> (Option<String>, i64) {
+        silently(&mut connection, call);
+        let value = cmd("GET").arg(name.as_str()).query(&mut connection).unwrap();
+        (value, cmd("PEXPIRETIME").arg(name.as_str()).query(&mut connection).unwrap())
+    };
+    let of = |text: &str| Some(text.to_owned());
+    assert_eq!(steps(&raise_record(key("record"), 2)), (None, -2), "nothing is there");
+    let (value, ends) = steps(&begin_record(key("record"), 2, DAY + Duration::from_nanos(1)));
+    let left =
+        Duration::from_millis(ends.unsigned_abs()).saturating_sub(Duration::from_nanos(Monotonic.now().as_nanos()));
+    // Rounded up to a millisecond.
+    assert!(
+        value == of("-2") && left > DAY - Duration::from_secs(60) && left <= DAY + Duration::from_millis(2),
+        "{left:?}"
+    );
+    let free = request(9, 1).0;
+    assert_eq!([(); 3].map(|()| steps(&free)), [(of("-1"), ends), (of("-0"), ends), (of("-0"), ends)]);
+    assert_eq!(steps(&begin_record(key("record"), 2, 2 * DAY)), (of("-0"), ends), "it has a record");
+    let raised = [(); 3].map(|()| steps(&raise_record(key("record"), 2)));
+    assert_eq!(raised, [(of("-1"), ends), (of("-2"), ends), (of("-2"), ends)]);
+}
+
+/// Whatever the keys hold, nobody passes for free, and nothing is changed that is not ours.
+#[test]
+fn what_is_no_record_no_budget_and_no_state_is_an_error() {
+    let (_server, mut connection) = start();
+    let (call, limit, budget) = request(5, 1);
+    let set = |connection: &mut Connection, name: &str, value: &str| {
+        cmd("SET").arg(key(name).as_str()).arg(value).exec(connection).unwrap();
+    };
+    let get = |connection: &mut Connection, name: &str| -> Option<String> {
+        cmd("GET").arg(key(name).as_str()).query(connection).unwrap()
+    };
+    let code = |connection: &mut Connection| {
+        let error = evalsha(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
+        error.code().unwrap().to_owned()
+    };
+    for record in
+        ["", "1", "-", "--1", "-1 ", "-1.0", "-0x1", "-1:1", "-nan", "-4294967296", "-99999999999999999999", "free"]
+    {
+        set(&mut connection, "record", record);
+        assert_eq!(code(&mut connection), "SLUICE", "{record:?}");
+        silently(&mut connection, &begin_record(key("record"), 2, DAY));
+        assert_eq!(get(&mut connection, "record").as_deref(), Some(record));
+    }
+    set(&mut connection, "record", "free");
+    silently(&mut connection, &raise_record(key("record"), 2));
+    assert_eq!(get(&mut connection, "record").as_deref(), Some("free"));
+    // A budget that cannot be read is no budget that admits.
+    set(&mut connection, "record", "-2");
+    set(&mut connection, "budget", "hello");
+    assert_eq!(code(&mut connection), "SLUICE");
+    assert_eq!(
+        ["record", "budget", "state"].map(|name| get(&mut connection, name)),
+        [Some("-2".into()), Some("hello".into()), None]
+    );
+    // Nor is a state: a retry that charged the budget is an error, and what the state's key holds stays.
+    cmd("DEL").arg(key("budget").as_str()).exec(&mut connection).unwrap();
+    set(&mut connection, "state", "hello");
+    assert_eq!(run(&mut connection, &call).once(&limit, &budget, 1), Err(BadReply::State));
+    assert_eq!(get(&mut connection, "state").as_deref(), Some("hello"));
+    // Other types stop the script before it writes.
+    for other in ["state", "budget", "record"] {
+        for (name, value) in [("state", None), ("budget", None), ("record", Some("-2"))] {
+            cmd("DEL").arg(key(name).as_str()).exec(&mut connection).unwrap();
+            if let (Some(value), true) = (value, name != other) {
+                set(&mut connection, name, value);
+            }
+        }
+        cmd("RPUSH").arg(key(other).as_str()).arg(1).exec(&mut connection).unwrap();
+        assert_eq!(code(&mut connection), "WRONGTYPE", "{other}");
+        let ours = ["state", "budget", "record"].into_iter().filter(|name| *name != other);
+        let found: Vec<_> = ours.map(|name| get(&mut connection, name)).collect();
+        let record = Some("-2".to_owned());
+        assert!(found == [None, record] || found == [None, None], "{other}: {found:?}");
+    }
+}
+
+/// A reply that contradicts its own states is no decision: in particular, no free pass.
+#[test]
+fn a_reply_is_checked_against_the_states_in_it() {
+    let (_, limit, budget) = request(1, 1);
+    let window = START / 1_000_000 / 86_400;
+    let used_up = |limit: u32| Value::BulkString(format!("-{window}:{limit}").into_bytes());
+    let free = |free: &str| Value::BulkString(free.into());
+    let reply = |charged, state, budget, record| {
+        let seconds = i64::try_from(START / 1_000_000).unwrap();
+        let items = vec![Value::Int(seconds), Value::Int(0), Value::Int(charged), state, budget, record];
+        ScriptReply::read(Value::Array(items)).unwrap()
+    };
+    let found = |charged, state, budget_state, record| match reply(charged, state, budget_state, record)
+        .once(&limit, &budget, 1)
+    {
+        Ok(Once::Free(..)) => Ok("free"),
+        Ok(Once::AsEver(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
+        Err(reply) => Err(reply),
+    };
+    let wrong = Err(BadReply::Disagreement);
+    for (state, budget, record, right) in [
+        (Value::Nil, Value::Nil, Value::Nil, (1, "charged")),
+        (Value::Nil, Value::Nil, free("-0"), (1, "charged")),
+        (used_up(1), Value::Nil, free("-0"), (0, "rejected")),
+        (used_up(1), Value::Nil, free("-1"), (2, "free")),
+        (used_up(1), used_up(3), free("-1"), (0, "rejected")),
+        (Value::Nil, used_up(3), free("-1"), (1, "charged")),
+    ] {
+        for charged in 0..4 {
+            let expected = if charged == i64::from(right.0) { Ok(right.1) } else { wrong };
+            assert_eq!(
+                found(charged, state.clone(), budget.clone(), record.clone()),
+                expected,
+                "{state:?} {budget:?} {record:?}"
+            );
+        }
+    }
+    assert_eq!(found(2, Value::Nil, Value::Nil, free("1")), Err(BadReply::State));
+    assert_eq!(found(2, Value::Nil, free("-1"), free("-1")), Err(BadReply::State));
+    let short = ScriptReply::read(Value::Array(vec![Value::Int(0), Value::Int(0), Value::Int(1), Value::Nil])).unwrap();
+    assert_eq!(short.once(&limit, &budget, 1), Err(BadReply::Shape));
+}
+
+/// Of a window of the calendar: a call without the window of the server's time charges nothing but a free retry.
+#[test]
+fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
+    let mut server = ManualServer::new(&ALL);
+    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let budget = CalendarWindow::budget(Quota::per_day(5));
+    let year = 366 * 86_400_000_000;
+    let ask = |server: &mut ManualServer, asked| {
+        let charges =
+            (Charge::new(&daily, key("state"), 1, at(asked)), Charge::new(&budget, key("budget"), 1, at(asked)));
+        let answer = server.run(START, &decide_once(charges.0, charges.1, key("record")));
+        if answer.is_uncovered(&daily, at(asked)) {
+            assert_eq!(answer.once(&daily, &budget, 1), Err(BadReply::Disagreement));
+            return "uncovered";
+        }
+        match answer.once(&daily, &budget, 1).unwrap() {
+            Once::Free(..) => "free",
+            Once::AsEver(..) => "charged",
+        }
+    };
+    assert_eq!([START + year, START].map(|asked| ask(&mut server, asked)), ["uncovered", "charged"]);
+    server.add_silent(&begin_record(key("record"), 1, 300 * DAY));
+    assert_eq!(
+        [START + year, START + year, START].map(|asked| ask(&mut server, asked)),
+        ["free", "charged", "charged"]
+    );
+}

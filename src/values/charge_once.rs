@@ -1,0 +1,37 @@
+//! Limiters that charge a request and its retries once.
+
+use std::time::Duration;
+
+use crate::values::{Ask, Check, PartitionKey, Quota, Receipt};
+
+/// A request that may be a retry of an earlier one.
+#[derive(Clone, Debug)]
+pub(crate) struct Retry {
+    /// What a request and its retries have in common.
+    pub(crate) request: PartitionKey,
+    /// For how long retries are free, from the end of the response on.
+    pub(crate) within: Duration,
+    /// How many retries of a request are free.
+    pub(crate) free_retries: u32,
+    /// What the free retries of the policy key may cost.
+    pub(crate) budget: Quota,
+}
+
+/// A limiter whose store has the records of requests that are over, and the budgets of free retries: so all processes that
+/// share the limit share them, too.
+pub(crate) trait ChargingOnce: Send + Sync + 'static {
+    /// Decides on a request: a free retry is admitted and charges the budget of its key, and all others are charged as
+    /// ever. The decision on a free retry has a [receipt](Receipt::is_free_retry) for [`put_back`](Self::put_back), and
+    /// the numbers of a key that was not charged.
+    ///
+    /// If it fails, nothing is known of the request, and whatever decides in its place charges it.
+    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Check;
+
+    /// Records that a charged request of this key is over, so that retries of it are free. One that has a record keeps it.
+    /// In the background: if it fails, the retries are charged.
+    fn begin(&self, key: &PartitionKey, retry: &Retry);
+
+    /// Returns a free retry that was given up, or that another policy has rejected: to the record, if that is still there,
+    /// and its `cost` to the budget of this key. In the background: if it fails, the next retry is charged.
+    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u32);
+}
