@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -10,7 +11,7 @@ use super::connection::{Fault, FaultKind, Redis};
 use super::key::{Key, Names, Tag};
 use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
-use super::script::{self, BadReply, Decisions, ScriptReply, Scripted};
+use super::script::{self, BadReply, Decisions, OwnQuota, ScriptReply, Scripted, Under};
 use super::single_flight::{Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -25,6 +26,9 @@ pub(super) struct StoreInner<S> {
     pub(super) negative_cache: NegativeCache<(S, Quota)>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
+    /// Whether keys may have quotas of their own: since questions have some, or since a key was found to have one. From
+    /// then on, all calls carry the quotas of their keys.
+    pub(super) has_quotas: AtomicBool,
 }
 
 /// The most followers that one call decides on; a lease that is taken with it comes on top. The server decides on each
@@ -35,6 +39,12 @@ pub(super) const BATCH: usize = 256;
 pub(super) type Answered = Result<Decision, LimiterError>;
 
 impl<S: Copy + Send + 'static> StoreInner<S> {
+    /// Lets all calls carry the quotas of their keys from now on.
+    pub(super) fn note_quotas(&self) {
+        // Relaxed: a call without the quota of its key is answered as one with the wrong quota, and made once more.
+        self.has_quotas.store(true, Ordering::Relaxed);
+    }
+
     /// Decides in this process alone, as the local fallback.
     pub(super) fn charge_fallback<A: Scripted<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         self.fallback.charge(algorithm, ask)
@@ -48,15 +58,17 @@ pub(super) struct KeyQuery<A: Scripted> {
     pub(super) algorithm: A,
     /// The quota of the key; `None` if it has none of its own.
     quota: Option<Quota>,
+    /// The quota of the limiter.
+    limiter: Quota,
     pub(super) key: PartitionKey,
     pub(super) tag: Tag,
 }
 
 impl<A: Scripted> Clone for KeyQuery<A> {
     fn clone(&self) -> Self {
-        let Self { inner, algorithm, quota, key, tag } = self;
+        let Self { inner, algorithm, quota, limiter, key, tag } = self;
         let (inner, algorithm) = (Arc::clone(inner), algorithm.clone());
-        Self { inner, algorithm, quota: *quota, key: key.clone(), tag: *tag }
+        Self { inner, algorithm, quota: *quota, limiter: *limiter, key: key.clone(), tag: *tag }
     }
 }
 
@@ -67,17 +79,28 @@ impl<A: Scripted> KeyQuery<A> {
     ///
     /// If Redis cannot keep that quota.
     pub(super) fn of(inner: &Arc<StoreInner<A::State>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
-        let (key, quota) = (ask.key(), ask.quota());
+        let (key, quota, limiter) = (ask.key(), ask.quota(), algorithm.quota());
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
                 // That of the policy was checked when its limiter was made.
                 algorithm.check_fit().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
+                inner.note_quotas();
                 algorithm
             }
             None => algorithm.clone(),
         };
         let (inner, tag) = (Arc::clone(inner), inner.names.tag(key));
-        Ok(Self { inner, algorithm, quota, key: key.clone(), tag })
+        Ok(Self { inner, algorithm, quota, limiter, key: key.clone(), tag })
+    }
+
+    /// The algorithm, with what it takes to read states under other quotas.
+    pub(super) const fn under(&self) -> Under<'_, A> {
+        Under { algorithm: &self.algorithm, limiter: self.limiter }
+    }
+
+    /// The quota that a call carries, if any. To be read once per call: another thread may note quotas meanwhile.
+    pub(super) fn carried_quota(&self) -> Option<Quota> {
+        self.inner.has_quotas.load(Ordering::Relaxed).then(|| self.algorithm.quota())
     }
 
     /// The request under whose quota a lease was taken.
@@ -291,12 +314,26 @@ impl<A: Scripted> KeyQuery<A> {
         deadline: Instant,
     ) -> Result<Decisions, LimiterError> {
         let inner = &*self.inner;
+        let mut conversion = None;
         loop {
-            let call = script::decide(&self.algorithm, self.name(), cost, count, asked);
+            let quota = self.carried_quota();
+            let mut call = script::decide(&self.algorithm, self.name(), cost, count, asked);
+            let is_charge = script::is_charge(&call, 0);
+            if is_charge {
+                script::add_one(&mut call, OwnQuota { quota, conversion });
+            }
             let sent = Monotonic.now();
             let value = inner.redis.call_by(&call, deadline, requests).await.map_err(failed)?;
             let answered = Monotonic.now();
-            let answer = ScriptReply::read(value).map_err(failed)?;
+            let mut answer = ScriptReply::read(value).map_err(failed)?;
+            conversion = self.under().convert(&mut answer, 0, quota).map_err(failed)?;
+            if conversion.is_some() && is_charge {
+                answer.charged_nothing().map_err(failed)?;
+                // Once more, with the state that the key has under this quota; and so on, should the key
+                // change in between.
+                inner.note_quotas();
+                continue;
+            }
             let (decisions, state) = match answer.replay(&self.algorithm, cost, count) {
                 // Our clock is so wrong that the call did not have the window of the server's time.
                 Err(BadReply::Disagreement) if answer.is_uncovered(&self.algorithm, asked) => {
@@ -305,8 +342,11 @@ impl<A: Scripted> KeyQuery<A> {
                 }
                 replayed => replayed.map_err(failed)?,
             };
-            let seen = Observation { server: answer.now, sent, answered };
-            self.learn(&decisions, state, seen, cost);
+            if conversion.is_none() {
+                let seen = Observation { server: answer.now, sent, answered };
+                self.learn(&decisions, state, seen, cost);
+            }
+            // Of a state that stays under the other quota, nothing is learnt: what it owes shrinks at another rate.
             return Ok(decisions);
         }
     }
@@ -356,7 +396,23 @@ impl<A: Scripted> KeyQuery<A> {
         let call = script::decide(&self.algorithm, self.name(), 0, 1, Monotonic.now());
         let value = self.inner.redis.call(&call).await.map_err(failed)?;
         // The script only reads, so Rust alone decides on the cost.
-        ScriptReply::read(value).and_then(|answer| answer.decision(&self.algorithm, 0, cost)).map_err(failed)
+        let decide = |mut answer: ScriptReply| {
+            self.under().convert(&mut answer, 0, None)?;
+            answer.decision(&self.algorithm, 0, cost)
+        };
+        ScriptReply::read(value).and_then(decide).map_err(failed)
+    }
+
+    /// Returns what is left of a key, under the quota that it was last charged under; if it owes nothing, under that of the
+    /// limiter.
+    pub(super) async fn look(self) -> Answered {
+        let call = script::decide(&self.algorithm, self.name(), 0, 1, Monotonic.now());
+        let value = self.inner.redis.call(&call).await.map_err(failed)?;
+        let decide = |mut answer: ScriptReply| {
+            let kept = self.under().keep(&mut answer, 0)?;
+            answer.decision(&kept, 0, 0)
+        };
+        ScriptReply::read(value).and_then(decide).map_err(failed)
     }
 
     /// Deletes the key, and forgets what this process knows of it.
@@ -374,13 +430,26 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Refunds on the server, by one call.
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
-        let refund = if self.quota.is_some() { script::refund_under } else { script::refund };
-        if let Some(call) = refund(&self.algorithm, self.name(), cost, receipt, Monotonic.now()) {
-            // If the call fails, the charge stays: too little is admitted then, and never too much.
-            let _ = self.inner.redis.call_by(&call, deadline, 1).await;
-        }
+        // If a call fails, the charge stays: too little is admitted then, and never too much.
+        let _ = self.refund_by_calls(cost, receipt, deadline).await;
         // A rejection from before the refund may have been recorded meanwhile.
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
+    }
+
+    /// Refunds in one call, or in two if the key has another quota by now under which the receipt still holds.
+    async fn refund_by_calls(&self, cost: u32, receipt: Receipt, deadline: Instant) -> Result<(), Fault> {
+        let (under, mut quota) = (self.under(), self.carried_quota());
+        loop {
+            let (kept, asked) = (under.kept_under(quota.as_ref())?, Monotonic.now());
+            let refund = script::refund(&self.algorithm, &kept, self.name(), cost, receipt, asked);
+            let Some(mut call) = refund else { return Ok(()) };
+            script::add_one(&mut call, OwnQuota { quota, conversion: None });
+            let answer = ScriptReply::read(self.inner.redis.call_by(&call, deadline, 1).await?)?;
+            match under.kept_quota(&answer, quota) {
+                Some(kept) => quota = kept,
+                None => return Ok(()),
+            }
+        }
     }
 }
 

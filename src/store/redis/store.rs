@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::batch::RedisClaim;
@@ -115,6 +116,7 @@ impl<S: Copy> RedisStore<S> {
             negative_cache: NegativeCache::new(),
             single_flight: Arc::new(SingleFlight::new()),
             leases,
+            has_quotas: AtomicBool::new(false),
         })
     }
 
@@ -237,6 +239,8 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
             // One round trip. Other processes notice within half a second and one call of theirs.
             Mode::Reset => Check::Pending(Box::pin(query.reset())),
             Mode::Peek => Self::peek(query, cost),
+            // It reports what is left of a key, and charges nothing.
+            Mode::Charge if ask.keeps_quota() && cost == 0 => Check::Pending(Box::pin(query.look())),
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
         }
     }
@@ -257,6 +261,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     }
 
     fn take_quotas(&self, algorithm: &A) -> bool {
+        self.inner.note_quotas();
         self.inner.fallback.take_quotas(algorithm)
     }
 

@@ -34,6 +34,7 @@ mod calendar;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
+mod own_quota;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
 pub(crate) mod random;
@@ -44,8 +45,9 @@ mod tests;
 mod unfit_quota;
 mod window;
 
-pub(super) use self::arguments::{Charge, decide, decide_all, refund, refund_under, reset};
+pub(super) use self::arguments::{Charge, decide, decide_all, is_charge, refund, reset};
 pub(crate) use self::bucket::{Grid, Span};
+pub(super) use self::own_quota::{Conversion, OwnQuota, Under, add_one};
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
@@ -101,11 +103,12 @@ pub(super) mod sealed {
             true
         }
 
-        /// Returns the greatest capacity of a bucket in microseconds, or limit of a window, that any quota may have.
-        fn most(&self) -> u64;
-
-        /// Reads a stored state, as it counts at `now`; `None` if it is none.
+        /// Reads a stored state without its quota, as it counts at `now`; `None` if it is none.
         fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;
+
+        /// Writes a state that was converted at `now`, without its quota. What a bucket owes is rounded up by less than a
+        /// microsecond, and cut at 71 years.
+        fn write(&self, state: &Self::State, now: Timestamp) -> String;
 
         /// Returns a receipt as arguments.
         fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2];
@@ -118,14 +121,16 @@ macro_rules! lua {
     };
 }
 
-static BUCKET: Script = Script::new(lua!("open", "bucket_read", "bucket_take", "close"));
+static BUCKET: Script = Script::new(lua!("open", "own_quota", "bucket_read", "bucket_take", "close"));
 
-static FIXED_WINDOW: Script = Script::new(lua!("open", "fixed_window_read", "fixed_window_take", "close"));
+static FIXED_WINDOW: Script = Script::new(lua!("open", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
 
-static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", "sliding_window_take", "close"));
+static SLIDING_WINDOW: Script =
+    Script::new(lua!("open", "own_quota", "sliding_window_read", "sliding_window_take", "close"));
 
 #[cfg(feature = "calendar")]
-static CALENDAR_WINDOW: Script = Script::new(lua!("open", "calendar_window_read", "calendar_window_take", "close"));
+static CALENDAR_WINDOW: Script =
+    Script::new(lua!("open", "own_quota", "calendar_window_read", "calendar_window_take", "close"));
 
 /// Returns the script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {
@@ -140,7 +145,8 @@ fn script_of<A: Scripted>() -> &'static Script {
 }
 
 static SEVERAL: Script = Script::new(concat!(
-    lua!("several_open"),
+    lua!("several_open", "own_quota"),
+    "if algorithm == '0' then\n  admitted = 1\n",
     "elseif algorithm == '1' then\n",
     lua!("bucket_read", "bucket_take"),
     "elseif algorithm == '2' then\n",
@@ -153,7 +159,8 @@ static SEVERAL: Script = Script::new(concat!(
 ));
 
 static REFUND: Script = Script::new(concat!(
-    lua!("refund_open"),
+    lua!("refund_open", "own_quota"),
+    "if not old then\n",
     "elseif algorithm == '1' then\n",
     lua!("bucket_read", "bucket_refund"),
     "elseif algorithm == '2' then\n",
