@@ -3,6 +3,7 @@
 mod hostile;
 mod lives;
 mod model;
+mod own_quotas;
 mod traces;
 
 use ::redis::{Connection, cmd};
