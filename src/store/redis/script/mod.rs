@@ -14,6 +14,8 @@
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
+//! - A state of a key with a quota of its own has that quota behind it. What is kept under another quota than the call's is
+//!   left as it is, and the reply shows it; `own_quota` has the rest.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
 //!   the calendar counts as the present one.
