@@ -219,9 +219,10 @@ async fn a_peek_shows_the_quota_of_the_key_and_a_plan_that_changes_keeps_what_wa
     let server = RedisServer::start();
     let redis = redis(&server);
     let of = |name: &str, limit| RateLimiter::new(TokenBucket::new(quota(limit)), RedisStore::new(&redis, name));
-    let api = Policy::new("api", of("api", 3).into_limiter()).key(HeaderKey::from_static("x-customer")).quota_fn(
-        |request| request.headers().get("x-limit").map(|limit| quota(limit.to_str().unwrap().parse().unwrap())),
-    );
+    let api =
+        Policy::new("api", of("api", 3).into_limiter()).key(HeaderKey::from_static("x-customer")).quota_fn(|request| {
+            request.headers().get("x-limit").map(|limit| quota(limit.to_str().unwrap().parse().unwrap()))
+        });
     let layer = RateLimitLayer::new([api, Policy::new("all", of("all", 1_000).into_limiter())]);
     let key = PartitionKey::from("ada");
     for (limit, left) in [("10", 9), ("5000", 4_998), ("10", 7), ("5000", 4_996)] {
@@ -234,7 +235,7 @@ async fn a_peek_shows_the_quota_of_the_key_and_a_plan_that_changes_keeps_what_wa
         let peeked = layer.peek("api", &key).await.unwrap();
         assert_eq!((peeked.limit().to_string().as_str(), peeked.remaining()), (limit, left));
     }
-    assert_eq!(layer.peek("all", &PartitionKey::GLOBAL).await.unwrap().remaining(), 996);
+    assert_eq!(layer.peek("all", &PartitionKey::SHARED).await.unwrap().remaining(), 996);
 }
 
 /// A text that no script wrote, with a quota behind it: requests fail, and the text stays.
@@ -245,7 +246,9 @@ async fn a_foreign_text_with_a_quota_is_an_error() {
     assert!(ask(&limiter, 1, 1, quota(20)).await.is_allowed());
     let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
     let [name] = &names[..] else { panic!("{names:?}") };
-    for text in ["@", "-1@", "-1@1:1", "-1@1:1:1:1", "-1@01:1:1", "-1@0:1:1", "-1@1:0:1", "-1@4294967296:1:1", "x@5:5:5"] {
+    for text in
+        ["@", "-1@", "-1@1:1", "-1@1:1:1:1", "-1@01:1:1", "-1@0:1:1", "-1@1:0:1", "-1@4294967296:1:1", "x@5:5:5"]
+    {
         redis::cmd("SET").arg(name).arg(text).exec(&mut connection).unwrap();
         for cost in [0, 1] {
             let (key, ask) = (PartitionKey::from(1_u64), Ask::charge);
