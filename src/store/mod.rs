@@ -1,6 +1,7 @@
 //! Stores keep what each key owes, and read the time by which it is decided: in memory, or on Redis.
 
 mod memory;
+mod quota_change;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "remote")]

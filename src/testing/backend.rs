@@ -100,7 +100,7 @@ where
                 let (decisions, _) = applied.replay(algorithm, cost, count).unwrap_or_else(|_| {
                     panic!("{context}: {} were charged, which contradicts the state before", applied.charged)
                 });
-                let expected = Applied { now, old: state, charged: applied.charged };
+                let expected = Applied { now, old: state, kept: None, charged: applied.charged };
                 let (expected, next) = expected
                     .replay(algorithm, cost, count)
                     .unwrap_or_else(|_| panic!("{context}: {} were charged", applied.charged));
@@ -134,7 +134,7 @@ where
     B: Backend<A>,
 {
     let limits = CallLimits { deadline: Instant::now() + backend.timeout(), requests: 1 };
-    let target = Target::new(algorithm, None, Tags::new(b"").of(&PartitionKey::from(key)));
+    let target = Target::new(algorithm, None, algorithm.quota(), Tags::new(b"").of(&PartitionKey::from(key)));
     let applied = backend.apply(&target, transition, limits).await;
     applied.unwrap_or_else(|error| panic!("{transition:?} of key {key} failed: {error}"))
 }

@@ -88,7 +88,8 @@ impl<'a> Ask<'a> {
     /// Asks under a quota of the key's own (`None`: under the limiter's), which the limiter enforces for this question.
     ///
     /// The key keeps what it has used when its quota changes, as after a [live change](crate::Limiter::inherit): the
-    /// first question under another quota converts it, even if it is a peek or is rejected. Only limiters that [take
+    /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge, even if
+    /// it is rejected). Only limiters that [take
     /// quotas](crate::Limiter::take_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
     ///
     /// ```

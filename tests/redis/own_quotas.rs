@@ -34,36 +34,31 @@ async fn ask(limiter: &impl Limiter, key: u64, cost: u32, quota: Quota) -> Decis
     limiter.decide(&Ask::charge(&key, cost).under(Some(quota))).decided().await.unwrap()
 }
 
-/// Limits that divide this number of parts: a bucket's debt is kept as a time, so as a share of the period.
-const PARTS: u32 = 5_040;
 const LIMITS: [u32; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
 
-/// Asks two processes about keys whose quotas change, and compares with a naive model: per key the used share of a
-/// bucket, or the count of a window.
-async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, is_bucket: bool, seed: u64) {
+/// Asks two processes about keys whose quotas change, and compares with a naive model: per key what was used.
+async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
     let server = RedisServer::start();
     let processes = [limiter(&redis(&server), of(quota(10))), limiter(&redis(&server), of(quota(10)))];
     let (mut random, mut used) = (Random::new(seed), HashMap::<u64, u32>::new());
     for number in 0..400 {
         let (key, cost, limit) = (random.below(8), random.pick(&[1, 1, 1, 2, 3, 9]), random.pick(&LIMITS));
         let process = &processes[if key < 4 { 0 } else { usize::from(random.below(2) == 0) }];
-        // What one unit takes, and what there is of it.
-        let (unit, full) = if is_bucket { (PARTS / limit, PARTS) } else { (1, limit) };
         let used = used.entry(key).or_default();
-        let fits = *used + cost * unit <= full;
+        let fits = *used + cost <= limit;
         let decision = ask(process, key, cost, quota(limit)).await;
-        let context = format!("seed {seed}, step {number}, {cost} of {limit}, {used} of {full} used");
+        let context = format!("seed {seed}, step {number}, {cost} of {limit}, {used} used");
         assert_eq!((decision.is_allowed(), decision.limit()), (fits, limit), "{context}");
-        *used += if fits { cost * unit } else { 0 };
-        assert_eq!(decision.remaining(), full.saturating_sub(*used) / unit, "{context}");
+        *used += if fits { cost } else { 0 };
+        assert_eq!(decision.remaining(), limit.saturating_sub(*used), "{context}");
         // The other process would take half a second to notice a refund: such keys have one process.
         if fits && key < 4 && random.below(4) == 0 {
             process.refund_under(quota(limit), &PartitionKey::from(key), decision.receipt(), cost);
-            *used -= cost * unit;
+            *used -= cost;
             // It is made in the background, on the connection of that process.
             loop {
                 let peeked = ask(process, key, 0, quota(limit)).await;
-                if peeked.remaining() == full.saturating_sub(*used) / unit {
+                if peeked.remaining() == limit.saturating_sub(*used) {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -74,37 +69,36 @@ async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, is_bucket: bool, seed: 
 
 #[tokio::test]
 async fn buckets_agree_with_the_model_as_quotas_change() {
-    follows(TokenBucket::new, true, 1).await;
-    follows(LeakyBucket::new, true, 2).await;
+    follows(TokenBucket::new, 1).await;
+    follows(LeakyBucket::new, 2).await;
 }
 
 #[tokio::test]
 async fn windows_agree_with_the_model_as_quotas_change() {
-    follows(FixedWindow::new, false, 3).await;
-    follows(SlidingWindow::new, false, 4).await;
+    follows(FixedWindow::new, 3).await;
+    follows(SlidingWindow::new, 4).await;
 }
 
-/// The refund of a charge under a small quota forgives nothing of what was used under a greater one since.
+/// The refund of a charge under a former quota, of the same rate or period, forgives what that charge took and no more.
 #[tokio::test]
 async fn a_refund_under_a_former_quota_is_of_its_own_charge_only() {
-    async fn holds<A: Scripted + Copy>(of: fn(Quota) -> A, left: u32) {
+    async fn holds<A: Scripted + Copy>(of: fn(Quota) -> A, former: Quota) {
         let server = RedisServer::start();
         let limiter = limiter(&redis(&server), of(quota(10)));
-        let charged = ask(&limiter, 1, 1, quota(5)).await;
+        let charged = ask(&limiter, 1, 1, former).await;
         assert!(ask(&limiter, 1, 60, quota(100)).await.is_allowed());
-        limiter.refund_under(quota(5), &PartitionKey::from(1_u64), charged.receipt(), 1);
+        limiter.refund_under(former, &PartitionKey::from(1_u64), charged.receipt(), 1);
         for _ in 0..200 {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            if ask(&limiter, 1, 0, quota(100)).await.remaining() == left {
+            if ask(&limiter, 1, 0, quota(100)).await.remaining() == 40 {
                 return;
             }
         }
-        panic!("{} are left, not {left}", ask(&limiter, 1, 0, quota(100)).await.remaining());
+        panic!("{} are left, not 40", ask(&limiter, 1, 0, quota(100)).await.remaining());
     }
-    // A fifth of the bucket was refunded, or one of the window.
-    holds(TokenBucket::new, 40).await;
-    holds(FixedWindow::new, 40).await;
-    holds(SlidingWindow::new, 40).await;
+    holds(TokenBucket::new, quota(100).burst(5)).await;
+    holds(FixedWindow::new, quota(5)).await;
+    holds(SlidingWindow::new, quota(5)).await;
 }
 
 /// Requests of one key that come at once, under different quotas: each is decided under its own.
@@ -203,5 +197,64 @@ async fn a_layer_decides_and_advertises_the_quota_of_the_key_alone_and_beside_an
                 assert!(fields[1].starts_with(&format!("\"api\";r={};", limit.saturating_sub(used))), "{fields:?}");
             }
         }
+    }
+}
+
+/// A process that has seen no quotas of keys finds one on the server, converts the key to the limiter's own, and is not
+/// rejected for the quota that the key had.
+#[tokio::test]
+async fn a_process_without_quotas_converts_a_key_that_has_one() {
+    let server = RedisServer::start();
+    let [plans, plain] = [(); 2].map(|()| limiter(&redis(&server), TokenBucket::new(quota(10))));
+    assert_eq!(ask(&plans, 1, 7, quota(100)).await.remaining(), 93);
+    let key = PartitionKey::from(1_u64);
+    let decision = plain.acquire(&key, 1).await.unwrap();
+    assert_eq!((decision.limit(), decision.remaining()), (10, 2));
+    assert_eq!(ask(&plans, 1, 1, quota(100)).await.remaining(), 91);
+}
+
+/// The customer buys a greater plan while two policies share a call; the second is untouched by the change.
+#[tokio::test]
+async fn a_peek_shows_the_quota_of_the_key_and_a_plan_that_changes_keeps_what_was_used() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let of = |name: &str, limit| RateLimiter::new(TokenBucket::new(quota(limit)), RedisStore::new(&redis, name));
+    let api =
+        Policy::new("api", of("api", 3).into_limiter()).key(HeaderKey::from_static("x-customer")).quota_fn(|request| {
+            request.headers().get("x-limit").map(|limit| quota(limit.to_str().unwrap().parse().unwrap()))
+        });
+    let layer = RateLimitLayer::new([api, Policy::new("all", of("all", 1_000).into_limiter())]);
+    let key = PartitionKey::from("ada");
+    for (limit, left) in [("10", 9), ("5000", 4_998), ("10", 7), ("5000", 4_996)] {
+        let request = Request::get("/").header("x-customer", "ada").header("x-limit", limit).body(()).unwrap();
+        let hello = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+        let response = layer.layer(hello).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let field = response.headers()["ratelimit"].to_str().unwrap();
+        assert!(field.starts_with(&format!("\"api\";r={left};")), "{field}");
+        let peeked = layer.peek("api", &key).await.unwrap();
+        assert_eq!((peeked.limit().to_string().as_str(), peeked.remaining()), (limit, left));
+    }
+    assert_eq!(layer.peek("all", &PartitionKey::SHARED).await.unwrap().remaining(), 996);
+}
+
+/// A text that no script wrote, with a quota behind it: requests fail, and the text stays.
+#[tokio::test]
+async fn a_foreign_text_with_a_quota_is_an_error() {
+    let server = RedisServer::start();
+    let (limiter, mut connection) = (limiter(&redis(&server), TokenBucket::new(quota(10))), server.connection());
+    assert!(ask(&limiter, 1, 1, quota(20)).await.is_allowed());
+    let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    let [name] = &names[..] else { panic!("{names:?}") };
+    for text in
+        ["@", "-1@", "-1@1:1", "-1@1:1:1:1", "-1@01:1:1", "-1@0:1:1", "-1@1:0:1", "-1@4294967296:1:1", "x@5:5:5"]
+    {
+        redis::cmd("SET").arg(name).arg(text).exec(&mut connection).unwrap();
+        for cost in [0, 1] {
+            let (key, ask) = (PartitionKey::from(1_u64), Ask::charge);
+            assert!(limiter.decide(&ask(&key, cost).under(Some(quota(20)))).decided().await.is_err(), "{text}");
+            assert!(limiter.decide(&ask(&key, cost)).decided().await.is_err(), "{text}");
+        }
+        assert_eq!(redis::cmd("GET").arg(name).query::<String>(&mut connection).unwrap(), text);
     }
 }

@@ -48,7 +48,7 @@ impl SharedPace {
 fn turn(key: Key, rules: &Rules, slot: Option<Slot>) -> Call {
     let slot = slot.unwrap_or(Slot { number: 0, at: 0 });
     let args = smallvec![rules.interval, rules.ahead, rules.longest, slot.number, slot.at];
-    Call { script: &TURN, keys: smallvec![key], args }
+    Call { script: &TURN, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 fn learn(key: Key, number: u64, age: u64, took: u64, report: &Report, rules: &Rules) -> Call {
@@ -57,7 +57,7 @@ fn learn(key: Key, number: u64, age: u64, took: u64, report: &Report, rules: &Ru
         None => (u64::from(report.is_answer), [0; 3]),
     };
     let args = smallvec![number, age, took, kind, report.pause, left, reset, spacing, rules.longest];
-    Call { script: &LEARN, keys: smallvec![key], args }
+    Call { script: &LEARN, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// Reads `<number> <at>`, which follows the time and whether the call departs.

@@ -227,8 +227,8 @@ impl Policy {
     ///
     /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
     /// become five of fifty. The first request under the new quota converts the key, even if it is rejected. If the rate
-    /// of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost in memory. What
-    /// a change keeps on Redis is described for `RedisStore`, under "another quota".
+    /// of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost. The same holds
+    /// on Redis, where the first charge after a change takes a second round trip.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
     /// quotas](crate::Limiter::take_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Kind};
+use crate::algorithm::Algorithm;
+use crate::store::quota_change;
 use crate::values::time::Timestamp;
-use crate::values::{Ask, Decision, Quota, Receipt, Shape};
+use crate::values::{Ask, Decision, Quota, Receipt};
 
 /// The state of a key, and the quota under which it was last asked about.
 #[derive(Clone, Copy)]
@@ -48,8 +49,7 @@ impl<A: Algorithm> Under<A> {
 
     /// Returns a state as it counts under the quota of the question.
     fn converted(&self, from: &QuotaState<A::State>, now: Timestamp) -> Option<A::State> {
-        let can = self.algorithm.can_inherit(&from.quota);
-        can.then(|| self.algorithm.inherit(from.state, &from.quota, now))
+        quota_change::converted(&self.algorithm, from.state, &from.quota, now)
     }
 
     /// Decides on a state that is kept under another quota. Its conversion is kept even if nothing is charged: else the
@@ -87,14 +87,9 @@ impl<A: Algorithm> Under<A> {
         }
     }
 
-    /// Whether receipts of charges under the quota of the question are in the units of a state under the other.
+    /// See [`quota_change::has_units_of`].
     pub(super) fn has_units_of(&self, quota: &Quota) -> bool {
-        let own = self.algorithm.quota();
-        match self.algorithm.kind() {
-            Kind::Bucket { .. } => own.has_rate_of(quota),
-            Kind::FixedWindow { .. } | Kind::SlidingWindow { .. } => own.period_nanos() == quota.period_nanos(),
-            Kind::Other => own == *quota || self.algorithm.terms().shape() == Some(Shape::CalendarWindow),
-        }
+        quota_change::has_units_of(&self.algorithm, quota)
     }
 }
 

@@ -3,28 +3,33 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::connection::{Fault, FaultKind, Redis};
+use super::evalsha::Call;
 use super::key::{Key, Names};
-use super::script::{self, BadReply, ScriptReply, Scripted};
+use super::script::{self, BadReply, OwnQuota, ScriptReply, Scripted, Under};
 use crate::store::remote::{Answered, Applied, Backend, CallLimits, GaveUp, Tag, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Check, LimiterError};
+use crate::values::{Check, LimiterError, Quota, Receipt};
 
 /// The keys of one limiter on Redis.
 pub(super) struct RedisBackend {
     pub(super) redis: Redis,
     pub(super) names: Names,
     name: Box<str>,
+    /// Whether keys may have quotas of their own: since questions have some, or since a key was found to have one. From
+    /// then on, all calls carry the quotas of their keys.
+    has_quotas: AtomicBool,
 }
 
 impl RedisBackend {
     pub(super) fn new(redis: &Redis, name: &str) -> Self {
         let names = Names::new(redis.prefix(), name, redis.secret());
-        Self { redis: redis.clone(), names, name: name.into() }
+        Self { redis: redis.clone(), names, name: name.into(), has_quotas: AtomicBool::new(false) }
     }
 
     pub(super) fn tags(&self) -> Tags {
@@ -36,7 +41,25 @@ impl RedisBackend {
         self.names.key(tag, A::KIND)
     }
 
-    /// Makes a charge while our clock shows `asked`.
+    /// Lets all calls carry the quotas of their keys from now on.
+    pub(super) fn note_quotas(&self) {
+        // Relaxed: a call without the quota of its key is answered as one with the wrong quota, and made once more.
+        self.has_quotas.store(true, Ordering::Relaxed);
+    }
+
+    /// The quota that a call carries, if any. To be read once per call: another thread may note quotas meanwhile.
+    pub(super) fn carried_quota<A: Scripted>(&self, target: &Target<'_, A>) -> Option<Quota> {
+        if target.quota().is_some() {
+            self.note_quotas();
+        }
+        self.has_quotas.load(Ordering::Relaxed).then(|| target.algorithm().quota())
+    }
+
+    async fn call(&self, call: &Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
+        Ok(ScriptReply::read(self.redis.call_by(call, limits.deadline, limits.requests).await?)?)
+    }
+
+    /// Makes a charge while our clock shows `asked`: in one call, or in two for a key that has another quota until now.
     async fn charge_at<A: Scripted>(
         &self,
         mut asked: Timestamp,
@@ -46,9 +69,20 @@ impl RedisBackend {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
         let algorithm = target.algorithm();
+        let mut conversion = None;
         loop {
-            let call = script::decide(algorithm, self.key::<A>(target.tag()), cost, count, asked);
-            let answer = ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?;
+            let quota = self.carried_quota(target);
+            let mut call = script::decide(algorithm, self.key::<A>(target.tag()), cost, count, asked);
+            script::add_one(&mut call, OwnQuota { quota, conversion });
+            let mut answer = self.call(&call, limits).await?;
+            conversion = Under::of(target).convert(&mut answer, 0, quota)?;
+            if conversion.is_some() {
+                answer.charged_nothing()?;
+                // Once more, with the state that the key has under this quota; and so on, should the key change in
+                // between.
+                self.note_quotas();
+                continue;
+            }
             let applied = answer.applied(algorithm)?;
             // If our clock is so wrong that the call did not have the window of the server's time, then nothing was
             // charged that would be.
@@ -60,25 +94,54 @@ impl RedisBackend {
         }
     }
 
+    /// Reads a state, and under which quota it is kept.
+    async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
+        let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
+        let mut answer = self.call(&call, limits).await?;
+        let has_state = answer.old(0)?.is_some();
+        let kept = Under::of(target).keep(&mut answer, 0)?;
+        let is_another = has_state && kept.quota() != target.algorithm().quota();
+        Ok(Applied { kept: is_another.then(|| kept.quota()), ..answer.applied(&kept)? })
+    }
+
+    /// Refunds in one call, or in two if the key has another quota by now under which the receipt still holds.
+    async fn refund<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        cost: u32,
+        receipt: Receipt,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, Fault> {
+        let (under, mut quota) = (Under::of(target), self.carried_quota(target));
+        loop {
+            let (kept, asked) = (under.kept_under(quota.as_ref())?, Monotonic.now());
+            let refund = script::refund(target.algorithm(), &kept, self.key::<A>(target.tag()), cost, receipt, asked);
+            let mut call = refund.expect("something was charged");
+            script::add_one(&mut call, OwnQuota { quota, conversion: None });
+            let answer = self.call(&call, limits).await?;
+            match under.kept_quota(&answer, quota) {
+                Some(kept) => quota = kept,
+                // What it held is not asked for.
+                None => return Ok(Applied { now: answer.now, old: None, kept: None, charged: 0 }),
+            }
+        }
+    }
+
     async fn apply<A: Scripted>(
         &self,
         target: &Target<'_, A>,
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let (algorithm, now) = (target.algorithm(), Monotonic.now());
-        let key = || self.key::<A>(target.tag());
-        let call = match transition {
-            Transition::Charge { cost, count } => return self.charge_at(now, target, cost, count, limits).await,
-            Transition::Read => script::decide(algorithm, key(), 0, 1, now),
-            Transition::Reset => script::reset(key()),
-            Transition::Refund { cost, receipt } => {
-                let refund = if target.quota().is_some() { script::refund_under } else { script::refund };
-                refund(algorithm, key(), cost, receipt, now).expect("something was charged")
+        match transition {
+            Transition::Charge { cost, count } => self.charge_at(Monotonic.now(), target, cost, count, limits).await,
+            Transition::Read => self.read(target, limits).await,
+            Transition::Refund { cost, receipt } => self.refund(target, cost, receipt, limits).await,
+            Transition::Reset => {
+                let answer = self.call(&script::reset(self.key::<A>(target.tag())), limits).await?;
+                Ok(answer.applied(target.algorithm())?)
             }
-        };
-        let value = self.redis.call_by(&call, limits.deadline, limits.requests).await?;
-        Ok(ScriptReply::read(value)?.applied(algorithm)?)
+        }
     }
 }
 
@@ -152,7 +215,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::CalendarWindow;
+    use crate::algorithm::{Algorithm, CalendarWindow};
     use crate::store::redis::servers::RedisServer;
     use crate::values::{Outcome, PartitionKey};
 
@@ -167,7 +230,7 @@ mod tests {
         let tag = backend.tags().of(&PartitionKey::from("key"));
         let charge_at = async |asked| {
             let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
-            let target = Target::new(&window, None, tag);
+            let target = Target::new(&window, None, window.quota(), tag);
             let applied = backend.charge_at(asked, &target, 1, 1, limits).await.unwrap();
             applied.replay(&window, 1, 1).unwrap().0[0]
         };

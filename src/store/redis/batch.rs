@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::backend::{RedisBackend, failed};
 use super::connection::{Fault, Redis};
 use super::key::Key;
-use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
+use super::script::{self, BadReply, Charge, Conversion, OwnQuota, ScriptReply, Scripted, Under};
 use crate::store::remote::{Answered, KeyQuery, Observation};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answers, Claim, Decision};
+use crate::values::{Answers, Claim, Decision, Quota};
 
 /// The part of one request that concerns one of several limiters on the same Redis.
 pub(super) struct RedisClaim {
@@ -115,14 +115,26 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
 /// Decides on claims that can share a call.
 async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Result<Vec<Decision>, Fault> {
     let mut asked = Monotonic.now();
+    let mut conversions: Vec<Option<Conversion>> = claims.iter().map(|_| None).collect();
     loop {
-        let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), intent, asked)));
+        let quotas: Vec<_> = claims.iter().map(|claim| claim.part.carried_quota()).collect();
+        let owns = quotas.iter().zip(conversions).map(|(quota, conversion)| OwnQuota { quota: *quota, conversion });
+        let charges = claims.iter().map(|claim| claim.part.charge(claim.key.clone(), intent, asked));
+        let call = script::decide_all(charges.zip(owns).map(|(charge, own)| charge.under(own)));
         let sent = Monotonic.now();
         let value = claims[0].redis.call_by(&call, deadline, 1).await?;
         let answered = Monotonic.now();
-        let answer = ScriptReply::read(value)?;
+        let mut answer = ScriptReply::read(value)?;
+        let converted = claims.iter().zip(quotas).enumerate();
+        let converted = converted.map(|(index, (claim, quota))| claim.part.convert(&mut answer, index, quota));
+        conversions = converted.collect::<Result<_, _>>()?;
+        if (0..).zip(&conversions).any(|(index, conversion)| conversion.is_some() && script::is_charge(&call, index)) {
+            // As for one key.
+            answer.charged_nothing()?;
+            continue;
+        }
         let seen = Observation { server: answer.now, sent, answered };
-        match conclude(claims, intent, &answer, seen) {
+        match conclude(claims, intent, &answer, &conversions, seen) {
             // As for one key.
             Err(BadReply::Disagreement) if claims.iter().any(|claim| claim.part.is_uncovered(&answer, asked)) => {
                 asked = answer.now;
@@ -137,9 +149,16 @@ fn conclude(
     claims: &[&RedisClaim],
     intent: Intent,
     answer: &ScriptReply,
+    conversions: &[Option<Conversion>],
     seen: Observation,
 ) -> Result<Vec<Decision>, BadReply> {
-    let replies = || (0..).map(|index| KeyReply { answer, index, seen });
+    let reply = |(index, conversion): (usize, &Option<Conversion>)| KeyReply {
+        answer,
+        index,
+        seen,
+        is_converted: conversion.is_some(),
+    };
+    let replies = || conversions.iter().enumerate().map(reply);
     let alone = claims.iter().zip(replies()).map(|(claim, reply)| claim.part.decide(reply));
     let alone = alone.collect::<Result<Vec<_>, _>>()?;
     let are_charged = intent == Intent::Charge && answer.were_charged(&alone)?;
@@ -157,11 +176,24 @@ struct KeyReply<'a> {
     answer: &'a ScriptReply,
     index: usize,
     seen: Observation,
+    /// Whether the key stays under another quota, under which its state was read.
+    is_converted: bool,
 }
 
 /// A [`RedisClaim`] without its algorithm in the type.
 trait ClaimPart: Send + Sync {
     fn charge(&self, key: Key, intent: Intent, asked: Timestamp) -> Charge;
+
+    /// See [`RedisBackend::carried_quota`].
+    fn carried_quota(&self) -> Option<Quota>;
+
+    /// See [`Under::convert`](script::Under::convert).
+    fn convert(
+        &self,
+        answer: &mut ScriptReply,
+        index: usize,
+        asked: Option<Quota>,
+    ) -> Result<Option<Conversion>, BadReply>;
 
     /// See [`ScriptReply::is_uncovered`].
     fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool;
@@ -194,6 +226,23 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         Charge::new(&self.query.algorithm, key, cost, asked)
     }
 
+    fn carried_quota(&self) -> Option<Quota> {
+        self.query.inner.backend.carried_quota(&self.query.target())
+    }
+
+    fn convert(
+        &self,
+        answer: &mut ScriptReply,
+        index: usize,
+        asked: Option<Quota>,
+    ) -> Result<Option<Conversion>, BadReply> {
+        let conversion = Under::of(&self.query.target()).convert(answer, index, asked)?;
+        if conversion.is_some() {
+            self.query.inner.backend.note_quotas();
+        }
+        Ok(conversion)
+    }
+
     fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool {
         answer.is_uncovered(&self.query.algorithm, asked)
     }
@@ -204,23 +253,27 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
 
     fn record_charge(
         &self,
-        KeyReply { answer, index, seen }: KeyReply<'_>,
+        KeyReply { answer, index, seen, is_converted }: KeyReply<'_>,
         decision: Decision,
     ) -> Result<(), BadReply> {
         let old = answer.state(&self.query.algorithm, index)?;
         let new = self.query.algorithm.decide(old, answer.now, self.cost).1;
-        self.query.learn(&[decision], new.or(old), seen, self.cost);
+        if !is_converted {
+            self.query.learn(&[decision], new.or(old), seen, self.cost);
+        }
         self.query.note_demand(decision, self.cost, seen.sent);
         Ok(())
     }
 
     fn record_no_charge(
         &self,
-        KeyReply { answer, index, seen }: KeyReply<'_>,
+        KeyReply { answer, index, seen, is_converted }: KeyReply<'_>,
         decision: Decision,
     ) -> Result<Decision, BadReply> {
         let old = answer.state(&self.query.algorithm, index)?;
-        self.query.learn(&[], old, seen, self.cost);
+        if !is_converted {
+            self.query.learn(&[], old, seen, self.cost);
+        }
         if decision.is_allowed() { answer.decision(&self.query.algorithm, index, 0) } else { Ok(decision) }
     }
 

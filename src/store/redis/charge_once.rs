@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use super::backend::{RedisBackend, failed};
 use super::key::Key;
 use super::script::sealed::Steps;
-use super::script::{self, BadReply, Charge, Once, ScriptReply, Scripted};
+use super::script::{self, BadReply, Charge, Once, OwnQuota, ScriptReply, Scripted, Under};
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::MemoryStore;
 use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner};
@@ -67,8 +67,7 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
     fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u32) {
         let (Ok(runtime), Some(receipt)) = (Handle::try_current(), receipt.unmark_free_retry()) else { return };
         let budget = A::budget(retry.budget);
-        // The key may have a greater quota by now, and so a greater budget.
-        let refund = script::refund_under(&budget, self.budget(key), cost, receipt, Monotonic.now());
+        let refund = script::refund_budget(&budget, self.budget(key), cost, receipt, Monotonic.now());
         let raise = script::raise_record(self.record(key, retry), retry.free_retries);
         let redis = self.inner.backend.redis.clone();
         runtime.spawn(async move {
@@ -86,7 +85,8 @@ fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
     budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
 }
 
-/// Decides in one call; in two if our clock is so wrong that the first did not have the window of the server's time.
+/// Decides in one call; in two if the key has another quota until now, or if our clock is so wrong that the first did not
+/// have the window of the server's time.
 async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     budget: &A::Budget,
@@ -94,19 +94,30 @@ async fn decide<A: Scripted>(
     record: Key,
     cost: u32,
 ) -> Answered {
-    let redis = &query.inner.backend.redis;
-    let (deadline, mut asked) = (redis.deadline(), Monotonic.now());
+    let (backend, target) = (&query.inner.backend, query.target());
+    let (deadline, mut asked) = (backend.redis.deadline(), Monotonic.now());
+    let mut conversion = None;
     loop {
-        let state = Charge::new(&query.algorithm, query.inner.backend.key::<A>(query.tag), cost, asked);
+        let (quota, key) = (backend.carried_quota(&target), backend.key::<A>(query.tag));
+        let state = Charge::new(&query.algorithm, key, cost, asked).under(OwnQuota { quota, conversion });
+        // The budget has no quota behind it: what is used of it stays used as a share, the safe side.
         let call = script::decide_once(state, Charge::new(budget, budget_key.clone(), cost, asked), record.clone());
         let sent = Monotonic.now();
-        let value = redis.call_by(&call, deadline, 1).await.map_err(failed)?;
+        let value = backend.redis.call_by(&call, deadline, 1).await.map_err(failed)?;
         let answered = Monotonic.now();
-        let answer = ScriptReply::read(value).map_err(failed)?;
+        let mut answer = ScriptReply::read(value).map_err(failed)?;
+        conversion = Under::of(&target).convert(&mut answer, 0, quota).map_err(failed)?;
+        if conversion.is_some() && answer.admitted == 0 {
+            // Neither charged nor rejected: once more, with the state that the key has under this quota.
+            backend.note_quotas();
+            continue;
+        }
         let seen = Observation { server: answer.now, sent, answered };
         match answer.once(&query.algorithm, budget, cost) {
             Ok(Once::Free(decision, receipt, state)) => {
-                query.learn(&[], state, seen, cost);
+                if conversion.is_none() {
+                    query.learn(&[], state, seen, cost);
+                }
                 return Ok(decision.with_receipt(receipt.mark_free_retry()));
             }
             Ok(Once::AsEver(decision, state)) => {

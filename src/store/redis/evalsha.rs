@@ -28,6 +28,8 @@ impl Script {
 pub(crate) struct Call {
     pub(crate) script: &'static Script,
     pub(crate) keys: SmallVec<[Key; 1]>,
-    /// Whole numbers below 2^53, which a script reads exactly.
+    /// Whole numbers below 2^53, which a script reads exactly; those of a quota are text to it, and may be greater.
     pub(crate) args: SmallVec<[u64; 8]>,
+    /// Behind the numbers: what was read from keys, and what is to be put in its place.
+    pub(crate) texts: Vec<String>,
 }

@@ -61,10 +61,25 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// was used may count until the end of the next window. A window of the calendar counts until the end of the present
 /// one, also in another zone or with another anchor.
 ///
-/// The same holds for a key whose [own quota](Ask::under) changes: of a bucket the share that is used up is kept, and
-/// of a window the count, if the period stays. Give all quotas of a limiter with windows one period: with another, what was
-/// used may be forgotten. A key without a request, as in [`RateLimitLayer::peek`](crate::RateLimitLayer::peek), is read
-/// under the limiter's own quota. A quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
+/// # Quotas of the keys' own
+///
+/// From the first question [under a quota](Ask::under) on, or once a policy has a
+/// [`quota_fn`](crate::Policy::quota_fn), each key is stored with its quota, some 25 bytes more. A key whose quota changes
+/// keeps what it has used, as in memory, and also what it owes beyond a smaller bucket: the first charge under the other
+/// quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the old rate; a
+/// peek, a cost of 0 and one that can never be admitted convert nothing. A conversion rounds what a bucket owes up, by less
+/// than a microsecond, and cuts it at 71 years. Keys from before are converted in the same way, from the limiter's own
+/// quota. [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) shows the quota of the key's last charge while it owes
+/// something, and the limiter's own after that.
+///
+/// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. A window's
+/// count that was brought into a shorter period ends with that: give all quotas of a limiter with windows one period. A
+/// quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
+///
+/// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's quota
+/// then costs a second round trip, and further ones if another process changes the key in between, until the timeout. In
+/// all, a bucket admits no more than one with the greater burst and the greater rate of the two, and windows of one period
+/// no more than the greater limit.
 ///
 /// # When Redis is out of reach
 ///
@@ -157,6 +172,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     }
 
     fn take_quotas(&self, algorithm: &A) -> bool {
+        self.0.backend().note_quotas();
         self.0.take_quotas(algorithm)
     }
 

@@ -75,17 +75,18 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
 pub struct Target<'a, A> {
     algorithm: &'a A,
     quota: Option<Quota>,
+    limiter: Quota,
     tag: Tag,
 }
 
 impl<'a, A> Target<'a, A> {
-    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, tag: Tag) -> Self {
-        Self { algorithm, quota, tag }
+    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: Tag) -> Self {
+        Self { algorithm, quota, limiter, tag }
     }
 
     /// The algorithm, with the quota of the key.
     #[must_use]
-    pub const fn algorithm(&self) -> &A {
+    pub const fn algorithm(&self) -> &'a A {
         self.algorithm
     }
 
@@ -93,6 +94,12 @@ impl<'a, A> Target<'a, A> {
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
+    }
+
+    /// The quota of the limiter, which is that of all keys that have none of their own.
+    #[must_use]
+    pub const fn limiter_quota(&self) -> Quota {
+        self.limiter
     }
 
     /// Returns what stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
@@ -111,7 +118,7 @@ impl<'a, A> Target<'a, A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transition {
-    /// Reads the state.
+    /// Reads the state, which stays under the quota that it is kept under.
     Read,
     /// Charges up to `count` requests of `cost` units each, in their order, and stops at the first that does not fit,
     /// since no later one would. The cost is at least one, and one that can be admitted.
@@ -137,8 +144,11 @@ pub enum Transition {
 pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
-    /// The state before; `None` if there was none, and after a reset.
+    /// The state before, as it counts under the quota of the [target](Target::algorithm); `None` if there was none, and
+    /// after a reset.
     pub old: Option<S>,
+    /// Only of a [read](Transition::Read): the quota under which `old` is kept and counts, if it is not that of the target.
+    pub kept: Option<Quota>,
     /// Of a charge: how many requests were charged. Otherwise zero.
     pub charged: u32,
 }

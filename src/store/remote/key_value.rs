@@ -138,7 +138,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             let now = self.clock.now();
             if transition == Transition::Reset {
                 if stored.is_none() || self.swap(&key, stored, None, Duration::ZERO, limits).await? {
-                    return Ok(Applied { now, old: None, charged: 0 });
+                    return Ok(Applied { now, old: None, kept: None, charged: 0 });
                 }
                 continue;
             }
@@ -146,7 +146,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             let old = stored.as_ref().map(read).transpose();
             let old = old.map_err(|unknown| LimiterError::new(unknown.to_string()).with_source(unknown))?;
             let (charged, new) = step(algorithm, old, now, transition);
-            let applied = Applied { now, old, charged };
+            let applied = Applied { now, old, kept: None, charged };
             // A state that another quota has written is kept as converted, even if nothing is charged: else it would be
             // paid off at the old rate, and no advertised wait be true.
             let is_converted = |state: &A::State| stored.as_ref().is_some_and(|old| *old != algorithm.to_bytes(state));

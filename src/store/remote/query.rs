@@ -12,7 +12,7 @@ use super::negative_cache::{NegativeCache, Observation};
 use super::single_flight::{BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
 use super::tag::{Tag, Tags};
 use crate::algorithm::Algorithm;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
@@ -44,15 +44,17 @@ pub(crate) struct KeyQuery<A: Algorithm, B> {
     pub(crate) algorithm: A,
     /// The quota of the key; `None` if it has none of its own.
     quota: Option<Quota>,
+    /// The quota of the limiter.
+    limiter: Quota,
     pub(crate) key: PartitionKey,
     pub(crate) tag: Tag,
 }
 
 impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
     fn clone(&self) -> Self {
-        let Self { inner, algorithm, quota, key, tag } = self;
+        let Self { inner, algorithm, quota, limiter, key, tag } = self;
         let (inner, algorithm) = (Arc::clone(inner), algorithm.clone());
-        Self { inner, algorithm, quota: *quota, key: key.clone(), tag: *tag }
+        Self { inner, algorithm, quota: *quota, limiter: *limiter, key: key.clone(), tag: *tag }
     }
 }
 
@@ -63,7 +65,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     ///
     /// If the server cannot keep that quota.
     pub(crate) fn of(inner: &Arc<StoreInner<A::State, B>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
-        let (key, quota) = (ask.key(), ask.quota());
+        let (key, quota, limiter) = (ask.key(), ask.quota(), algorithm.quota());
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
                 // That of the policy was checked when its limiter was made.
@@ -74,7 +76,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             None => algorithm.clone(),
         };
         let (inner, tag) = (Arc::clone(inner), inner.tags.of(key));
-        Ok(Self { inner, algorithm, quota, key: key.clone(), tag })
+        Ok(Self { inner, algorithm, quota, limiter, key: key.clone(), tag })
     }
 
     /// The request under whose quota a lease was taken.
@@ -218,7 +220,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     pub(crate) fn target(&self) -> Target<'_, A> {
-        Target::new(&self.algorithm, self.quota, self.tag)
+        Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
     }
 
     /// Returns the deadline of a decision that begins now.
@@ -292,16 +294,31 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         requests: u32,
         deadline: Instant,
     ) -> Result<Decisions, LimiterError> {
-        // A cost that can never be admitted is only looked at, for the numbers of its rejection.
-        let is_charge = (1..=self.algorithm.max_cost()).contains(&cost);
-        let transition = if is_charge { Transition::Charge { cost, count } } else { Transition::Read };
+        let limits = CallLimits { deadline, requests };
+        if !(1..=self.algorithm.max_cost()).contains(&cost) {
+            // What is free, or can never be admitted, is only looked at.
+            let (state, now) = self.read(limits).await?;
+            let decision = self.algorithm.decide(state, now, cost).0;
+            return Ok((0..count).map(|_| decision).collect());
+        }
         let sent = Monotonic.now();
-        let applied = self.apply(transition, CallLimits { deadline, requests }).await?;
+        let applied = self.apply(Transition::Charge { cost, count }, limits).await?;
         let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
         let (decisions, state) =
             applied.replay(&self.algorithm, cost, count).map_err(|disagreement| self.gave_up(disagreement))?;
         self.learn(&decisions, state, seen, cost);
         Ok(decisions)
+    }
+
+    /// Returns the state of the key as it counts under the quota of the question. If it is kept under another one it stays
+    /// so: then it pays its debt at that rate, so nothing is learnt of it.
+    async fn read(&self, limits: CallLimits) -> Result<(Option<A::State>, Timestamp), LimiterError> {
+        let Applied { now, old, kept, .. } = self.apply(Transition::Read, limits).await?;
+        let converted = |state| match &kept {
+            Some(kept) => quota_change::converted(&self.algorithm, state, kept, now),
+            None => Some(state),
+        };
+        Ok((old.and_then(converted), now))
     }
 
     /// Records an answer of the server.
@@ -349,9 +366,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides in a call of its own, which charges nothing.
     pub(crate) async fn peek(self, cost: u32) -> Answered {
+        let (state, now) = self.read(CallLimits { deadline: self.deadline(), requests: 1 }).await?;
+        Ok(self.algorithm.decide(state, now, cost).0)
+    }
+
+    /// Returns what is left of a key, under the quota that it was last charged under; if it owes nothing, under that of the
+    /// limiter.
+    pub(crate) async fn look(self) -> Answered {
         let limits = CallLimits { deadline: self.deadline(), requests: 1 };
-        let applied = self.apply(Transition::Read, limits).await?;
-        Ok(self.algorithm.decide(applied.old, applied.now, cost).0)
+        let Applied { now, old, kept, .. } = self.apply(Transition::Read, limits).await?;
+        let kept = kept.and_then(|kept| self.algorithm.under(kept)).unwrap_or(self.algorithm);
+        Ok(kept.decide(old, now, 0).0)
     }
 
     /// Deletes the key, and forgets what this process knows of it.

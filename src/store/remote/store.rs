@@ -207,6 +207,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> Store<A> for RemoteStore<A::State, B> 
             // One round trip. Other processes notice within half a second and one call of theirs.
             Mode::Reset => Check::Pending(Box::pin(query.reset())),
             Mode::Peek => peek(query, cost),
+            // It reports what is left of a key, and charges nothing.
+            Mode::Charge if ask.keeps_quota() && cost == 0 => Check::Pending(Box::pin(query.look())),
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
         }
     }

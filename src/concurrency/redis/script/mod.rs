@@ -38,7 +38,7 @@ pub(super) struct Field {
 pub(super) fn take(key: Key, field: Field, cost: u32, limit: u32, lease: u64) -> Call {
     let units = if cost > limit { 0 } else { cost };
     let args = smallvec![field.process, field.number, units.into(), lease, limit.into()];
-    Call { script: &TAKE, keys: smallvec![key], args }
+    Call { script: &TAKE, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// Reads the answer to a [`take`] with the same arguments.
@@ -56,11 +56,11 @@ pub(super) fn decision(answer: &ScriptReply, cost: u32, limit: u32) -> Result<De
 /// The call that adds `units` to a field, and deletes all fields of the process with lower numbers.
 pub(super) fn renew(key: Key, field: Field, units: u32, lease: u64) -> Call {
     let args = smallvec![field.process, field.number, units.into(), lease];
-    Call { script: &RENEW, keys: smallvec![key], args }
+    Call { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// The call that releases units of a field. Its reply has `admitted` 0 if the field lacks them.
 pub(super) fn release(key: Key, field: Field, units: u32) -> Call {
     let args = smallvec![field.process, field.number, units.into()];
-    Call { script: &RELEASE, keys: smallvec![key], args }
+    Call { script: &RELEASE, keys: smallvec![key], args, texts: Vec::new() }
 }

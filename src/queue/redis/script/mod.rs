@@ -136,7 +136,7 @@ impl QueueScript {
         let mut args = smallvec![u64::from(is_charge)];
         args.extend_from_slice(&numbers);
         args.push(beyond);
-        Call { script: &QUEUE, keys: smallvec![key], args }
+        Call { script: &QUEUE, keys: smallvec![key], args, texts: Vec::new() }
     }
 
     /// Reads the answer to a [`call`](Self::call) with the same arguments. Returns also the state that the key has now,
@@ -272,6 +272,6 @@ impl QueueScript {
         args.extend_from_slice(&numbers);
         args.push(beyond);
         args.extend_from_slice(&self.grid.receipt_numbers(receipt));
-        Some(Call { script: &QUEUE_REFUND, keys: smallvec![key], args })
+        Some(Call { script: &QUEUE_REFUND, keys: smallvec![key], args, texts: Vec::new() })
     }
 }

@@ -4,7 +4,7 @@ use ::redis::Cmd;
 
 use crate::store::redis::evalsha::Call;
 
-/// The most digits of an argument, which is below 2^53.
+/// The most digits of an argument, which is below 2^53 in nearly all calls.
 const ARGUMENT_DIGITS: usize = 16;
 
 /// The most digits of the number of keys. A call has at most as many as a layer has policies: never 10,000.
@@ -30,14 +30,18 @@ fn command(name: &str, script: &str, call: &Call) -> Cmd {
     let keys = call.keys.iter().map(|key| key.as_str().len()).sum::<usize>();
     let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();
     // The name, the script and the number of keys come before them.
-    let count = 3 + call.keys.len() + call.args.len();
-    let mut command = Cmd::with_capacity(count, name.len() + script.len() + keys + numbers);
+    let count = 3 + call.keys.len() + call.args.len() + call.texts.len();
+    let texts = call.texts.iter().map(String::len).sum::<usize>();
+    let mut command = Cmd::with_capacity(count, name.len() + script.len() + keys + numbers + texts);
     command.arg(name).arg(script).arg(call.keys.len());
     for key in &call.keys {
         command.arg(key.as_str());
     }
     for number in &call.args {
         command.arg(*number);
+    }
+    for text in &call.texts {
+        command.arg(text);
     }
     command
 }

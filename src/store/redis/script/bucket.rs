@@ -102,6 +102,31 @@ impl Grid {
         Some(GcraState { tat: self.units(Span { micros, rest }).min(most) })
     }
 
+    /// Splits what a state ends with, `~<micros>`, off: by how much more than a full bucket the key may owe.
+    fn read_beyond<'a>(&self, stored: &'a [u8]) -> Option<(&'a [u8], u128)> {
+        let Some(mark) = stored.iter().position(|byte| *byte == b'~') else { return Some((stored, 0)) };
+        let micros = whole(&stored[mark + 1..]).filter(|micros| *micros < MAX_FILL_MICROS)?;
+        Some((&stored[..mark], u128::from(micros) * u128::from(self.micro)))
+    }
+
+    /// Writes a state at `now` that may owe more than a full bucket of `capacity`. All numbers are in units.
+    fn write(&self, state: &GcraState, now: u128, capacity: u128) -> String {
+        // The bucket and what is owed beyond it stay below what any bucket takes to fill, also after this is rounded up.
+        let most = u128::from(MAX_FILL_MICROS - 2) * u128::from(self.micro);
+        let debt = state.tat.saturating_sub(now).min(most);
+        // Now is a whole microsecond, so the sum is a multiple of the grain as well.
+        let debt = debt.next_multiple_of(self.grain.into());
+        let Span { micros, rest } = self.span(now + debt);
+        let mut text = format!("-{micros}");
+        if rest > 0 {
+            text.push_str(&format!("+{rest}"));
+        }
+        if debt > capacity {
+            text.push_str(&format!("~{}", (debt - capacity).div_ceil(self.micro.into())));
+        }
+        text
+    }
+
     /// Returns when the charge is paid off: microseconds and rest.
     pub(crate) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
         let Span { micros, rest } = self.span(Tat::read(receipt));
@@ -142,13 +167,15 @@ macro_rules! bucket {
                 grid.numbers(price, grid.span(grid.price(self.max_cost())))
             }
 
-            fn most(&self) -> u64 {
-                MAX_FILL_MICROS - 1
-            }
-
             fn read(&self, stored: &[u8], now: Timestamp) -> Option<GcraState> {
                 let grid = Grid::new(&self.quota());
-                grid.read(stored, grid.now(now) + grid.price(self.max_cost()))
+                let (bucket, beyond) = grid.read_beyond(stored)?;
+                grid.read(bucket, grid.now(now) + grid.price(self.max_cost()) + beyond)
+            }
+
+            fn write(&self, state: &GcraState, now: Timestamp) -> String {
+                let grid = Grid::new(&self.quota());
+                grid.write(state, grid.now(now), grid.price(self.max_cost()))
             }
 
             fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {

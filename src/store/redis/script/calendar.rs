@@ -38,10 +38,6 @@ impl Steps for CalendarWindow {
         (first..third).contains(&(now.as_nanos() / NANOS))
     }
 
-    fn most(&self) -> u64 {
-        u32::MAX.into()
-    }
-
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<CalendarWindowState> {
         let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
         let (ends, used, rest) = (fields.next()??, fields.next()??, fields.next());
@@ -49,8 +45,11 @@ impl Steps for CalendarWindow {
         let ends = Timestamp::from_nanos(ends * NANOS);
         // What still counts does so in the present window, whatever calendar it was counted by.
         let ends = if ends > now { self.end_of_window(now) } else { ends };
-        // The limit may have been greater.
-        Some(CalendarWindowState { ends, used: used.min(self.quota().limit()) })
+        Some(CalendarWindowState { ends, used })
+    }
+
+    fn write(&self, CalendarWindowState { ends, used }: &CalendarWindowState, _: Timestamp) -> String {
+        format!("-{}:{used}", ends.as_nanos() / NANOS)
     }
 
     fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {

@@ -15,6 +15,8 @@
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
 //! - The record of a request whose retries are free is `-` and their number. It ends when they are no longer free.
+//! - A state of a key with a quota of its own has that quota behind it. What is kept under another quota than the call's is
+//!   left as it is, and the reply shows it; `own_quota` has the rest.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
 //!   the calendar counts as the present one.
@@ -36,6 +38,7 @@ mod calendar;
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
 mod once;
+mod own_quota;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
 pub(crate) mod random;
@@ -47,10 +50,11 @@ mod unfit_quota;
 mod window;
 
 pub(super) use self::arguments::{
-    Charge, begin_record, decide, decide_all, decide_once, raise_record, refund, refund_under, reset,
+    Charge, begin_record, decide, decide_all, decide_once, is_charge, raise_record, refund, refund_budget, reset,
 };
 pub(crate) use self::bucket::{Grid, Span};
 pub(super) use self::once::Once;
+pub(super) use self::own_quota::{Conversion, OwnQuota, Under, add_one};
 pub(crate) use self::reply::{BadReply, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
@@ -112,11 +116,12 @@ pub(super) mod sealed {
             true
         }
 
-        /// Returns the greatest capacity of a bucket in microseconds, or limit of a window, that any quota may have.
-        fn most(&self) -> u64;
-
-        /// Reads a stored state, as it counts at `now`; `None` if it is none.
+        /// Reads a stored state without its quota, as it counts at `now`; `None` if it is none.
         fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;
+
+        /// Writes a state that was converted at `now`, without its quota. What a bucket owes is rounded up by less than a
+        /// microsecond, and cut at 71 years.
+        fn write(&self, state: &Self::State, now: Timestamp) -> String;
 
         /// Returns a receipt as arguments.
         fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2];
@@ -129,14 +134,16 @@ macro_rules! lua {
     };
 }
 
-static BUCKET: Script = Script::new(lua!("open", "bucket_read", "bucket_take", "close"));
+static BUCKET: Script = Script::new(lua!("open", "own_quota", "bucket_read", "bucket_take", "close"));
 
-static FIXED_WINDOW: Script = Script::new(lua!("open", "fixed_window_read", "fixed_window_take", "close"));
+static FIXED_WINDOW: Script = Script::new(lua!("open", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
 
-static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", "sliding_window_take", "close"));
+static SLIDING_WINDOW: Script =
+    Script::new(lua!("open", "own_quota", "sliding_window_read", "sliding_window_take", "close"));
 
 #[cfg(feature = "calendar")]
-static CALENDAR_WINDOW: Script = Script::new(lua!("open", "calendar_window_read", "calendar_window_take", "close"));
+static CALENDAR_WINDOW: Script =
+    Script::new(lua!("open", "own_quota", "calendar_window_read", "calendar_window_take", "close"));
 
 /// Returns the script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {
@@ -151,7 +158,8 @@ fn script_of<A: Scripted>() -> &'static Script {
 }
 
 static SEVERAL: Script = Script::new(concat!(
-    lua!("several_open"),
+    lua!("several_open", "own_quota"),
+    "if algorithm == '0' then\n  admitted = 1\n",
     "elseif algorithm == '1' then\n",
     lua!("bucket_read", "bucket_take"),
     "elseif algorithm == '2' then\n",
@@ -164,7 +172,8 @@ static SEVERAL: Script = Script::new(concat!(
 ));
 
 static REFUND: Script = Script::new(concat!(
-    lua!("refund_open"),
+    lua!("refund_open", "own_quota"),
+    "if not old then\n",
     "elseif algorithm == '1' then\n",
     lua!("bucket_read", "bucket_refund"),
     "elseif algorithm == '2' then\n",
@@ -177,7 +186,9 @@ static REFUND: Script = Script::new(concat!(
 ));
 
 static ONCE: Script = Script::new(concat!(
-    lua!("once_open"),
+    lua!("once_open", "own_quota"),
+    // A cost that can never be admitted.
+    "if algorithm == '0' then\n",
     "elseif algorithm == '1' then\n",
     lua!("bucket_read", "bucket_take"),
     "elseif algorithm == '2' then\n",

@@ -105,6 +105,18 @@ impl ScriptReply {
         self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
     }
 
+    /// Leaves the first bytes of what the key at `index` held: its state without the quota.
+    pub(super) fn truncate(&mut self, index: usize, length: usize) {
+        if let Some(old) = &mut self.old[index] {
+            old.truncate(length);
+        }
+    }
+
+    /// Replaces what the key at `index` held by what it counts as.
+    pub(super) fn put(&mut self, index: usize, state: Option<Vec<u8>>) {
+        self.old[index] = state;
+    }
+
     /// Returns the state that the key at `index` had.
     pub(crate) fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
@@ -112,13 +124,18 @@ impl ScriptReply {
 
     /// Returns what a call for one key has read and done.
     pub(crate) fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
-        Ok(Applied { now: self.now, old: self.state(algorithm, 0)?, charged: self.admitted })
+        Ok(Applied { now: self.now, old: self.state(algorithm, 0)?, kept: None, charged: self.admitted })
     }
 
     /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,
     /// its numbers are those without a charge.
     pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u32) -> Result<Decision, BadReply> {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
+    }
+
+    /// Checks that nothing was admitted.
+    pub(crate) const fn charged_nothing(&self) -> Result<(), BadReply> {
+        if self.admitted == 0 { Ok(()) } else { Err(BadReply::Disagreement) }
     }
 
     /// Whether a call was decided without what it takes to decide at the server's time, since it was made for `asked`:

@@ -42,7 +42,7 @@ fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
 }
 
 macro_rules! window {
-    ($name:ident, $state:ident, $number:literal, $kind:literal, $read:expr) => {
+    ($name:ident, $state:ident, $number:literal, $kind:literal, $read:expr, $write:expr) => {
         impl Scripted for $name {}
 
         impl Steps for $name {
@@ -64,12 +64,12 @@ macro_rules! window {
                 numbers(&self.quota(), cost)
             }
 
-            fn most(&self) -> u64 {
-                u32::MAX.into()
+            fn read(&self, stored: &[u8], now: Timestamp) -> Option<$state> {
+                fields(&self.quota(), stored, now).map($read)
             }
 
-            fn read(&self, stored: &[u8], now: Timestamp) -> Option<$state> {
-                fields(&self.quota(), stored, now).map(|fields| $read(&self.quota(), fields))
+            fn write(&self, state: &$state, _: Timestamp) -> String {
+                $write(state)
             }
 
             fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
@@ -79,12 +79,20 @@ macro_rules! window {
     };
 }
 
-window!(FixedWindow, FixedWindowState, 2, 'f', |quota: &Quota, (window, [used]): (u64, [u32; 1])| {
-    // The limit may have been greater.
-    FixedWindowState { window, used: used.min(quota.limit()) }
-});
+window!(
+    FixedWindow,
+    FixedWindowState,
+    2,
+    'f',
+    |(window, [used])| FixedWindowState { window, used },
+    |FixedWindowState { window, used }: &FixedWindowState| format!("-{window}:{used}")
+);
 
-window!(SlidingWindow, SlidingWindowState, 3, 's', |_: &Quota, (window, counts): (u64, [u32; 2])| {
-    let [previous, current] = counts;
-    SlidingWindowState { window, previous, current }
-});
+window!(
+    SlidingWindow,
+    SlidingWindowState,
+    3,
+    's',
+    |(window, [previous, current])| SlidingWindowState { window, previous, current },
+    |SlidingWindowState { window, previous, current }: &SlidingWindowState| format!("-{window}:{previous}:{current}")
+);

@@ -1,3 +1,4 @@
+until true
 if state then
   call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
 elseif admitted > 0 then

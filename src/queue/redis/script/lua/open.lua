@@ -5,3 +5,5 @@
 local text, holes = old
 local space = old and string.find(old, ' ', 1, true)
 if space then old, holes = string.sub(old, 1, space - 1), string.sub(old, space) end
+-- The loop in which the blocks of a bucket are, see open.lua there.
+repeat

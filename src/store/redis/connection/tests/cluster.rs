@@ -70,7 +70,7 @@ async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
     let name = name_at(cluster, 2);
     let (one, other) = (key("one", &name), key("other", &name));
     assert!(redis.share_a_node(one.slot(), other.slot()));
-    let both = Call { script: &BOTH, keys: smallvec![one, other], args: smallvec![] };
+    let both = Call { script: &BOTH, keys: smallvec![one, other], args: smallvec![], texts: Vec::new() };
     assert_eq!(redis.call(&both).await, Ok(Value::Int(1)));
     let (here, there) = (key("one", &name_at(cluster, 0)), key("one", &name_at(cluster, 1)));
     assert!(!redis.share_a_node(here.slot(), there.slot()));

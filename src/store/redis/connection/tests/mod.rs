@@ -42,7 +42,7 @@ fn key(name: &str) -> Key {
 
 /// A call that adds 1 to that key.
 fn add(name: &str) -> Call {
-    Call { script: &ADD, keys: smallvec![key(name)], args: smallvec![1] }
+    Call { script: &ADD, keys: smallvec![key(name)], args: smallvec![1], texts: Vec::new() }
 }
 
 /// Opens a server with long timeouts.

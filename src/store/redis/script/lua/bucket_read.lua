@@ -1,5 +1,6 @@
 -- A bucket is the time at which its debt will be paid: `due`, and `rest` of `parts` of a microsecond.
--- Stored as '-<due>', which Redis keeps as an integer of no extra bytes, or '-<due>+<rest>'.
+-- Stored as '-<due>', which Redis keeps as an integer of no extra bytes, or '-<due>+<rest>'. Behind that and before a
+-- quota, '~<micros>' is by how much more than a full bucket was owed when the state was converted to that quota.
 --
 -- ARGV: price, capacity, the rests of both, parts (nil or 0: all rests are zero). Capacity and `beyond`
 -- together are below 2^51, and so is the price: no sum reaches 2^53.
@@ -11,6 +12,10 @@ if parts then
 end
 local due, rest = now, 0
 if old then
+  if tag ~= '' then
+    local bucket, more = string.match(old, '^(.+)~(%d+)$')
+    if bucket and more + 0 < 2251799813685248 then old, tag, beyond = bucket, '~' .. more .. tag, more end
+  end
   -- Digits only: `tonumber` by itself would read '-0x10' and '-1e15', too.
   due = tonumber(string.match(old, '^-(%d+)$'))
   if not due then
@@ -18,6 +23,7 @@ if old then
     due, rest = tonumber(due), tonumber(rest)
   end
   if not due or due >= 9007199254740992 or rest >= 9007199254740992 then
+    if tag == '' and string.find(old, '@', 1, true) then break end
     return redis.error_reply('SLUICE the key holds no state of a bucket')
   end
   -- Another quota may have had other parts.
@@ -30,7 +36,7 @@ if old then
     -- the old state would be beyond the limit the next time, too, until the clock has caught up.
     due, rest = most, full_rest
     if count ~= '0' then
-      call('SET', key, format('-%d+%d', due, rest), 'PXAT', format('%d', (due + 1000) / 1000))
+      call('SET', key, format('-%d+%d', due, rest) .. tag, 'PXAT', format('%d', (due + 1000) / 1000))
     end
   end
 end

@@ -12,18 +12,17 @@ if old then
   local stored, count_stored = string.match(old, '^-(%d+):(%d+)$')
   stored, count_stored = tonumber(stored), tonumber(count_stored)
   if not stored or stored > 9007199254 or count_stored >= 4294967296 then
+    if tag == '' and string.find(old, '@', 1, true) then break end
     return redis.error_reply('SLUICE the key holds no state of a calendar window')
   end
   stored = stored * 1000000
   if now < stored then
-    -- Another quota may have had a greater limit.
     used = count_stored
-    if used > limit then used = limit end
     if not ends then ends = stored end
     if ends ~= stored and count ~= '0' then
       -- From the future, or of another calendar: it counts in the present window. The correction is stored, because the
       -- state would otherwise count in the next one, too, or be forgotten before this one ends.
-      call('SET', key, format('-%d:%d', ends / 1000000, used), 'PXAT', format('%d', ends / 1000))
+      call('SET', key, format('-%d:%d', ends / 1000000, used) .. tag, 'PXAT', format('%d', ends / 1000))
     end
   end
 end

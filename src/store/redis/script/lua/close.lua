@@ -1,5 +1,6 @@
+until true
 if admitted > 0 then
-  call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
+  call('SET', key, state .. tag, 'PXAT', format('%d', (expires + 999) / 1000))
 end
 -- Seconds, microseconds, admitted, old. In one text, because the server sends a table more slowly.
-return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old or '')
+return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old and old .. tag or '')

@@ -9,15 +9,14 @@ if old then
   local stored, count_stored = string.match(old, '^-(%d+):(%d+)$')
   stored, count_stored = tonumber(stored), tonumber(count_stored)
   if not stored or stored >= 9007199254740992 or count_stored >= 4294967296 then
+    if tag == '' and string.find(old, '@', 1, true) then break end
     return redis.error_reply('SLUICE the key holds no state of a fixed window')
   end
-  -- Another quota may have had a greater limit.
-  if count_stored > limit then count_stored = limit end
   if stored > window + 1 then
     -- From the future: see the bucket.
     stored = window + 1
     if count ~= '0' then
-      call('SET', key, format('-%d:%d', stored, count_stored), 'PXAT', format('%d', ((stored + 1) * period + 999) / 1000))
+      call('SET', key, format('-%d:%d', stored, count_stored) .. tag, 'PXAT', format('%d', ((stored + 1) * period + 999) / 1000))
     end
   end
   if stored >= window then window, used = stored, count_stored end

@@ -1,6 +1,8 @@
   end
+  until true
+  olds[index] = old and old .. tag
   if admitted > 0 then
-    call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
+    call('SET', key, state .. tag, 'PXAT', format('%d', (expires + 999) / 1000))
     charged = index
     break
   end

@@ -3,8 +3,8 @@
 -- KEYS: the state, the budget, the record of the request. A record is how many free retries are left, '-<free>', and
 -- lives for as long as they are.
 -- ARGV: for the state and for the budget which algorithm (0: it is only read), and five numbers for it, with zeros at the
--- end.
-local ARGV, format, call, count, beyond = ARGV, string.format, redis.call, 1, 0
+-- end. Behind those of both, their quotas, as in several_open.lua.
+local ARGV, format, call, count = ARGV, string.format, redis.call, 1
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]
 -- All are read before the first is written, so that a key of another type stops the script.
@@ -20,7 +20,5 @@ end
 local charged = 0
 for index = free > 0 and 2 or 1, 1, -1 do
   local key, at, old = KEYS[index], 6 * index - 4, olds[index]
-  local algorithm = ARGV[at - 1]
-  local admitted, state, expires = 0
-  if algorithm == '0' then
-    -- A cost that can never be admitted.
+  local algorithm, own, texts = ARGV[at - 1], 9 + 4 * index, 19 + 2 * index
+  local admitted, beyond, tag, state, expires = 0, 0, ''

@@ -1,8 +1,9 @@
 end
+until true
 if state and admitted > 0 then
-  call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
+  call('SET', key, state .. tag, 'PXAT', format('%d', (expires + 999) / 1000))
 elseif admitted > 0 then
   call('DEL', key)
 end
 -- Seconds, microseconds, admitted, old. In one text, because the server sends a table more slowly.
-return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old or '')
+return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old and old .. tag or '')

@@ -1,6 +1,7 @@
   end
+  until true
   if admitted == 0 then all = 0 end
-  states[index], ends[index], reply[3 + index] = state or false, expires, old
+  states[index], ends[index], reply[3 + index] = state and state .. tag, expires, old and old .. tag
 end
 if all == 1 then
   for index = 1, #KEYS do

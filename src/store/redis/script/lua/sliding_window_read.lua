@@ -8,13 +8,14 @@ if old then
   local stored, first, second = string.match(old, '^-(%d+):(%d+):(%d+)$')
   stored, first, second = tonumber(stored), tonumber(first), tonumber(second)
   if not stored or stored >= 9007199254740992 or first >= 4294967296 or second >= 4294967296 then
+    if tag == '' and string.find(old, '@', 1, true) then break end
     return redis.error_reply('SLUICE the key holds no state of a sliding window')
   end
   if stored > window + 1 then
     -- From the future: see the bucket.
     stored = window + 1
     if count ~= '0' then
-      call('SET', key, format('-%d:%d:%d', stored, first, second), 'PXAT', format('%d', ((stored + 2) * period + 999) / 1000))
+      call('SET', key, format('-%d:%d:%d', stored, first, second) .. tag, 'PXAT', format('%d', ((stored + 2) * period + 999) / 1000))
     end
   end
   if stored >= window then

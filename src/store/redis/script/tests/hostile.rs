@@ -61,8 +61,9 @@ const FOREIGN: [&str; 32] = [
 /// does not change.
 fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let receipt = Receipt::new(1 << 62);
-    let calls =
-        |name: &str| [decide(algorithm, key(name), 1, 1, NOW), refund(algorithm, key(name), 1, receipt, NOW).unwrap()];
+    let calls = |name: &str| {
+        [decide(algorithm, key(name), 1, 1, NOW), refund(algorithm, algorithm, key(name), 1, receipt, NOW).unwrap()]
+    };
     let name = key("foreign");
     for value in FOREIGN {
         assert!(algorithm.read(value.as_bytes(), at(START)).is_none(), "Rust reads {value:?}");

@@ -61,7 +61,7 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let key = key("returned");
     let answer = run(connection, &decide(algorithm, key.clone(), 3, 1, Monotonic.now()));
     let receipt = answer.replay(algorithm, 3, 1).unwrap().0[0].receipt();
-    let refund = refund(algorithm, key.clone(), 3, receipt, Monotonic.now()).unwrap();
+    let refund = refund(algorithm, algorithm, key.clone(), 3, receipt, Monotonic.now()).unwrap();
     assert_eq!(run(connection, &refund).admitted, 1);
     assert!(!cmd("EXISTS").arg(key.as_str()).query::<bool>(connection).unwrap());
     assert_eq!(run(connection, &refund).admitted, 0);
@@ -121,7 +121,7 @@ fn the_server_caches_one_script_per_source() {
             1 => decide(&fixed, key(number), 1, 1, NOW),
             2 => decide(&sliding, key(number), 1, 1, NOW),
             3 => decide_all([Charge::new(&bucket, key(number), 1, NOW), Charge::new(&fixed, key("other"), 1, NOW)]),
-            _ => refund(&sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
+            _ => refund(&sliding, &sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
         };
         pipeline.add_command(evalsha(&call, call.script.hash()));
     }

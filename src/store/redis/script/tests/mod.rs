@@ -4,6 +4,7 @@ mod hostile;
 mod lives;
 mod model;
 mod once;
+mod own_quotas;
 mod traces;
 
 use ::redis::{Connection, cmd};

@@ -14,7 +14,7 @@ use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::{
-    BadReply, Charge, Once, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_under,
+    BadReply, Charge, Once, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
 };
 use crate::values::Quota;
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -86,7 +86,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
                 _ => {
                     let Some((request, cost, receipt)) = free.pop() else { continue };
                     let asked = at(now);
-                    server.add(now, &refund_under(&model.budget, budget_key.clone(), cost, receipt, asked).unwrap());
+                    server.add(now, &refund_budget(&model.budget, budget_key.clone(), cost, receipt, asked).unwrap());
                     server.add_silent(&raise_record(record(request), free_retries));
                     expected.push((cost, None));
                     model.budget_state =

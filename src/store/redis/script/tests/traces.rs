@@ -108,7 +108,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                 let index =
                     if random.below(2) == 0 { charges.len() - 1 } else { random.below(charges.len() as u64) as usize };
                 let (id, cost, receipt) = charges.swap_remove(index);
-                let call = refund(&algorithm, key(batch * KEYS + id), cost, receipt, at(now)).unwrap();
+                let call = refund(&algorithm, &algorithm, key(batch * KEYS + id), cost, receipt, at(now)).unwrap();
                 server.add(now, &call);
                 let mut is_owed = false;
                 if let Some(state) = states.get_mut(&id) {

@@ -1,0 +1,192 @@
+//! Keys whose quotas change: the scripts, with the conversions of their callers, decide as a store in memory does.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::ALL;
+use crate::algorithm::gcra::GcraState;
+use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use crate::store::redis::key::Key;
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
+use crate::store::redis::script::random::Random;
+use crate::store::redis::script::sealed::Steps;
+use crate::store::redis::script::{OwnQuota, Scripted, Under, add_one, decide, refund};
+use crate::store::{MemoryStore, Store};
+use crate::values::time::ManualClock;
+use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
+
+const STEPS: u64 = 4_000;
+const KEYS: u64 = 3;
+
+/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each quota of an hour: then
+/// no conversion of a bucket rounds, and the answers are the same.
+const GRAIN: u64 = 5_040;
+
+/// Charges as a caller does: asks again while a state was found under another quota. Returns how many calls it took.
+fn charge<A: Scripted>(
+    server: &mut ManualServer,
+    limiter: &A,
+    key: &Key,
+    quota: Quota,
+    cost: u32,
+    micros: u64,
+) -> (Decision, u32) {
+    let algorithm = limiter.under(quota).unwrap();
+    let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
+    let (mut own, mut calls) = (OwnQuota { quota: Some(algorithm.quota()), conversion: None }, 0);
+    loop {
+        let mut call = decide(&algorithm, key.clone(), cost, 1, at(micros));
+        add_one(&mut call, own.clone());
+        let mut answer = server.run(micros, &call);
+        calls += 1;
+        own.conversion = under.convert(&mut answer, 0, own.quota).unwrap();
+        if own.conversion.is_none() {
+            return (answer.replay(&algorithm, cost, 1).unwrap().0[0], calls);
+        }
+        answer.charged_nothing().unwrap();
+    }
+}
+
+/// Refunds as a caller does.
+fn give_back<A: Scripted>(
+    server: &mut ManualServer,
+    limiter: &A,
+    key: &Key,
+    quota: Quota,
+    (cost, receipt): (u32, Receipt),
+    micros: u64,
+) {
+    let algorithm = limiter.under(quota).unwrap();
+    let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
+    let mut quota = Some(algorithm.quota());
+    loop {
+        let kept = under.kept_under(quota.as_ref()).unwrap();
+        let mut call = refund(&algorithm, &kept, key.clone(), cost, receipt, at(micros)).unwrap();
+        add_one(&mut call, OwnQuota { quota, conversion: None });
+        match under.kept_quota(&server.run(micros, &call), quota) {
+            Some(kept) => quota = kept,
+            None => return,
+        }
+    }
+}
+
+fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota) {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let clock = ManualClock::starting_at(at(START));
+    let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone());
+    memory.prepare(limiter);
+    assert!(memory.take_quotas(limiter));
+    let (mut now, mut rejected, mut converted, mut refunded) = (START, 0, 0, 0);
+    for step in 0..STEPS {
+        now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
+        clock.set(at(now));
+        let (id, quota) = (random.below(KEYS), quota(&mut random));
+        let cost =
+            1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) as u32 / random.pick(&[1, 2, 8]);
+        let (name, owner) = (key(id), PartitionKey::from(id));
+        let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
+        let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
+        let context = || format!("step {step}, {cost} of {quota:?} for {id}: {found:?} instead of {expected:?}");
+        assert_eq!(found.outcome(), expected.outcome(), "{}", context());
+        assert_eq!((found.remaining(), found.limit()), (expected.remaining(), expected.limit()), "{}", context());
+        assert_eq!(found.reset_after(), expected.reset_after(), "{}", context());
+        assert!(calls <= 2, "{}", context());
+        converted += calls - 1;
+        if !found.is_allowed() {
+            rejected += 1;
+        } else if random.below(4) == 0 {
+            // In part, and sometimes under another quota by then.
+            let cost = 1 + random.below(cost.into()) as u32;
+            if random.below(2) == 0 {
+                let other = Quota::new(5, quota.period()).unwrap();
+                let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
+                let _ = charge(&mut server, limiter, &name, other, 1, now);
+            }
+            memory.refund_under(limiter, quota, &owner, expected.receipt(), cost);
+            give_back(&mut server, limiter, &name, quota, (cost, found.receipt()), now);
+            refunded += 1;
+        }
+    }
+    println!("{rejected} rejected, {converted} converted, {refunded} refunded");
+    assert!(rejected > 300 && converted > 300 && refunded > 100);
+}
+
+fn hours(random: &mut Random, hours: &[u64]) -> Quota {
+    let limit = random.pick(&[1, 2, 5, 7, 12, 20, 60, 144]);
+    Quota::new(limit, Duration::from_secs(3_600 * random.pick(hours))).unwrap()
+}
+
+#[test]
+fn buckets_keep_what_was_used() {
+    follow(&TokenBucket::new(Quota::per_hour(10)), |random| {
+        let quota = hours(random, &[1]);
+        if random.below(2) == 0 { quota.burst(1 + random.below(200) as u32) } else { quota }
+    });
+}
+
+#[test]
+fn windows_keep_what_was_used() {
+    follow(&FixedWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
+    follow(&SlidingWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
+    let daily = CalendarWindow::daily(10).in_zone("Europe/Berlin").unwrap();
+    follow(&daily, |random| hours(random, &[1, 24]));
+}
+
+proptest! {
+    /// What a converted bucket owes is rounded up, by less than a microsecond.
+    #[test]
+    fn a_bucket_is_written_with_less_than_a_microsecond_more(
+        limit: u32, burst: u32, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
+    ) {
+        let quota = Quota::new(limit.max(1), Duration::from_nanos(period)).unwrap().burst(burst.max(1));
+        let bucket = TokenBucket::new(quota);
+        prop_assume!(bucket.fits().is_ok());
+        let micro = 1_000 * u128::from(quota.limit());
+        let tat = u128::from(START + micros) * micro + u128::from(rest) % micro;
+        let text = bucket.write(&GcraState { tat }, at(START));
+        let read = bucket.read(text.as_bytes(), at(START)).unwrap().tat;
+        prop_assert!((tat..tat + micro).contains(&read), "{text}: {read} for {tat}");
+    }
+}
+
+/// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are admitted
+/// no more than under the greater quota.
+#[test]
+fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
+    let mut server = ManualServer::new(&ALL);
+    let limiter = TokenBucket::new(Quota::per_hour(10));
+    let quotas = [Quota::per_hour(7), Quota::per_hour(60)];
+    let (mut now, mut admitted) = (START, 0_u64);
+    for step in 0..3_000_u64 {
+        now += 4_000_037;
+        let quota = quotas[usize::from(step % 2 == 0)];
+        let (decision, calls) = charge(&mut server, &limiter, &key("shared"), quota, 1, now);
+        assert!(calls <= 2);
+        admitted += u64::from(decision.is_allowed());
+    }
+    // The burst, and one per minute.
+    let most = 60 + (now - START) / 60_000_000;
+    assert!((most / 2..=most).contains(&admitted), "{admitted} of {most}");
+}
+
+/// A clock that was set back: a key owes at most what it owed beyond a full bucket when it was converted.
+#[test]
+fn a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out() {
+    let mut server = ManualServer::new(&ALL);
+    let limiter = TokenBucket::new(Quota::per_hour(10));
+    let (small, great) = (Quota::per_hour(10), Quota::per_hour(5_000));
+    assert!(charge(&mut server, &limiter, &key("a"), great, 3_000, START).0.is_allowed());
+    let hours = |decision: Decision| decision.retry_after().unwrap().as_secs() / 3_600;
+    // 3,000 are owed, so the first of ten is free after 299.1 hours.
+    assert_eq!(hours(charge(&mut server, &limiter, &key("a"), small, 1, START).0), 299);
+    // Changing to and fro is no fresh budget.
+    assert_eq!(charge(&mut server, &limiter, &key("a"), great, 1, START).0.remaining(), 1_999);
+    let day = 86_400_000_000;
+    // A day pays for them, at the rate of the greater.
+    assert_eq!(charge(&mut server, &limiter, &key("a"), small, 1, START + day).0.remaining(), 9);
+    assert!(charge(&mut server, &limiter, &key("b"), great, 3_000, START + 50 * day).0.is_allowed());
+    assert_eq!(hours(charge(&mut server, &limiter, &key("b"), small, 1, START + 50 * day).0), 299);
+    assert_eq!(hours(charge(&mut server, &limiter, &key("b"), small, 1, START).0), 299);
+}
