@@ -27,6 +27,8 @@ pub use self::calendar::{CalendarWindow, CalendarWindowState, UnknownZone, Weekd
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::kind::Kind;
+#[cfg(feature = "remote")]
+pub(crate) use self::portable::written_under;
 pub use self::portable::{Portable, UnknownState};
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 pub(crate) use self::window::ChargedIn;

@@ -103,6 +103,13 @@ fn head(kind: u8, quota: &Quota) -> Vec<u8> {
     bytes
 }
 
+/// Returns the quota under which a state of an algorithm of this crate was written.
+#[cfg_attr(not(feature = "remote"), allow(dead_code))]
+pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
+    let kind = *bytes.get(1)?;
+    Numbers::of(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
+}
+
 /// The numbers of a state that are not read yet.
 struct Numbers<'a>(&'a [u8]);
 

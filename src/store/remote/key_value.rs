@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 use super::calls::Calls;
-use crate::algorithm::Portable;
-use crate::values::LimiterError;
+use crate::algorithm::{Algorithm, Portable, written_under};
+use crate::store::quota_change;
 use crate::values::time::{Clock, Timestamp, Wall};
+use crate::values::{LimiterError, Receipt};
 
 /// A key-value store on a server, such as etcd, Consul, FoundationDB, a table of a database, or a service of your own.
 pub trait KeyValue: Send + Sync + 'static {
@@ -124,6 +125,119 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     }
 }
 
+/// What a key holds.
+struct Kept<A: Portable> {
+    state: A::State,
+    /// If another quota has written it: the algorithm under that quota.
+    under: Option<A>,
+}
+
+impl<A: Portable> Kept<A> {
+    fn read(algorithm: &A, bytes: &[u8], now: Timestamp) -> Result<Self, LimiterError> {
+        let another = written_under(bytes).filter(|quota| *quota != algorithm.quota());
+        let under = another.and_then(|quota| algorithm.under(quota));
+        let state = under.as_ref().unwrap_or(algorithm).from_bytes(bytes, now);
+        let state = state.map_err(|unknown| LimiterError::new(unknown.to_string()).with_source(unknown))?;
+        Ok(Self { state, under })
+    }
+
+    /// Returns the state as it counts under the quota of the question.
+    fn converted(&self, algorithm: &A, now: Timestamp) -> Option<A::State> {
+        match &self.under {
+            Some(under) => quota_change::converted(algorithm, self.state, &under.quota(), now),
+            None => Some(self.state),
+        }
+    }
+}
+
+impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
+    async fn read<A: Portable>(
+        &self,
+        algorithm: &A,
+        key: &str,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        let (stored, now) = (self.get(key, limits).await?, self.clock.now());
+        let kept = stored.map(|bytes| Kept::read(algorithm, &bytes, now)).transpose()?;
+        let quota = kept.as_ref().and_then(|kept| kept.under.as_ref()).map(Algorithm::quota);
+        Ok(Applied { now, old: kept.map(|kept| kept.state), kept: quota, charged: 0 })
+    }
+
+    async fn charge<A: Portable>(
+        &self,
+        algorithm: &A,
+        key: &str,
+        [cost, count]: [u32; 2],
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        loop {
+            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
+            let kept = stored.as_deref().map(|bytes| Kept::read(algorithm, bytes, now)).transpose()?;
+            let old = kept.as_ref().and_then(|kept| kept.converted(algorithm, now));
+            let (mut state, mut charged) = (old, 0);
+            while charged < count {
+                let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
+                (state, charged) = (Some(next), charged + 1);
+            }
+            let applied = Applied { now, old, kept: None, charged };
+            // A converted state is kept even if nothing is charged: else it would be paid off at the old rate, and no
+            // advertised wait be true.
+            let is_converted = kept.is_some_and(|kept| kept.under.is_some());
+            if (charged == 0 && !is_converted) || self.write(algorithm, key, stored, state, now, limits).await? {
+                return Ok(applied);
+            }
+        }
+    }
+
+    /// Refunds a charge that was made under this quota. If the key has another one by now, whose units are others, the
+    /// charge stays, as in memory.
+    async fn refund<A: Portable>(
+        &self,
+        algorithm: &A,
+        key: &str,
+        (cost, receipt): (u32, Receipt),
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        loop {
+            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
+            let kept = stored.as_deref().map(|bytes| Kept::read(algorithm, bytes, now)).transpose()?;
+            let applied = Applied { now, old: None, kept: None, charged: 0 };
+            let Some(Kept { state, under }) = kept else { return Ok(applied) };
+            let under = under.as_ref().unwrap_or(algorithm);
+            if !quota_change::has_units_of(algorithm, &under.quota()) {
+                return Ok(applied);
+            }
+            let refunded = under.refund(state, now, cost, receipt);
+            if self.write(under, key, stored, Some(refunded), now, limits).await? {
+                return Ok(applied);
+            }
+        }
+    }
+
+    async fn reset<S>(&self, key: &str, limits: CallLimits) -> Result<Applied<S>, LimiterError> {
+        loop {
+            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
+            if stored.is_none() || self.swap(key, stored, None, Duration::ZERO, limits).await? {
+                return Ok(Applied { now, old: None, kept: None, charged: 0 });
+            }
+        }
+    }
+
+    /// Writes a state in place of what was read; `false` if another process was faster.
+    async fn write<A: Portable>(
+        &self,
+        algorithm: &A,
+        key: &str,
+        stored: Option<Vec<u8>>,
+        state: Option<A::State>,
+        now: Timestamp,
+        limits: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        let lifetime = state.map_or(Duration::ZERO, |state| algorithm.expires_at(&state).saturating_since(now));
+        self.swap(key, stored, state.map(|state| algorithm.to_bytes(&state)), lifetime, limits).await
+    }
+}
+
 impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
     async fn apply(
         &self,
@@ -131,31 +245,12 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
-        let algorithm = target.algorithm();
-        let key = format!("{}:{}", self.name, target.name());
-        loop {
-            let stored = self.get(&key, limits).await?;
-            let now = self.clock.now();
-            if transition == Transition::Reset {
-                if stored.is_none() || self.swap(&key, stored, None, Duration::ZERO, limits).await? {
-                    return Ok(Applied { now, old: None, kept: None, charged: 0 });
-                }
-                continue;
-            }
-            let read = |bytes: &Vec<u8>| algorithm.from_bytes(bytes, now);
-            let old = stored.as_ref().map(read).transpose();
-            let old = old.map_err(|unknown| LimiterError::new(unknown.to_string()).with_source(unknown))?;
-            let (charged, new) = step(algorithm, old, now, transition);
-            let applied = Applied { now, old, kept: None, charged };
-            // A state that another quota has written is kept as converted, even if nothing is charged: else it would be
-            // paid off at the old rate, and no advertised wait be true.
-            let is_converted = |state: &A::State| stored.as_ref().is_some_and(|old| *old != algorithm.to_bytes(state));
-            let converted = || old.filter(|state| transition != Transition::Read && is_converted(state));
-            let Some(new) = new.or_else(converted) else { return Ok(applied) };
-            let lifetime = algorithm.expires_at(&new).saturating_since(now);
-            if self.swap(&key, stored, Some(algorithm.to_bytes(&new)), lifetime, limits).await? {
-                return Ok(applied);
-            }
+        let (algorithm, key) = (target.algorithm(), format!("{}:{}", self.name, target.name()));
+        match transition {
+            Transition::Read => self.read(algorithm, &key, limits).await,
+            Transition::Charge { cost, count } => self.charge(algorithm, &key, [cost, count], limits).await,
+            Transition::Refund { cost, receipt } => self.refund(algorithm, &key, (cost, receipt), limits).await,
+            Transition::Reset => self.reset(&key, limits).await,
         }
     }
 
@@ -178,27 +273,6 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
 
     fn is_failing(&self, _: &Target<'_, A>) -> bool {
         self.calls.is_failing()
-    }
-}
-
-/// Returns how many requests a transition charges, and the state to write, if it changes.
-fn step<A: Portable>(
-    algorithm: &A,
-    old: Option<A::State>,
-    now: Timestamp,
-    transition: Transition,
-) -> (u32, Option<A::State>) {
-    match transition {
-        Transition::Charge { cost, count } => {
-            let (mut state, mut charged) = (old, 0);
-            while charged < count {
-                let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
-                (state, charged) = (Some(next), charged + 1);
-            }
-            (charged, state.filter(|_| charged > 0))
-        }
-        Transition::Refund { cost, receipt } => (0, old.map(|state| algorithm.refund(state, now, cost, receipt))),
-        Transition::Read | Transition::Reset => (0, None),
     }
 }
 
