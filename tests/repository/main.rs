@@ -1,5 +1,9 @@
-//! Checks the repository against its documents: imports, threats, and the pictures and quotes of the guide.
+//! Checks the repository against its documents: imports, threats, and the pictures, tables and quotes of the guide.
 
+mod capacity;
+#[path = "../../examples/capacity/model/mod.rs"]
+#[allow(dead_code, clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+mod capacity_model;
 mod guide;
 mod imports;
 #[path = "../../examples/shapes/picture.rs"]

@@ -1,0 +1,221 @@
+//! Measures a Redis that runs here, and prints what the model says beside it.
+
+mod redis_server;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::testing::Random;
+use tower_sluice::{Ask, Check, Limiter, PartitionKey, Quota, RateLimiter};
+
+use self::redis_server::{RedisServer, Usage};
+use crate::model::load::{Leasing, Load, Server};
+use crate::model::needs::{NAME, STATES, main_thread, redis_bytes};
+use crate::model::server::Kind;
+use crate::model::simulation::estimate;
+use crate::model::traffic::Traffic;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// What is measured in turn.
+pub(crate) fn check(seed: u64) -> Outcome<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = RedisServer::start()?;
+    println!("{:58}{:>10}{:>10}{:>8}", "", "model", "measured", "ratio");
+    runtime.block_on(async {
+        bytes(&server).await?;
+        processor(&server).await?;
+        calls(&server, seed).await
+    })
+}
+
+fn report(what: &str, model: f64, measured: f64) {
+    let ratio = if model == measured { 1.0 } else { model / measured };
+    println!("{what:58}{model:>10.2}{measured:>10.2}{ratio:>8.2}");
+}
+
+/// One of the processes of a load: a client with a connection of its own.
+fn limiter<A: Scripted>(server: &RedisServer, algorithm: A, lease: Option<Leasing>) -> Outcome<Arc<dyn Limiter>> {
+    // Patient, so that a pause of the machine is a late answer and no failure.
+    let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).max_in_flight(1_024).open()?;
+    let store = RedisStore::new(&redis, "per-client");
+    let store = match lease {
+        Some(Leasing { most, lifetime }) => store.leasing(most, lifetime),
+        None => store,
+    };
+    Ok(Arc::new(RateLimiter::new(algorithm, store)))
+}
+
+/// Whether a request is admitted.
+async fn ask(limiter: &Arc<dyn Limiter>, key: &PartitionKey, cost: u32) -> Outcome<bool> {
+    let decision = match limiter.decide(&Ask::charge(key, cost)) {
+        Check::Ready(decision) => decision,
+        Check::Pending(decision) => decision.await,
+    };
+    Ok(decision?.is_allowed())
+}
+
+fn key(rank: u64) -> PartitionKey {
+    PartitionKey::from(format!("client {rank}"))
+}
+
+/// Lets so many requests be in flight, until there is no next key.
+async fn keep_asking(
+    limiters: &[Arc<dyn Limiter>],
+    concurrency: usize,
+    next: impl Fn() -> Option<u64> + Clone + Send + 'static,
+) -> Outcome<()> {
+    let mut tasks = JoinSet::new();
+    for number in 0..concurrency {
+        let (limiter, next) = (Arc::clone(&limiters[number % limiters.len()]), next.clone());
+        tasks.spawn(async move {
+            while let Some(rank) = next() {
+                ask(&limiter, &key(rank), 1).await.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// What 100,000 keys take on the server.
+async fn bytes(server: &RedisServer) -> Outcome<()> {
+    const KEYS: u64 = 100_000;
+    let quota = Quota::per_hour(1_000);
+    let [bucket, fixed, sliding, calendar] = STATES;
+    // A window of a minute has the number of the model's length.
+    let minute = Quota::per_minute(1_000);
+    let rows = [
+        (bucket, limiter(server, TokenBucket::new(quota), None)?),
+        (fixed, limiter(server, FixedWindow::new(minute), None)?),
+        (sliding, limiter(server, SlidingWindow::new(minute), None)?),
+        (calendar, limiter(server, CalendarWindow::monthly(1_000), None)?),
+    ];
+    for ((name, value), limiter) in rows {
+        ask(&limiter, &key(0), 1).await?;
+        server.run::<()>(&["FLUSHALL"])?;
+        let before = server.used_memory()?;
+        let count = Arc::new(AtomicU64::new(0));
+        let next = move || Some(count.fetch_add(1, Ordering::Relaxed)).filter(|rank| *rank < KEYS);
+        keep_asking(&[limiter], 256, next).await?;
+        // Until the server has moved its keys to larger tables.
+        sleep(Duration::from_millis(300)).await;
+        let measured = (server.used_memory()? - before) as f64 / KEYS as f64;
+        report(&format!("bytes per key: {name}"), redis_bytes(KEYS, NAME, value), measured);
+    }
+    Ok(())
+}
+
+/// What a call takes of the server's main thread, and how many decisions that is per second.
+async fn processor(server: &RedisServer) -> Outcome<()> {
+    const TIME: Duration = Duration::from_secs(3);
+    let quota = Quota::per_second(1).burst(1_000_000_000);
+    let lease = Leasing { most: 1_024, lifetime: Duration::from_secs(60) };
+    for (what, clients, lease, keys) in [
+        ("64 on one connection", 1, None, 10_007),
+        ("64 on a connection each", 64, None, 10_007),
+        ("leases of 1,024", 1, Some(lease), 1),
+    ] {
+        server.run::<()>(&["FLUSHALL"])?;
+        let limiters = (0..clients).map(|_| limiter(server, TokenBucket::new(quota), lease));
+        let limiters = limiters.collect::<Outcome<Vec<_>>>()?;
+        let count = Arc::new(AtomicU64::new(0));
+        let ask_until = async |end| {
+            let asked = Arc::clone(&count);
+            let next = move || (Instant::now() < end).then(|| asked.fetch_add(1, Ordering::Relaxed) % keys);
+            keep_asking(&limiters, 64, next).await
+        };
+        ask_until(Instant::now() + TIME / 4).await?;
+        let (usage, asked, begun) = (server.usage()?, count.load(Ordering::Relaxed), Instant::now());
+        ask_until(begun + TIME).await?;
+        let usage: Usage = server.usage()?.since(usage);
+        let requests = (count.load(Ordering::Relaxed) - asked) as f64;
+        let nanos = usage.processor as f64 * 1e3 / requests;
+        let (calls, rate) = (usage.calls as f64 / requests, requests / begun.elapsed().as_secs_f64());
+        let model = main_thread(calls, 1.0, (64 / clients) as f64);
+        report(&format!("main thread per request, ns: {what}"), model, nanos);
+        println!("    {rate:.0} requests per second, {:.0} bytes per call on the network", {
+            usage.network as f64 / usage.calls as f64
+        });
+    }
+    Ok(())
+}
+
+/// How many calls a load makes, of which the model knows no more than its rates.
+async fn calls(server: &RedisServer, seed: u64) -> Outcome<()> {
+    let lease = Some(Leasing { most: 50, lifetime: Duration::from_secs(1) });
+    for kind in [Kind::Bucket, Kind::FixedWindow] {
+        for (rejected, lease) in [(200, None), (200, lease), (0, lease)] {
+            let base = Load::new(Server::Redis);
+            let load = Load { kind, keys: 2_000, rate: 3_000, rejected, processes: 4, lease, ..base };
+            let [requests, refused, calls] = run(server, &load, seed).await?;
+            let model = estimate(&load, seed).all;
+            let what = format!("{kind:?}, {}", if lease.is_some() { "leases of 50" } else { "no leases" });
+            report(&format!("calls per request: {what}"), model.calls_per_request(), calls as f64 / requests as f64);
+            report(
+                "    rejected, %",
+                100.0 * model.rejected / model.requests,
+                100.0 * refused as f64 / requests as f64,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Runs a load for real, and returns the requests, the rejections and the calls of five seconds.
+async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<[u64; 3]> {
+    server.run::<()>(&["FLUSHALL"])?;
+    let traffic = Traffic::of(load);
+    let limit = traffic.limit(load);
+    let interval = Duration::from_nanos(limit.interval);
+    // Redis has no shorter time than this.
+    let period = Duration::from_micros(limit.period() / 1_000);
+    let burst = u32::try_from(limit.burst)?;
+    let limiters = (0..load.processes).map(|_| match load.kind {
+        Kind::Bucket => limiter(server, TokenBucket::new(Quota::new(1, interval)?.burst(burst)), load.lease),
+        Kind::FixedWindow => limiter(server, FixedWindow::new(Quota::new(burst, period)?), load.lease),
+    });
+    let limiters = limiters.collect::<Outcome<Vec<_>>>()?;
+    let mut sums = Vec::new();
+    for rank in 1..=load.keys {
+        let rate = traffic.rate_of(rank);
+        sums.push(sums.last().unwrap_or(&0.0) + rate);
+        // As if it had been over its limit for long.
+        if load.kind == Kind::Bucket && rate * limit.interval as f64 > 1e9 {
+            ask(&limiters[0], &key(rank), burst).await?;
+        }
+    }
+    let mut random = Random::new(seed);
+    let refused = Arc::new(AtomicU64::new(0));
+    let (begun, step) = (Instant::now(), Duration::from_secs(1) / u32::try_from(load.rate)?);
+    let (warm, all) = (load.rate * 3, load.rate * 8);
+    let (mut before, mut refused_before) = (server.usage()?, 0);
+    for number in 0..all {
+        if number == warm {
+            (before, refused_before) = (server.usage()?, refused.load(Ordering::Relaxed));
+        }
+        // Evenly, and for keys and processes by chance: so the requests of each key come by chance, too.
+        sleep_until(begun + step * u32::try_from(number)?).await;
+        let chosen = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * load.rate as f64;
+        let rank = sums.partition_point(|sum| *sum < chosen) as u64 + 1;
+        let limiter = Arc::clone(random.pick(&limiters.iter().collect::<Vec<_>>()));
+        let refused = Arc::clone(&refused);
+        tokio::spawn(async move {
+            if let Ok(false) = ask(&limiter, &key(rank), 1).await {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    sleep(Duration::from_millis(100)).await;
+    let calls = server.usage()?.since(before).calls;
+    Ok([all - warm, refused.load(Ordering::Relaxed) - refused_before, calls])
+}

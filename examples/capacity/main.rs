@@ -1,0 +1,31 @@
+//! What a limiter needs on Redis or DynamoDB: memory, processors, nodes, write units and dollars, for any number of keys
+//! and requests. The guide's page on capacity is made with it.
+//!
+//!     cargo run --release --example capacity -- --keys 1e8 --rate 1e6 --processes 128 --lease 50
+//!     cargo run --release --example capacity -- --store dynamodb --distribution zipf:1.1 --rejected 20
+//!     cargo run --release --example capacity -- --tables     # those of the guide
+//!     cargo run --release --example capacity -- --check      # measures a redis-server, and compares
+//!
+//! How many calls a request costs is simulated, with a seed: the same arguments print the same figures.
+
+// A model of what happens, which decides on no request.
+#![allow(clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
+mod check;
+mod model;
+
+use model::load::{Arguments, Command};
+use model::{needs, simulation, tables};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let Arguments { command, load, server, price, seed } = Arguments::parse(std::env::args().skip(1))?;
+    match command {
+        Command::Needs => {
+            let estimate = simulation::estimate(&load, seed);
+            println!("{}", needs::describe(&load, server, &estimate, price));
+        }
+        Command::Tables => tables::tables().iter().for_each(|table| println!("{}\n", table.join("\n"))),
+        Command::Check => check::check(seed)?,
+    }
+    Ok(())
+}

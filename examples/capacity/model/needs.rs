@@ -1,0 +1,164 @@
+//! What a load needs: memory, processors and nodes of Redis, or write units of DynamoDB.
+
+use super::load::{Load, Server};
+use super::simulation::Estimate;
+use super::tally::Rates;
+
+/// What the main thread of a Redis 7.0 takes to run the script of a call, in nanoseconds.
+const SCRIPT_NANOS: f64 = 5_600.0;
+
+/// To read from a connection and to answer, once for all calls that it has in flight there.
+const READ_NANOS: f64 = 4_600.0;
+
+/// For each request that a call decides on, beyond the first.
+const DECIDED_NANOS: f64 = 120.0;
+
+/// How busy the main thread of a node should be at most: the rest is for peaks, and for a node that fails.
+const BUSY: f64 = 0.5;
+
+/// What a node keeps at most. A larger one takes longer to copy to a replica.
+const NODE_BYTES: f64 = 16.0 * GIB;
+
+/// A partition of DynamoDB, and so any one key, takes so many write units per second.
+pub(crate) const PARTITION_WRITES: f64 = 1_000.0;
+
+/// An item of DynamoDB, with the 100 bytes that are billed beside its attributes. Not measured.
+const ITEM_BYTES: u64 = 200;
+
+const HOUR: f64 = 3_600.0;
+const HOURS_PER_MONTH: f64 = 730.0;
+pub(crate) const GIB: f64 = 1_073_741_824.0;
+
+/// What Redis keeps of an algorithm: how many characters its value has, `None` if it is an integer.
+pub(crate) const STATES: [(&str, Option<usize>); 4] = [
+    ("token bucket, leaky bucket", None),
+    ("fixed window", Some("-29397300:17".len())),
+    ("sliding window", Some("-29397300:17:12".len())),
+    ("calendar window", Some("-1767225600:17".len())),
+];
+
+/// The length of the name of a key: prefix, hash, limiter, and kind of state.
+pub(crate) const NAME: usize = "sluice:{0123456789abcdefghijkl}:per-client:b".len();
+
+/// How many bytes each of `keys` takes on a Redis 7.0 with the system's allocator.
+pub(crate) fn redis_bytes(keys: u64, name: usize, value: Option<usize>) -> f64 {
+    /// An entry of a table, for the key and for its expiry.
+    const ENTRY: usize = 24;
+    const OBJECT: usize = 16;
+    let header = if name < 32 { 2 } else { 4 };
+    let value = match value {
+        None => allocated(OBJECT),
+        Some(length) => allocated(OBJECT + 4 + length),
+    };
+    // Both tables grow by doubling.
+    let places = 2 * 8 * u128::from(keys).next_power_of_two();
+    (allocated(name + header) + value + 2 * allocated(ENTRY)) as f64 + places as f64 / keys as f64
+}
+
+/// What jemalloc takes for so many bytes: multiples of 16 up to 128, and then four steps to each power of two.
+fn allocated(bytes: usize) -> usize {
+    let step = if bytes <= 128 { 16 } else { bytes.next_power_of_two() / 8 };
+    bytes.next_multiple_of(step)
+}
+
+/// What a process takes beside its service: tables of fixed sizes for rejections, the fallback, and leases.
+pub(crate) const fn process_mib(has_leases: bool) -> f64 {
+    if has_leases { 0.8 + 1.0 + 1.1 } else { 0.8 + 1.0 }
+}
+
+/// What the main thread of a Redis takes for so many calls that decide on so many requests, in nanoseconds, if so many of
+/// the calls come by one connection at the same time. `--check` measures it.
+pub(crate) fn main_thread(calls: f64, decided: f64, at_once: f64) -> f64 {
+    calls * (SCRIPT_NANOS + READ_NANOS / at_once) + (decided - calls).max(0.0) * DECIDED_NANOS
+}
+
+/// The processors that the main threads of Redis are busy with. Of many processes and nodes, no connection has several
+/// calls in flight.
+pub(crate) fn processors(rates: &Rates) -> f64 {
+    main_thread(rates.calls, rates.decided, 1.0) / 1e9
+}
+
+/// How many nodes of a cluster are needed; `None` if the hottest key alone is too much for one.
+pub(crate) fn nodes(load: &Load, estimate: &Estimate) -> Option<u64> {
+    let (all, hottest) = (processors(&estimate.all), processors(&estimate.hottest));
+    // A key is on one node, with its share of the others.
+    let for_calls = (hottest < BUSY).then(|| (all - hottest).max(0.0) / (BUSY - hottest))?;
+    let for_keys = load.keys as f64 * redis_bytes(load.keys, NAME, STATES[0].1) / NODE_BYTES;
+    Some(for_calls.max(for_keys).ceil().max(1.0) as u64)
+}
+
+/// Dollars per hour. A consistent read is a fifth of a write.
+pub(crate) fn dollars_per_hour(rates: &Rates, price: u64) -> f64 {
+    (rates.writes + rates.reads / 5.0) * HOUR / 1e6 * price as f64 / 1_000.0
+}
+
+/// What the program prints.
+pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: u64) -> String {
+    let Estimate { all, hottest, limit, counted } = estimate;
+    let per_second = short(1e9 / limit.interval as f64);
+    let mut lines = vec![
+        format!(
+            "{counted} requests were simulated and counted, for limits of {per_second} per second and {} at once",
+            { short(limit.burst as f64) }
+        ),
+        format!("rejected: {:.1} %", 100.0 * all.rejected / all.requests),
+        format!("each process: {:.1} MiB, {} calls per second", process_mib(load.lease.is_some()), {
+            short(all.calls / f64::from(load.processes))
+        }),
+        format!("calls: {:.3} per request, {} per second", all.calls_per_request(), short(all.calls)),
+        format!("the hottest key: {} requests and {} calls per second", short(hottest.requests), short(hottest.calls)),
+    ];
+    match server {
+        Server::Redis => {
+            for (algorithm, value) in STATES {
+                let bytes = redis_bytes(load.keys, NAME, value);
+                let gib = bytes * load.keys as f64 / GIB;
+                lines.push(format!(
+                    "memory, if all keys owe something: {gib:.2} GiB, {bytes:.0} bytes per key ({algorithm})"
+                ));
+            }
+            lines.push(format!("busy processors of Redis: {:.2}", processors(all)));
+            lines.push(match nodes(load, estimate) {
+                Some(nodes) => format!("nodes, half busy at most, of 16 GiB at most: {nodes}, and their replicas"),
+                None => "the hottest key is too much for a node: take leases, or longer ones".to_owned(),
+            });
+        }
+        Server::DynamoDb => {
+            let hour = dollars_per_hour(all, price);
+            let per_million = hour / HOUR * 1e6 / all.requests;
+            let gib = (load.keys * ITEM_BYTES) as f64 / GIB;
+            lines.extend([
+                format!("items: {gib:.2} GiB, if all keys owe something (estimated)"),
+                format!("write units: {:.3} per request, {} per second", all.writes / all.requests, short(all.writes)),
+                format!("read units: {} per second", short(all.reads)),
+                format!("on demand: {hour:.2} dollars per hour, {:.0} per month", hour * HOURS_PER_MONTH),
+                format!("  and {per_million:.3} per million requests"),
+                format!("partitions: at least {}", partitions(all)),
+            ]);
+            let writes = hottest.writes;
+            let verdict = if writes > PARTITION_WRITES { "too much for a partition: take leases" } else { "fits" };
+            lines.push(format!("the hottest key: {} write units per second of 1,000, {verdict}", short(writes)));
+        }
+    }
+    lines.join("\n")
+}
+
+/// How many partitions take these writes, if the keys are spread evenly.
+pub(crate) fn partitions(all: &Rates) -> u64 {
+    (all.writes / PARTITION_WRITES).ceil().max(1.0) as u64
+}
+
+/// Three digits and a suffix: `12.3k`.
+pub(crate) fn short(number: f64) -> String {
+    let (number, suffix) = match number {
+        _ if number >= 999.5e6 => (number / 1e9, "G"),
+        _ if number >= 999.5e3 => (number / 1e6, "M"),
+        _ if number >= 999.5 => (number / 1e3, "k"),
+        _ => (number, ""),
+    };
+    match number {
+        _ if number >= 99.95 => format!("{number:.0}{suffix}"),
+        _ if number >= 9.995 => format!("{number:.1}{suffix}"),
+        _ => format!("{number:.2}{suffix}"),
+    }
+}
