@@ -368,7 +368,7 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(!ask(&**limiter, "a", 1).await.is_allowed());
+        assert!(!ask(&**limiter, "a", 1).await.is_allowed() && !ask(&**elsewhere, "a", 1).await.is_allowed());
         let decision = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
         // The negative cache of this process is cleared, too.
