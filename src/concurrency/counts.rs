@@ -144,7 +144,6 @@ impl Counts {
     /// Searches both candidate sets.
     #[inline(always)]
     pub(super) fn find(&self, place: &Place) -> Option<(usize, Word)> {
-        self.slots.touch(place.sets[1]);
         place.sets.into_iter().find_map(|set| self.slots.in_set(set).find(|(_, word)| word.is(place.tag)))
     }
 

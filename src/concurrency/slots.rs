@@ -65,15 +65,6 @@ impl Slots {
         (start..start + SLOTS_PER_SET).map(|slot| (slot, self.load(slot)))
     }
 
-    /// Begins to load a set that may be looked at next. Among many keys, both candidate sets are in memory and not in a
-    /// cache, and so are waited for together.
-    #[inline(always)]
-    pub(super) fn touch(&self, set: usize) {
-        if !cfg!(sluice_loom) {
-            self.load(set * SLOTS_PER_SET);
-        }
-    }
-
     /// Acquire, like a semaphore: what was done under a permit that was released is visible to whoever sees the count
     /// without it.
     #[inline(always)]
