@@ -31,7 +31,8 @@
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
-//! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there.
+//! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there. How
+//! large the server must be: [capacity](super::capacity).
 //!
 //! # Names
 //!

@@ -12,6 +12,7 @@
 //! | give each client its own budget, also behind proxies | [`keys`] |
 //! | share one limit between machines | [`machines`] |
 //! | share it on a store of your own | [`own_stores`] |
+//! | know how large a server that takes, and what it costs | [`capacity`] |
 //! | limit gRPC | [`grpc`] |
 //! | try a limit out, monitor it, read its log, change it | [`operating`] |
 //! | know what happens when something fails | [`failure`] |
@@ -29,6 +30,7 @@
 )]
 
 pub mod calendar;
+pub mod capacity;
 pub mod choosing;
 pub mod failure;
 pub mod from_aspnet;

@@ -90,26 +90,29 @@ async fn keep_asking(
 /// What 100,000 keys take on the server.
 async fn bytes(server: &RedisServer) -> Outcome<()> {
     const KEYS: u64 = 100_000;
-    let quota = Quota::per_hour(1_000);
-    let [bucket, fixed, sliding, calendar] = STATES;
-    // A window of a minute has the number of the model's length.
-    let minute = Quota::per_minute(1_000);
-    let rows = [
-        (bucket, limiter(server, TokenBucket::new(quota), None)?),
-        (fixed, limiter(server, FixedWindow::new(minute), None)?),
-        (sliding, limiter(server, SlidingWindow::new(minute), None)?),
-        (calendar, limiter(server, CalendarWindow::monthly(1_000), None)?),
+    // A bucket that owes for an hour, and windows whose numbers have as many digits as those of a minute.
+    let (bucket, window) = (Quota::per_hour(1), Quota::new(1_000, Duration::from_secs(150))?);
+    let limiters = [
+        limiter(server, TokenBucket::new(bucket), None)?,
+        limiter(server, FixedWindow::new(window), None)?,
+        limiter(server, SlidingWindow::new(window), None)?,
+        limiter(server, CalendarWindow::monthly(1_000), None)?,
     ];
-    for ((name, value), limiter) in rows {
+    for ((name, value), limiter) in STATES.into_iter().zip(limiters) {
         ask(&limiter, &key(0), 1).await?;
-        server.run::<()>(&["FLUSHALL"])?;
-        let before = server.used_memory()?;
-        let count = Arc::new(AtomicU64::new(0));
-        let next = move || Some(count.fetch_add(1, Ordering::Relaxed)).filter(|rank| *rank < KEYS);
-        keep_asking(&[limiter], 256, next).await?;
-        // Until the server has moved its keys to larger tables.
-        sleep(Duration::from_millis(300)).await;
-        let measured = (server.used_memory()? - before) as f64 / KEYS as f64;
+        let measured = loop {
+            server.run::<()>(&["FLUSHALL"])?;
+            let before = server.used_memory()?;
+            let count = Arc::new(AtomicU64::new(1));
+            let next = move || Some(count.fetch_add(1, Ordering::Relaxed)).filter(|rank| *rank <= KEYS);
+            keep_asking(&[Arc::clone(&limiter)], 256, next).await?;
+            // Until the server has moved its keys to larger tables.
+            sleep(Duration::from_millis(300)).await;
+            // A window may have ended meanwhile.
+            if server.run::<u64>(&["DBSIZE"])? == KEYS {
+                break (server.used_memory()? - before) as f64 / KEYS as f64;
+            }
+        };
         report(&format!("bytes per key: {name}"), redis_bytes(KEYS, NAME, value), measured);
     }
     Ok(())
@@ -150,34 +153,51 @@ async fn processor(server: &RedisServer) -> Outcome<()> {
     Ok(())
 }
 
-/// How many calls a load makes, of which the model knows no more than its rates.
+/// How many calls a load makes.
 async fn calls(server: &RedisServer, seed: u64) -> Outcome<()> {
+    const TRIES: u32 = 3;
     let lease = Some(Leasing { most: 50, lifetime: Duration::from_secs(1) });
     for kind in [Kind::Bucket, Kind::FixedWindow] {
         for (rejected, lease) in [(200, None), (200, lease), (0, lease)] {
             let base = Load::new(Server::Redis);
             let load = Load { kind, keys: 2_000, rate: 3_000, rejected, processes: 4, lease, ..base };
-            let [requests, refused, calls] = run(server, &load, seed).await?;
+            let mut run = run(server, &load, seed).await?;
+            for _ in 1..TRIES {
+                if run.late * 50 > run.requests {
+                    run = self::run(server, &load, seed).await?;
+                }
+            }
+            let Run { requests, rejections, calls, late } = run;
             let model = estimate(&load, seed).all;
-            let what = format!("{kind:?}, {}", if lease.is_some() { "leases of 50" } else { "no leases" });
-            report(&format!("calls per request: {what}"), model.calls_per_request(), calls as f64 / requests as f64);
-            report(
-                "    rejected, %",
-                100.0 * model.rejected / model.requests,
-                100.0 * refused as f64 / requests as f64,
-            );
+            let (kind, leases) = (format!("{kind:?}"), if lease.is_some() { "leases of 50" } else { "no leases" });
+            let share = |count: u64| count as f64 / requests as f64;
+            let what = format!("calls per request: {kind}, {leases}");
+            report(&what, model.calls_per_request(), share(calls));
+            report("    rejected, %", 100.0 * model.rejected / model.requests, 100.0 * share(rejections));
+            if late * 50 > requests {
+                println!("    not to be compared: other programs run, and {late} requests came late, many at once");
+            }
         }
     }
     Ok(())
 }
 
-/// Runs a load for real, and returns the requests, the rejections and the calls of five seconds.
-async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<[u64; 3]> {
+/// What was counted in five seconds of a load.
+struct Run {
+    requests: u64,
+    rejections: u64,
+    calls: u64,
+    /// Requests that were sent more than 10 ms after their time, because this program did not get a processor.
+    late: u64,
+}
+
+/// Runs a load for real.
+async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<Run> {
     server.run::<()>(&["FLUSHALL"])?;
     let traffic = Traffic::of(load);
     let limit = traffic.limit(load);
     let interval = Duration::from_nanos(limit.interval);
-    // Redis has no shorter time than this.
+    // Redis has no shorter time than a microsecond.
     let period = Duration::from_micros(limit.period() / 1_000);
     let burst = u32::try_from(limit.burst)?;
     let limiters = (0..load.processes).map(|_| match load.kind {
@@ -195,27 +215,29 @@ async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<[u64; 3]> 
         }
     }
     let mut random = Random::new(seed);
-    let refused = Arc::new(AtomicU64::new(0));
+    let rejections = Arc::new(AtomicU64::new(0));
     let (begun, step) = (Instant::now(), Duration::from_secs(1) / u32::try_from(load.rate)?);
     let (warm, all) = (load.rate * 3, load.rate * 8);
-    let (mut before, mut refused_before) = (server.usage()?, 0);
+    let (mut before, mut rejections_before, mut late) = (server.usage()?, 0, 0);
     for number in 0..all {
         if number == warm {
-            (before, refused_before) = (server.usage()?, refused.load(Ordering::Relaxed));
+            (before, rejections_before, late) = (server.usage()?, rejections.load(Ordering::Relaxed), 0);
         }
         // Evenly, and for keys and processes by chance: so the requests of each key come by chance, too.
-        sleep_until(begun + step * u32::try_from(number)?).await;
-        let chosen = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * load.rate as f64;
+        let due = begun + step * u32::try_from(number)?;
+        sleep_until(due).await;
+        late += u64::from(due.elapsed() > Duration::from_millis(10));
+        let chosen = random.below(1 << 53) as f64 / (1_u64 << 53) as f64 * load.rate as f64;
         let rank = sums.partition_point(|sum| *sum < chosen) as u64 + 1;
-        let limiter = Arc::clone(random.pick(&limiters.iter().collect::<Vec<_>>()));
-        let refused = Arc::clone(&refused);
+        let process = usize::try_from(random.below(load.processes.into()))?;
+        let (limiter, rejections) = (Arc::clone(&limiters[process]), Arc::clone(&rejections));
         tokio::spawn(async move {
             if let Ok(false) = ask(&limiter, &key(rank), 1).await {
-                refused.fetch_add(1, Ordering::Relaxed);
+                rejections.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
     sleep(Duration::from_millis(100)).await;
     let calls = server.usage()?.since(before).calls;
-    Ok([all - warm, refused.load(Ordering::Relaxed) - refused_before, calls])
+    Ok(Run { requests: all - warm, rejections: rejections.load(Ordering::Relaxed) - rejections_before, calls, late })
 }

@@ -52,19 +52,13 @@ impl RedisServer {
         Ok(cmd(command[0]).arg(&command[1..]).query(&mut self.connection()?)?)
     }
 
-    /// The number in a field of `INFO`, such as `used_memory:`; zero if there is none.
-    fn info(&self, text: &str, field: &str) -> u64 {
-        let value = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
-        value.split([',', '\r']).next().and_then(|number| number.parse().ok()).unwrap_or_default()
-    }
-
     pub(crate) fn used_memory(&self) -> Result<u64, Box<dyn Error>> {
-        Ok(self.info(&self.run::<String>(&["INFO", "memory"])?, "used_memory:"))
+        Ok(number(&self.run::<String>(&["INFO", "memory"])?, "used_memory:"))
     }
 
     pub(crate) fn usage(&self) -> Result<Usage, Box<dyn Error>> {
         let text: String = self.run(&["INFO", "everything"])?;
-        let number = |field| self.info(&text, field);
+        let number = |field| number(&text, field);
         let seconds = |field: &str| {
             let value = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
             value.trim().parse::<f64>().unwrap_or_default() * 1e6
@@ -80,6 +74,12 @@ impl RedisServer {
     fn connection(&self) -> Result<Connection, redis::RedisError> {
         redis::Client::open(self.url())?.get_connection()
     }
+}
+
+/// The number in a field of `INFO`, such as `used_memory:`; zero if there is none.
+fn number(text: &str, field: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+    value.split([',', '\r']).next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 impl Usage {

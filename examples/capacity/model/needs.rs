@@ -1,6 +1,7 @@
 //! What a load needs: memory, processors and nodes of Redis, or write units of DynamoDB.
 
 use super::load::{Load, Server};
+use super::server::Kind;
 use super::simulation::Estimate;
 use super::tally::Rates;
 
@@ -120,7 +121,7 @@ pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: 
             lines.push(format!("busy processors of Redis: {:.2}", processors(all)));
             lines.push(match nodes(load, estimate) {
                 Some(nodes) => format!("nodes, half busy at most, of 16 GiB at most: {nodes}, and their replicas"),
-                None => "the hottest key is too much for a node: take leases, or longer ones".to_owned(),
+                None => format!("the hottest key is too much for a node: {}", cure(load)),
             });
         }
         Server::DynamoDb => {
@@ -135,12 +136,23 @@ pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: 
                 format!("  and {per_million:.3} per million requests"),
                 format!("partitions: at least {}", partitions(all)),
             ]);
-            let writes = hottest.writes;
-            let verdict = if writes > PARTITION_WRITES { "too much for a partition: take leases" } else { "fits" };
-            lines.push(format!("the hottest key: {} write units per second of 1,000, {verdict}", short(writes)));
+            let verdict = match hottest.writes {
+                writes if writes > PARTITION_WRITES => format!("too much for a partition: {}", cure(load)),
+                _ => "which a partition takes".to_owned(),
+            };
+            lines.push(format!("the hottest key: {} write units per second, {verdict}", short(hottest.writes)));
         }
     }
     lines.join("\n")
+}
+
+/// What lets one key be asked for more often.
+fn cure(load: &Load) -> &'static str {
+    match (load.kind, load.lease) {
+        (Kind::Bucket, _) => "a window with leases takes less",
+        (Kind::FixedWindow, None) => "take leases",
+        (Kind::FixedWindow, Some(_)) => "take larger leases, or have fewer processes",
+    }
 }
 
 /// How many partitions take these writes, if the keys are spread evenly.
