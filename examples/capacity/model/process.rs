@@ -2,7 +2,7 @@
 //! `src/store/remote`.
 
 use super::load::Leasing;
-use super::server::{Hint, Key, Limit, State};
+use super::server::{Hint, Key, Kind, Limit, State};
 
 /// The sets of a table, of four keys each: 8,192 keys in all.
 pub(crate) const SETS: u64 = 2_048;
@@ -116,7 +116,8 @@ impl Known {
             }
         }
         let lifetime = u64::try_from(leasing.lifetime.as_nanos()).unwrap_or(u64::MAX);
-        let end = seen.sent.saturating_add(lifetime).min(seen.state.until);
+        let window = if limit.kind == Kind::FixedWindow { seen.state.until } else { u64::MAX };
+        let end = seen.sent.saturating_add(lifetime).min(window);
         self.leases.put(key, Lease { left, size: extra, is_asked_for: false, end, room }, |it| {
             if it.left == 0 { 0 } else { it.end }
         });

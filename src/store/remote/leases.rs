@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::key_cache::KeyCache;
 use super::tag::Tag;
+use crate::algorithm::Kind;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
@@ -39,6 +40,8 @@ pub(crate) struct Lease {
     is_asked_for: bool,
     /// Our clock before it was asked for. Distinguishes it from the key's other leases.
     since: Timestamp,
+    /// Whether it was taken from a window, and ends with it.
+    is_of_window: bool,
     /// The decision on the last request that it was granted for, with the receipt of that charge. Once it is spent,
     /// limit and remaining are those of the last call.
     decision: Decision,
@@ -179,10 +182,12 @@ impl Leases {
         });
     }
 
-    /// Returns when a lease ends: with its lifetime, or earlier with the time until reset. What is taken from a window
-    /// is worth nothing in the next, and a bucket has paid for all of it by then.
+    /// Returns when a lease ends: with its lifetime, or earlier with its window, since what is taken from a window is worth
+    /// nothing in the next. What is taken from a bucket may be spent when the bucket is full again: that is what the
+    /// lifetime adds to the bound.
     fn end_of(&self, lease: &Lease) -> Timestamp {
-        lease.since.saturating_add(self.lifetime.min(lease.decision.reset_after()))
+        let window = if lease.is_of_window { lease.decision.reset_after() } else { Duration::MAX };
+        lease.since.saturating_add(self.lifetime.min(window))
     }
 }
 
@@ -190,7 +195,12 @@ impl Lease {
     /// A lease for `left` requests of `price` each, which was asked for at `since` with `size` requests; `decision` is
     /// that on the last of them.
     pub(crate) const fn new(price: Price, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
-        Self { price, granted: left, left, size, is_asked_for: false, since, decision }
+        Self { price, granted: left, left, size, is_asked_for: false, since, is_of_window: true, decision }
+    }
+
+    /// The same lease, taken from the state of such an algorithm: a window unless said otherwise.
+    pub(crate) const fn taken_from(self, kind: Kind) -> Self {
+        Self { is_of_window: !matches!(kind, Kind::Bucket { .. }), ..self }
     }
 
     /// Returns the decision on a request that this lease pays for.
@@ -205,6 +215,7 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{Algorithm, TokenBucket};
     use crate::store::remote::tag::Tags;
     use crate::values::PartitionKey;
 
@@ -332,6 +343,16 @@ mod tests {
         leases.return_to_lease(tag(), 1, lease, at(3));
         let unspent = Unspent { requests: 1, price: at_cost(1), receipt: Receipt::new(7) };
         assert_eq!(leases.next_action(tag(), at_cost(1), at(1_000)), LeaseAction::Refund(unspent));
+    }
+
+    #[test]
+    fn a_lease_outlives_the_debt_of_its_bucket() {
+        let leases = leases();
+        let (bucket, full_soon) =
+            (TokenBucket::new(Quota::per_second(1_000)), granted(90).with_reset_after(Duration::from_millis(5)));
+        leases.hold(tag(), Lease::new(at_cost(1), 3, 3, full_soon, at(0)).taken_from(bucket.kind()));
+        assert!(leases.spend(tag(), at_cost(1), at(6)).is_some() && leases.spend(tag(), at_cost(1), at(999)).is_some());
+        assert!(leases.spend(tag(), at_cost(1), at(1_000)).is_none(), "its own lifetime is over");
     }
 
     /// The later call is made in the lease's window, and decided in the next, which ends in a minute.

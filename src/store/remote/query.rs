@@ -132,7 +132,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
     pub(crate) fn note_demand(&self, decision: Decision, cost: u32, since: Timestamp) {
         if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
-            leases.hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since));
+            leases
+                .hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since).taken_from(self.algorithm.kind()));
         }
     }
 
@@ -280,7 +281,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
         if let (Some((allowed, last)), Some(leases)) = (granted, &self.inner.leases) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
-            leases.hold(self.tag, Lease::new(self.price(cost), left, extra, last, since));
+            leases.hold(
+                self.tag,
+                Lease::new(self.price(cost), left, extra, last, since).taken_from(self.algorithm.kind()),
+            );
         }
         decisions.truncate(count as usize);
         Ok(decisions)
