@@ -33,17 +33,16 @@ pub(super) fn unit(source: &Source<'_>, raw: &RawPolicy) -> Result<Option<Unit>,
         ("week-start", raw.week_start.as_ref().map(Spanned::span), unit == Some(Unit::Week), "per = \"week\""),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
-            let problem = format_args!("{field} is for {periods}, and not for {}; remove it or change per", shown());
+            let problem = format!("{field} is for {periods}, and not for {}; remove it or change per", shown());
             return Err(source.error(&at, problem));
         }
     }
     if let Some(per) = raw.per.as_ref().filter(|_| unit.is_some() && raw.algorithm != AlgorithmName::FixedWindow) {
-        let problem =
-            format_args!("{} is for fixed-window; choose that algorithm, or write a time such as 1day", shown());
+        let problem = format!("{} is for fixed-window; choose that algorithm, or write a time such as 1day", shown());
         return Err(source.error(&per.span(), problem));
     }
     if let Some(stagger) = raw.stagger.as_ref().filter(|stagger| unit.is_some() && *stagger.get_ref()) {
-        let problem = format_args!("stagger is for windows of one length, and not for {}; remove it", shown());
+        let problem = format!("stagger is for windows of one length, and not for {}; remove it", shown());
         return Err(source.error(&stagger.span(), problem));
     }
     Ok(unit)
@@ -93,7 +92,7 @@ pub(super) fn limiter(
     _: u32,
     _: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {
-    let problem = format_args!(
+    let problem = format!(
         "per = \"{}\": this program was built without windows of the calendar; build it with the feature `calendar`",
         per.get_ref()
     );

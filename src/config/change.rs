@@ -172,7 +172,7 @@ impl Config {
             indices.push(index);
         }
         if let Some(index) = left.into_values().min() {
-            let problem = format_args!("the route of path `{}` is missing", self.routes[index].paths[0]);
+            let problem = format!("the route of path `{}` is missing", self.routes[index].paths[0]);
             return Err(needs_restart(source, &source.end(), problem));
         }
         Ok(indices)

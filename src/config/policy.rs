@@ -193,7 +193,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
-            let problem = format_args!("{field} is for {what}; remove it or choose that algorithm");
+            let problem = format!("{field} is for {what}; remove it or choose that algorithm");
             return Err(source.error(&at, problem));
         }
     }
