@@ -1,0 +1,187 @@
+//! [`DynamoBackend`]: the transitions of one limiter, as requests to DynamoDB.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::store::remote::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
+use tower_sluice::{LimiterError, Receipt};
+
+use crate::dynamo::Dynamo;
+use crate::fault::{DynamoFault, FaultKind, failed};
+use crate::hints::Hints;
+use crate::items::{BadItem, Charge, Kept, Moment, Plan};
+use crate::table::{Table, Written};
+
+/// The keys of one limiter on DynamoDB.
+#[derive(Debug)]
+pub(crate) struct DynamoBackend {
+    dynamo: Dynamo,
+    name: Box<str>,
+    hints: Arc<Hints>,
+}
+
+/// One key of a limiter, with all that a request needs to outlive its caller.
+struct KeyItem<A> {
+    table: Table,
+    hints: Arc<Hints>,
+    algorithm: A,
+    /// What the key of the item begins with: the limiter and the tag.
+    prefix: String,
+}
+
+impl DynamoBackend {
+    pub(crate) fn new(dynamo: &Dynamo, name: &str) -> Self {
+        Self { dynamo: dynamo.clone(), name: name.into(), hints: Arc::new(Hints::new()) }
+    }
+
+    fn item<A: Kept>(&self, target: &Target<'_, A>) -> KeyItem<A> {
+        KeyItem {
+            table: self.dynamo.table(),
+            hints: Arc::clone(&self.hints),
+            algorithm: target.algorithm().clone(),
+            prefix: format!("{}:{}:", self.name, target.name()),
+        }
+    }
+}
+
+impl<A: Kept> KeyItem<A> {
+    fn moment(&self) -> Moment {
+        Moment { now: self.table.now(), error: self.table.clock_error }
+    }
+
+    /// The key of the item at that moment.
+    fn key(&self, at: Moment) -> String {
+        format!("{}{}", self.prefix, self.algorithm.suffix(at.now))
+    }
+
+    async fn apply(self, transition: Transition) -> Result<Applied<A::State>, DynamoFault> {
+        match transition {
+            Transition::Charge { cost, count } => self.charge(cost, count).await,
+            Transition::Refund { cost, receipt } => self.refund(cost, receipt).await,
+            Transition::Reset => self.reset().await,
+            _ => self.read().await,
+        }
+    }
+
+    async fn charge(&self, cost: u32, count: u32) -> Result<Applied<A::State>, DynamoFault> {
+        let charge = Charge { at: self.moment(), cost, count };
+        let key = self.key(charge.at);
+        let hint = self.hints.get(&key);
+        // A clock that may be wrong writes nothing: the answer to a read shows whether it is right.
+        let mut plan = if self.table.clock_check.is_right() { self.algorithm.guess(hint, charge) } else { Plan::Read };
+        // Each turn has seen the item as it is, unless another process has written meanwhile, which then made progress.
+        // The caller ends this at the deadline.
+        let mut item = None;
+        loop {
+            let charged = match plan {
+                Plan::Charge(write, count) => match self.table.write(&key, write).await? {
+                    Written::Applied(old) => {
+                        item = old;
+                        count
+                    }
+                    Written::Unmet(old) => {
+                        item = old;
+                        plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
+                        continue;
+                    }
+                },
+                Plan::Read => {
+                    item = self.table.read(&key).await?;
+                    plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
+                    continue;
+                }
+                Plan::Reject => 0,
+            };
+            let old = self.algorithm.read(item.as_ref(), charge.at).map_err(|bad| bad_item(&key, bad))?;
+            let mut new = old;
+            for _ in 0..charged {
+                new = self.algorithm.decide(new, charge.at.now, cost).1.or(new);
+            }
+            self.hints.set(&key, self.algorithm.hint(hint, old.as_ref(), new.as_ref(), charge.at));
+            return Ok(Applied { now: charge.at.now, old, charged });
+        }
+    }
+
+    async fn read(&self) -> Result<Applied<A::State>, DynamoFault> {
+        let at = self.moment();
+        let key = self.key(at);
+        let item = self.table.read(&key).await?;
+        let old = self.algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
+        Ok(Applied { now: at.now, old, charged: 0 })
+    }
+
+    async fn reset(&self) -> Result<Applied<A::State>, DynamoFault> {
+        let at = self.moment();
+        let key = self.key(at);
+        self.table.delete(&key).await?;
+        self.hints.set(&key, None);
+        Ok(Applied { now: at.now, old: None, charged: 0 })
+    }
+
+    async fn refund(&self, cost: u32, receipt: Receipt) -> Result<Applied<A::State>, DynamoFault> {
+        let at = self.moment();
+        let key = self.key(at);
+        let mut write = self.algorithm.guess_refund(cost, receipt, at);
+        let mut item = None;
+        while let Some(refund) = write {
+            let (written, old) = match self.table.write(&key, refund).await? {
+                Written::Applied(old) => (true, old),
+                Written::Unmet(old) => (false, old),
+            };
+            item = old;
+            if written {
+                break;
+            }
+            let planned = self.algorithm.plan_refund(item.as_ref(), cost, receipt, at);
+            write = planned.map_err(|bad| bad_item(&key, bad))?;
+        }
+        let old = self.algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
+        Ok(Applied { now: at.now, old, charged: 0 })
+    }
+}
+
+fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
+    DynamoFault::new(FaultKind::Unintelligible, format!("item {key:?}: {bad}"))
+}
+
+/// Whether a failure says something of DynamoDB, and not only of one item.
+fn is_failure<S>(result: &Result<Applied<S>, DynamoFault>) -> bool {
+    result.as_ref().is_err_and(|fault| fault.kind() != FaultKind::Unintelligible)
+}
+
+impl<A: Kept> Backend<A> for DynamoBackend {
+    async fn apply(
+        &self,
+        target: &Target<'_, A>,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        let call = self.item(target).apply(transition);
+        self.dynamo.calls().run(limits, call, is_failure).await.map_err(failed)?.map_err(failed)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.dynamo.timeout_of_calls()
+    }
+
+    fn shares_keys_with(&self, other: &Self) -> bool {
+        self.dynamo.is_same(&other.dynamo) && self.name == other.name
+    }
+
+    fn secret(&self) -> &[u8] {
+        self.dynamo.secret_of_keys()
+    }
+
+    fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(algorithm.fits(self.dynamo.table().clock_error)?)
+    }
+
+    fn is_failing(&self, _: &Target<'_, A>) -> bool {
+        self.dynamo.calls().is_failing()
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        failed(reason)
+    }
+}
