@@ -37,7 +37,7 @@ impl DynamoBackend {
 
     fn item<A: Kept>(&self, target: &Target<'_, A>) -> KeyItem<A> {
         KeyItem {
-            table: self.dynamo.table(),
+            table: self.dynamo.table().clone(),
             hints: Arc::clone(&self.hints),
             algorithm: target.algorithm().clone(),
             prefix: format!("{}:{}:", self.name, target.name()),
@@ -146,8 +146,8 @@ fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
 }
 
 /// Whether a failure says something of DynamoDB, and not only of one item.
-fn is_failure<S>(result: &Result<Applied<S>, DynamoFault>) -> bool {
-    result.as_ref().is_err_and(|fault| fault.kind() != FaultKind::Unintelligible)
+fn is_failure(fault: &DynamoFault) -> bool {
+    fault.kind() != FaultKind::Unintelligible
 }
 
 impl<A: Kept> Backend<A> for DynamoBackend {
@@ -162,15 +162,11 @@ impl<A: Kept> Backend<A> for DynamoBackend {
     }
 
     fn timeout(&self) -> Duration {
-        self.dynamo.timeout_of_calls()
+        self.dynamo.calls().timeout()
     }
 
     fn shares_keys_with(&self, other: &Self) -> bool {
         self.dynamo.is_same(&other.dynamo) && self.name == other.name
-    }
-
-    fn secret(&self) -> &[u8] {
-        self.dynamo.secret_of_keys()
     }
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {

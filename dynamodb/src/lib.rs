@@ -9,8 +9,10 @@ mod hints;
 mod items;
 mod store;
 mod table;
+#[cfg(test)]
+mod tests;
 
-pub use self::dynamo::{Dynamo, WallClock};
+pub use self::dynamo::Dynamo;
 pub use self::fault::{DynamoFault, FaultKind};
 pub use self::items::{Kept, Unfit};
 pub use self::store::DynamoStore;

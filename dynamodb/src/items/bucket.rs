@@ -105,7 +105,7 @@ trait Bucket: Portable<State = GcraState> + Clone {
     }
 
     /// How much of a charge is still owed for.
-    fn owed(&self, cost: u32, receipt: Receipt, at: Moment) -> u128 {
+    fn unpaid(&self, cost: u32, receipt: Receipt, at: Moment) -> u128 {
         // A refund subtracts from the number, whatever it is: so of the greatest it leaves the most.
         let most = self.state(MOST, &self.quota(), at.now).expect("in range");
         MOST - self.tat(&self.refund(most, at.now, cost, receipt))
@@ -215,10 +215,10 @@ macro_rules! bucket {
             }
 
             fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
-                let owed = self.owed(cost, receipt, at);
-                let write = Write::new("SET t = t - :c", "q = :q AND t > :now AND t >= :c").number(":c", owed);
+                let unpaid = self.unpaid(cost, receipt, at);
+                let write = Write::new("SET t = t - :c", "q = :q AND t > :now AND t >= :c").number(":c", unpaid);
                 let write = write.text(":q", self.units().name()).number(":now", self.units().at(at.now));
-                (owed > 0).then_some(write)
+                (unpaid > 0).then_some(write)
             }
 
             fn plan_refund(

@@ -114,7 +114,7 @@ impl fmt::Display for BadItem {
 }
 
 /// Keeps other crates from implementing [`Kept`], whose writes must fit to the states.
-pub mod sealed {
+pub(crate) mod sealed {
     use super::{BadItem, Charge, Duration, Hint, Item, Moment, Plan, Portable, Receipt, Timestamp, Unfit, Write};
 
     /// The items of one algorithm.

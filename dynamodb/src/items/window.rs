@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
+use tower_sluice::Receipt;
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, Portable};
 use tower_sluice::time::Timestamp;
-use tower_sluice::Receipt;
 
 #[cfg(feature = "calendar")]
 use super::bytes::CALENDAR_WINDOW;

@@ -1,0 +1,150 @@
+//! Clocks that differ, that are wrong, and that were wrong.
+
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::testing::{IntervalChecker, Random};
+
+use super::*;
+
+const ERROR: Duration = Duration::from_millis(50);
+
+/// A process with a clock of its own.
+fn process(service: &Service, clock: &ManualClock) -> Dynamo {
+    dynamo(service, clock).clock_error(ERROR)
+}
+
+/// Four processes whose clocks are wrong by up to `ERROR`, each at random anew, make requests at random instants: in no
+/// interval of true time is more admitted than the burst and the rate allow, and what the rate restores in `ERROR`.
+async fn overrun_is_bounded<A: Kept>(algorithm: A, seed: u64) {
+    let (service, truth) = service().await;
+    let mut random = Random::new(seed);
+    let processes: Vec<_> = (0..4)
+        .map(|_| {
+            let clock = ManualClock::starting_at(NOW);
+            (limiter(&process(&service, &clock), algorithm.clone()), clock)
+        })
+        .collect();
+    let quota = algorithm.quota();
+    let restored = u128::from(quota.limit()) * ERROR.as_nanos() / quota.period().as_nanos();
+    let most = algorithm.worst_burst() + u64::try_from(restored).unwrap();
+    let mut checker = IntervalChecker::new(quota, most);
+    for _ in 0..3_000 {
+        let (limiter, clock) = random.pick(&[&processes[0], &processes[1], &processes[2], &processes[3]]);
+        let ahead = random.below(u64::try_from(ERROR.as_nanos()).unwrap() + 1);
+        clock.set(Timestamp::from_nanos(truth.now().as_nanos() + ahead));
+        let cost = random.pick(&[1, 1, 1, 3]);
+        // A key for each request's process would know of rejections by itself: what is tested are the items.
+        if limiter.acquire(&"key".into(), cost).await.unwrap().is_allowed() {
+            checker.admit(truth.now(), cost);
+        }
+        let step = random.pick(&[0, 0, 1_000_000, 7_000_000, 40_000_000]);
+        truth.advance(Duration::from_nanos(random.below(step + 1)));
+    }
+}
+
+#[tokio::test]
+async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
+    for seed in 0..5 {
+        overrun_is_bounded(TokenBucket::new(Quota::per_second(100).burst(10)), seed).await;
+        overrun_is_bounded(TokenBucket::new(Quota::per_second(20).burst(40)), seed).await;
+    }
+}
+
+#[tokio::test]
+async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
+    let quota = Quota::new(20, Duration::from_millis(200)).unwrap();
+    for seed in 0..5 {
+        overrun_is_bounded(SlidingWindow::new(quota), seed).await;
+        overrun_is_bounded(FixedWindow::new(quota), seed).await;
+    }
+}
+
+/// A machine starts with a wrong clock: it writes nothing. When its clock has been set, it takes part.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_clock_writes_nothing() {
+    for (wrong, which) in [(NOW.saturating_add(Duration::from_secs(3)), "ahead of"), (Timestamp::ZERO, "behind")] {
+        let (service, clock) = service().await;
+        let own = ManualClock::starting_at(wrong);
+        let limiter = limiter(&process(&service, &own), TokenBucket::new(per_day(5)));
+        for _ in 0..100 {
+            let error = ask(&limiter).await.unwrap_err();
+            assert!(matches!(kind(&error), FaultKind::WrongClock | FaultKind::BreakerOpen), "{error}");
+            assert!(kind(&error) != FaultKind::WrongClock || error.to_string().contains(which), "{error}");
+        }
+        assert_eq!((service.counts().writes, service.items().len()), (0, 0));
+        own.set(clock.now());
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(admitted(&limiter, 10).await, 5);
+    }
+}
+
+/// A clock is set wrongly while the process runs: the first answer shows it. What that request has written is ignored by
+/// the others.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
+    let (service, clock) = service().await;
+    let own = ManualClock::starting_at(NOW);
+    let bucket = TokenBucket::new(per_day(5));
+    let limiter = limiter(&process(&service, &own), bucket);
+    let other = super::limiter(&process(&service, &clock), bucket);
+    assert!(ask(&limiter).await.unwrap().is_allowed());
+    own.advance(Duration::from_secs(30 * 86_400));
+    service.forget_counts();
+    for _ in 0..3 {
+        assert_eq!(kind(&ask(&limiter).await.unwrap_err()), FaultKind::WrongClock);
+    }
+    assert_eq!(service.counts().writes, 1);
+    assert_eq!(admitted(&other, 10).await, 5);
+    own.set(clock.now());
+    assert!(!ask(&limiter).await.unwrap().is_allowed());
+}
+
+/// Without a `Date`, as from some emulators, nothing is known of the clock, and decisions are made.
+#[tokio::test]
+async fn without_a_date_clocks_are_trusted() {
+    let (service, _) = service().await;
+    service.send_no_date();
+    let own = ManualClock::starting_at(Timestamp::ZERO);
+    let limiter = limiter(&process(&service, &own), TokenBucket::new(per_day(5)));
+    assert_eq!(admitted(&limiter, 10).await, 5);
+}
+
+/// A state that a right clock cannot have written is ignored and overwritten. One that is ahead by as much as clocks may
+/// differ counts.
+async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u32) {
+    for (ahead, left) in [(2 * ERROR, 0), (2 * ERROR + algorithm.quota().period(), limit)] {
+        let (service, clock) = service().await;
+        // Just before the edge of a window, which the one that is ahead has passed.
+        let period = u64::try_from(algorithm.quota().period().as_nanos()).unwrap();
+        clock.set(Timestamp::from_nanos((NOW.as_nanos() / period + 1) * period - 1));
+        let early = ManualClock::starting_at(clock.now().saturating_add(ahead));
+        // It does not know that it is wrong.
+        service.send_no_date();
+        let early = limiter(&process(&service, &early), algorithm.clone());
+        assert_eq!(admitted(&early, limit + 1).await, limit);
+        let process = limiter(&process(&service, &clock), algorithm.clone());
+        assert_eq!(admitted(&process, limit + 1).await, left, "{ahead:?} ahead");
+        // The next window is not used up by what was ignored.
+        clock.advance(algorithm.quota().period());
+        assert!(ahead == 2 * ERROR || !process_has_far_state(&service, &algorithm, &clock));
+    }
+}
+
+fn process_has_far_state<A: Kept>(service: &Service, algorithm: &A, clock: &ManualClock) -> bool {
+    let at = crate::items::Moment { now: clock.now(), error: ERROR };
+    let after = at.latest().as_nanos() / u64::try_from(algorithm.quota().period().as_nanos()).unwrap();
+    service.items().iter().any(|item| {
+        let windows = item.as_object().unwrap().keys().filter_map(|name| name.strip_prefix('w')?.parse::<u64>().ok());
+        windows.into_iter().any(|window| window > after)
+    })
+}
+
+#[tokio::test]
+async fn a_bucket_from_the_future_is_overwritten() {
+    // A full bucket that is ahead by twice the error owes a little more than a bucket.
+    only_impossible_states_are_overwritten(TokenBucket::new(Quota::per_minute(5)), 5).await;
+}
+
+#[tokio::test]
+async fn a_sliding_window_from_the_future_is_overwritten() {
+    only_impossible_states_are_overwritten(SlidingWindow::new(Quota::per_minute(5)), 5).await;
+}
