@@ -170,7 +170,7 @@ impl<A: Kept> Backend<A> for DynamoBackend {
     }
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(algorithm.fits(self.dynamo.table().clock_error)?)
+        Ok(algorithm.fits()?)
     }
 
     fn is_failing(&self, _: &Target<'_, A>) -> bool {

@@ -10,6 +10,7 @@ use tower_sluice::store::remote::{BreakerState, Calls};
 use tower_sluice::time::{Clock, Wall};
 
 use crate::clock_check::ClockCheck;
+use crate::items::LONGEST_WAY;
 use crate::table::{SharedClock, Table};
 
 /// How many calls of a process may be in flight by default: as many as one partition writes within a second.
@@ -59,10 +60,11 @@ impl Dynamo {
     ///
     /// # Panics
     ///
-    /// If it is zero.
+    /// If it is zero, or more than a minute.
     #[must_use]
     #[track_caller]
     pub fn timeout(mut self, timeout: Duration) -> Self {
+        assert!(timeout <= LONGEST_WAY, "a decision may take a minute at the most, not {timeout:?}");
         self.calls = calls(&self.table.name, timeout, self.in_flight);
         self
     }

@@ -23,12 +23,12 @@ pub enum Hint {
         /// The higher, the more of the last requests found a debt.
         busy: u8,
     },
-    /// The number of a sliding window, and what was used of the window before it.
+    /// A window, by its number or its end, and what was used: of a sliding window, of the window before it.
     Window {
         /// The window.
         window: u64,
-        /// What was used of the one before.
-        previous: u32,
+        /// What was used.
+        used: u32,
     },
 }
 
@@ -97,7 +97,7 @@ mod tests {
     fn most_of_a_thousand_keys_keep_their_places() {
         let hints = Hints::new();
         let name = |key: u32| format!("key {key}");
-        (0..1_000).for_each(|key| hints.set(&name(key), Some(Hint::Window { window: key.into(), previous: key })));
+        (0..1_000).for_each(|key| hints.set(&name(key), Some(Hint::Window { window: key.into(), used: key })));
         let kept = (0..1_000).filter(|key| hints.get(&name(*key)).is_some()).count();
         // A thousand keys in 4,096 places: 88 % on average.
         assert!(kept > 800, "{kept}");

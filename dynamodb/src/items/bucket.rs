@@ -146,7 +146,7 @@ macro_rules! bucket {
     ($($bucket:ty),+) => {$(
         impl Items for $bucket {
             /// All numbers are below 2^111, and DynamoDB keeps 38 digits.
-            fn check_fit(&self, _: Duration) -> Result<(), Unfit> {
+            fn check_fit(&self) -> Result<(), Unfit> {
                 Ok(())
             }
 

@@ -20,13 +20,13 @@ use crate::table::{Item, Write};
 /// An algorithm whose states can be kept on DynamoDB: all of `tower-sluice` are, `CalendarWindow` with the feature
 /// `calendar`.
 pub trait Kept: Items {
-    /// Checks whether DynamoDB can keep this quota, with clocks that may differ by `clock_error`.
+    /// Checks whether DynamoDB can keep this algorithm.
     ///
     /// # Errors
     ///
     /// [`Unfit`] if it cannot.
-    fn fits(&self, clock_error: Duration) -> Result<(), Unfit> {
-        self.check_fit(clock_error)
+    fn fits(&self) -> Result<(), Unfit> {
+        self.check_fit()
     }
 }
 
@@ -38,29 +38,20 @@ impl<A: Items> Kept for A {}
 pub enum Unfit {
     /// Its windows are staggered.
     Staggered,
-    /// Its windows are shorter than twice the error of clocks.
-    TooShort {
-        /// The length of a window.
-        period: Duration,
-        /// By how much clocks may differ.
-        clock_error: Duration,
-    },
 }
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Staggered => f.write_str("staggered windows are for a `MemoryStore` only; leave out `.staggered()`"),
-            Self::TooShort { period, clock_error } => write!(
-                f,
-                "a sliding window of {period:?} is shorter than twice the clock error, {clock_error:?}; take a longer \
-                 window or a bucket, or set a smaller `Dynamo::clock_error`"
-            ),
         }
     }
 }
 
 impl Error for Unfit {}
+
+/// How long after its clock was read a request may be carried out. None outlives its timeout by so much.
+pub(crate) const LONGEST_WAY: Duration = Duration::from_secs(60);
 
 /// When a decision is made, by a clock that may be wrong by so much.
 #[derive(Clone, Copy, Debug)]
@@ -70,10 +61,10 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The latest instant that a right clock may have been at, if this one may be as far behind as another may be
-    /// ahead.
+    /// The latest instant that another right clock may show when DynamoDB carries out a request of this moment: it may
+    /// be on its way for some time.
     pub(crate) fn latest(self) -> Timestamp {
-        self.now.saturating_add(self.error.saturating_mul(2))
+        self.now.saturating_add(self.error.saturating_mul(2)).saturating_add(LONGEST_WAY)
     }
 
     /// Until when, in seconds since 1970, an item is kept whose state expires at `end`. DynamoDB deletes by its own
@@ -115,12 +106,12 @@ impl fmt::Display for BadItem {
 
 /// Keeps other crates from implementing [`Kept`], whose writes must fit to the states.
 pub(crate) mod sealed {
-    use super::{BadItem, Charge, Duration, Hint, Item, Moment, Plan, Portable, Receipt, Timestamp, Unfit, Write};
+    use super::{BadItem, Charge, Hint, Item, Moment, Plan, Portable, Receipt, Timestamp, Unfit, Write};
 
     /// The items of one algorithm.
     pub trait Items: Portable + Clone {
-        /// Checks whether this quota can be kept.
-        fn check_fit(&self, clock_error: Duration) -> Result<(), Unfit>;
+        /// Checks whether this algorithm can be kept.
+        fn check_fit(&self) -> Result<(), Unfit>;
 
         /// What the key of the item ends with: all that the condition of a write does not look at.
         fn suffix(&self, now: Timestamp) -> String;

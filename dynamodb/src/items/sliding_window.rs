@@ -1,14 +1,13 @@
 //! The sliding window: one item per key, with a count for each window.
 //!
-//! An item has `w<number>` for the present window and the one before it. How much the present window may hold depends
-//! on the count of the one before, and conditions have no arithmetic. So a process reads that count once per key and
-//! window, and each write names it in its condition. It no longer changes, unless by a refund, or by a process whose
-//! clock is a little behind. Then the write does not apply, and the next one names the new count.
+//! An item has `w<number>` for the present window and the one before it, and `l`, the number of the latest one. How much
+//! the present window may hold depends on the count of the one before, and conditions have no arithmetic. So a process
+//! reads that count once per key and window, and each write names it in its condition. It no longer changes, unless by a
+//! refund, or by a process whose clock is a little behind. Then the write does not apply, and the next one names the new
+//! count.
 //!
-//! If a process whose clock is a little ahead has begun the next window, then that is the present one for all, as for a
-//! clock that was set back.
-
-use std::time::Duration;
+//! If a process whose clock is a little ahead has begun the next window, or others have while a request was on its way,
+//! then the latest window is the present one for all, as for a clock that was set back.
 
 use tower_sluice::Receipt;
 use tower_sluice::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
@@ -52,6 +51,11 @@ fn may_have_begun(algorithm: &SlidingWindow, window: u64, at: Moment) -> bool {
     window.saturating_mul(period(algorithm)) <= at.latest().as_nanos()
 }
 
+/// Returns the latest window of an item.
+fn latest(item: &Item) -> Result<u64, BadItem> {
+    number(item, "l").ok_or(BadItem)
+}
+
 fn state(algorithm: &SlidingWindow, counts: Counts, now: Timestamp) -> SlidingWindowState {
     let mut numbers = [0; 16];
     numbers[..8].copy_from_slice(&counts.window.to_be_bytes());
@@ -67,17 +71,11 @@ fn counts(algorithm: &SlidingWindow, state: &SlidingWindowState) -> Counts {
     Counts { window, previous: four(8), current: four(12) }
 }
 
-/// Reads the counts that matter now. `None` if there are none.
-fn read(algorithm: &SlidingWindow, item: Option<&Item>, at: Moment) -> Result<Option<Counts>, BadItem> {
-    let Some(item) = item else { return Ok(None) };
-    if !item.keys().any(|name| name.starts_with('w')) {
-        return Err(BadItem);
-    }
-    let present = present(algorithm, at);
-    let has_next = item.contains_key(&name(Some(present + 1))) && may_have_begun(algorithm, present + 1, at);
-    let window = present + u64::from(has_next);
-    let (previous, current) = (count(item, window.checked_sub(1))?, count(item, Some(window))?);
-    Ok((previous > 0 || current > 0).then_some(Counts { window, previous, current }))
+/// Reads the window that is the present one for all, and its counts.
+fn read(algorithm: &SlidingWindow, item: &Item, at: Moment) -> Result<Counts, BadItem> {
+    let (present, latest) = (present(algorithm, at), latest(item)?);
+    let window = if may_have_begun(algorithm, latest, at) { latest.max(present) } else { present };
+    Ok(Counts { window, previous: count(item, window.checked_sub(1))?, current: count(item, Some(window))? })
 }
 
 /// Returns how many units fit into the window beside the previous one, if nothing else is in it.
@@ -87,53 +85,47 @@ fn room(algorithm: &SlidingWindow, window: u64, previous: u32, now: Timestamp) -
 }
 
 /// The write of `count` requests to this window, of which so much is used that they fit beside the previous one, and one
-/// more does not, if one more is waiting. `stale` are attributes that no decision needs any more.
+/// more does not, if one more is waiting. The window is the latest, or comes in place of `replaced`, which a wrong clock
+/// has written.
 fn charge(
     algorithm: &SlidingWindow,
     (window, previous): (u64, u32),
-    stale: impl Iterator<Item = String>,
+    replaced: Option<u64>,
     count: u32,
     charge: Charge,
 ) -> Write {
     let Charge { at, cost, .. } = charge;
     let all = count * cost;
     let most = room(algorithm, window, previous, at.now).saturating_sub(all);
-    let mut condition = match previous {
-        0 => "(attribute_not_exists(#p) OR #p = :p)".to_owned(),
-        _ => "#p = :p".to_owned(),
-    };
-    let mut update = "ADD #c :c SET x = :x".to_owned();
     let least = most.checked_sub(cost).filter(|_| count < charge.count);
-    condition += if least.is_some() {
-        " AND #c > :least AND #c <= :most"
-    } else {
-        " AND (attribute_not_exists(#c) OR #c <= :most)"
-    };
-    let next = name(window.checked_add(1));
-    let mut separator = " REMOVE ";
-    if may_have_begun(algorithm, window + 1, at) {
-        condition += " AND attribute_not_exists(#n)";
-    } else {
-        // Left by a clock that was wrong.
-        update += " REMOVE #n";
-        separator = ", ";
-    }
-    let mut stales = Vec::new();
-    for (index, stale) in stale.filter(|stale| *stale != next).enumerate() {
-        update += separator;
-        update += &format!("#s{index}");
-        separator = ", ";
-        stales.push((format!("#s{index}"), stale));
-    }
+    let window_holds = if replaced.is_some() { "l = :l" } else { "(attribute_not_exists(k) OR l <= :w)" };
+    let previous_holds = if previous == 0 { "(attribute_not_exists(#p) OR #p = :p)" } else { "#p = :p" };
+    let current_fits =
+        if least.is_some() { "#c > :least AND #c <= :most" } else { "(attribute_not_exists(#c) OR #c <= :most)" };
+    let condition = format!("{window_holds} AND {previous_holds} AND {current_fits}");
     let end = Timestamp::from_nanos(window.saturating_add(2).saturating_mul(period(algorithm)));
-    let mut write = Write::new(update, condition).name("#c", name(Some(window))).name("#n", next);
-    write = write.name("#p", name(window.checked_sub(1))).number(":p", previous).number(":c", all);
-    write = write.number(":most", most).number(":x", at.expiry(end));
-    write = least.into_iter().fold(write, |write, least| write.number(":least", least));
-    stales.into_iter().fold(write, |write, (place, stale)| write.name(place, stale))
+    let mut write = Write::new("ADD #c :c SET l = :w, x = :x", condition).number(":w", window);
+    write = write.name("#c", name(Some(window))).name("#p", name(window.checked_sub(1)));
+    write = write.number(":p", previous).number(":c", all).number(":most", most).number(":x", at.expiry(end));
+    write = replaced.into_iter().fold(write, |write, replaced| write.number(":l", replaced));
+    least.into_iter().fold(write, |write, least| write.number(":least", least))
 }
 
-/// Returns the window in which the charge was made, and how much of it still counts.
+/// Lets a write remove the counts that no decision needs any more. Whoever begins a window has read the item, so none
+/// stays for longer than that.
+fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
+    let needed = [window.checked_sub(1), Some(window)].map(name);
+    let stale = item.keys().filter(|name| name.starts_with('w') && !needed.contains(name));
+    for (index, stale) in stale.enumerate() {
+        write.update += if index == 0 { " REMOVE " } else { ", " };
+        write.update += &format!("#s{index}");
+        write = write.name(format!("#s{index}"), stale);
+    }
+    write
+}
+
+/// Returns the window in which the charge was made, and how much of it still counts. `None` if it does not count any
+/// more, or if it was made in a window that is further ahead of our clock than the next: then too little is admitted.
 fn charged_in(algorithm: &SlidingWindow, cost: u32, receipt: Receipt, at: Moment) -> Option<(u64, u32)> {
     let present = present(algorithm, at);
     // A refund takes from the window that the receipt names: so the one that loses by it is that window.
@@ -151,16 +143,9 @@ fn charged_in(algorithm: &SlidingWindow, cost: u32, receipt: Receipt, at: Moment
 }
 
 impl Items for SlidingWindow {
-    fn check_fit(&self, clock_error: Duration) -> Result<(), Unfit> {
-        let period = self.quota().period();
+    fn check_fit(&self) -> Result<(), Unfit> {
         // The phase of the greatest draw is the latest: only without staggering is it zero.
-        if !self.phase(u64::MAX).is_zero() {
-            Err(Unfit::Staggered)
-        } else if period < clock_error.saturating_mul(2) {
-            Err(Unfit::TooShort { period, clock_error })
-        } else {
-            Ok(())
-        }
+        if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
     }
 
     /// With the period, by which windows are numbered.
@@ -169,35 +154,36 @@ impl Items for SlidingWindow {
     }
 
     fn read(&self, item: Option<&Item>, at: Moment) -> Result<Option<SlidingWindowState>, BadItem> {
-        Ok(read(self, item, at)?.map(|counts| state(self, counts, at.now)))
+        item.map(|item| Ok(state(self, read(self, item, at)?, at.now))).transpose()
     }
 
     fn guess(&self, hint: Option<Hint>, asked: Charge) -> Plan {
-        let Some(Hint::Window { window, previous }) = hint else { return Plan::Read };
-        let present = present(self, asked.at);
-        let is_now = window == present || window == present + 1 && may_have_begun(self, window, asked.at);
+        let Some(Hint::Window { window, used: previous }) = hint else { return Plan::Read };
+        let is_present = window >= present(self, asked.at) && may_have_begun(self, window, asked.at);
         let fitting = room(self, window, previous, asked.at.now) / asked.cost;
         match fitting.min(asked.count) {
-            count if is_now && count > 0 => {
-                let write = charge(self, (window, previous), std::iter::empty(), count, Charge { count, ..asked });
-                Plan::Charge(write, count)
+            count if is_present && count > 0 => {
+                Plan::Charge(charge(self, (window, previous), None, count, Charge { count, ..asked }), count)
             }
             _ => Plan::Read,
         }
     }
 
     fn plan(&self, item: Option<&Item>, asked: Charge) -> Result<Plan, BadItem> {
+        let Some(item) = item else {
+            let window = present(self, asked.at);
+            let fitting = (self.quota().limit() / asked.cost).min(asked.count);
+            return Ok(Plan::Charge(charge(self, (window, 0), None, fitting, asked), fitting));
+        };
         let counts = read(self, item, asked.at)?;
-        let (fitting, _) = fitting(self, counts.map(|counts| state(self, counts, asked.at.now)), asked);
+        let (fitting, _) = fitting(self, Some(state(self, counts, asked.at.now)), asked);
         if fitting == 0 {
             return Ok(Plan::Reject);
         }
-        let window = counts.map_or_else(|| present(self, asked.at), |counts| counts.window);
-        let needed = [window.checked_sub(1), Some(window)].map(name);
-        let names = item.into_iter().flat_map(Item::keys).filter(|name| name.starts_with('w'));
-        let stale = names.filter(|name| !needed.contains(name)).cloned();
-        let previous = counts.map_or(0, |counts| counts.previous);
-        Ok(Plan::Charge(charge(self, (window, previous), stale, fitting, asked), fitting))
+        let Counts { window, previous, .. } = counts;
+        let replaced = Some(latest(item)?).filter(|latest| *latest > window);
+        let write = charge(self, (window, previous), replaced, fitting, asked);
+        Ok(Plan::Charge(tidied(write, item, window), fitting))
     }
 
     fn hint(
@@ -208,7 +194,7 @@ impl Items for SlidingWindow {
         _: Moment,
     ) -> Option<Hint> {
         let Counts { window, previous, .. } = counts(self, new?);
-        Some(Hint::Window { window, previous })
+        Some(Hint::Window { window, used: previous })
     }
 
     fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {

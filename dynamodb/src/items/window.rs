@@ -3,8 +3,6 @@
 //! An item has `n`, what is used of the window; which window it is says the key of the item. A charge adds to `n` if
 //! that leaves no more than the limit used. So no write has to find out whether a window has begun.
 
-use std::time::Duration;
-
 use tower_sluice::Receipt;
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
@@ -85,7 +83,7 @@ impl Window for CalendarWindow {
 macro_rules! window {
     ($window:ty, $letter:literal) => {
         impl Items for $window {
-            fn check_fit(&self, _: Duration) -> Result<(), Unfit> {
+            fn check_fit(&self) -> Result<(), Unfit> {
                 // The phase of the greatest draw is the latest: only without staggering is it zero.
                 if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
             }
@@ -99,9 +97,17 @@ macro_rules! window {
                 item.map(|item| Ok(self.state(used(item)?, at.now))).transpose()
             }
 
-            fn guess(&self, _: Option<Hint>, charge: Charge) -> Plan {
-                let count = (self.quota().limit() / charge.cost).min(charge.count);
-                Plan::Charge(self.charge(count, Charge { count, ..charge }), count)
+            fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
+                let window = self.end(charge.at.now).as_nanos();
+                let used = match hint {
+                    Some(Hint::Window { window: seen, used }) if seen == window => used,
+                    _ => 0,
+                };
+                match (self.quota().limit().saturating_sub(used) / charge.cost).min(charge.count) {
+                    // A read costs a fifth of a write that does nothing.
+                    0 => Plan::Read,
+                    count => Plan::Charge(self.charge(count, charge), count),
+                }
             }
 
             fn plan(&self, item: Option<&Item>, charge: Charge) -> Result<Plan, BadItem> {
@@ -115,10 +121,10 @@ macro_rules! window {
                 &self,
                 _: Option<Hint>,
                 _: Option<&Self::State>,
-                _: Option<&Self::State>,
-                _: Moment,
+                new: Option<&Self::State>,
+                at: Moment,
             ) -> Option<Hint> {
-                None
+                Some(Hint::Window { window: self.end(at.now).as_nanos(), used: self.used(new?) })
             }
 
             fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {

@@ -146,11 +146,3 @@ fn staggered_windows_are_not_accepted() {
     let clock = ManualClock::new();
     let _ = limiter(&dynamo(&Service::new(clock.clone()), &clock), FixedWindow::new(per_day(1)).staggered());
 }
-
-#[test]
-#[should_panic(expected = "shorter than twice the clock error")]
-fn sliding_windows_shorter_than_clocks_differ_are_not_accepted() {
-    let clock = ManualClock::new();
-    let window = SlidingWindow::new(Quota::new(1, Duration::from_millis(9)).unwrap());
-    let _ = limiter(&dynamo(&Service::new(clock.clone()), &clock), window);
-}
