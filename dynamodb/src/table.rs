@@ -125,10 +125,11 @@ impl Table {
         let request = request.return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
         let answer = self.judged(request.customize().interceptor(date.clone()).send(), &date).await?;
         match answer {
-            Ok(output) => Ok(Written::Applied(output.attributes)),
+            // Of an item that was not there, some answers have no attributes, and some the key.
+            Ok(output) => Ok(Written::Applied(output.attributes.filter(|item| item.len() > 1))),
             Err(error) => match error.as_service_error() {
                 Some(UpdateItemError::ConditionalCheckFailedException(unmet)) => {
-                    Ok(Written::Unmet(unmet.item().cloned()))
+                    Ok(Written::Unmet(unmet.item().filter(|item| !item.is_empty()).cloned()))
                 }
                 _ => Err(error.into()),
             },
@@ -140,7 +141,7 @@ impl Table {
         let date = AnswerDate::default();
         let request = self.client.get_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
         let send = request.consistent_read(true).customize().interceptor(date.clone()).send();
-        Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.item)
+        Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.item.filter(|item| !item.is_empty()))
     }
 
     /// Deletes an item, if there is one.
