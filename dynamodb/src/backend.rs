@@ -142,12 +142,12 @@ impl<A: Kept> KeyItem<A> {
 }
 
 fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
-    DynamoFault::new(FaultKind::Unintelligible, format!("item {key:?}: {bad}"))
+    DynamoFault::new(FaultKind::ForeignItem, format!("item {key:?}: {bad}"))
 }
 
 /// Whether a failure says something of DynamoDB, and not only of one item.
 fn is_failure(fault: &DynamoFault) -> bool {
-    fault.kind() != FaultKind::Unintelligible
+    fault.kind() != FaultKind::ForeignItem
 }
 
 impl<A: Kept> Backend<A> for DynamoBackend {

@@ -45,8 +45,10 @@ pub enum FaultKind {
     Misconfigured,
     /// The clock of this machine differs from that of DynamoDB by more than a second and the round trip.
     WrongClock,
-    /// The item of the key, or the answer, is none that this crate can read.
+    /// The answer cannot be read.
     Unintelligible,
+    /// The item of the key has been written by something else.
+    ForeignItem,
     /// Called from outside of a Tokio runtime.
     NoRuntime,
     /// DynamoDB gave an error that has no kind of its own.
@@ -78,6 +80,7 @@ impl FaultKind {
             Self::Misconfigured => ("misconfigured", "DynamoDB does not take the request"),
             Self::WrongClock => ("wrong_clock", "the clock of this machine is wrong; synchronise it"),
             Self::Unintelligible => ("unintelligible", "DynamoDB gave an answer that cannot be read"),
+            Self::ForeignItem => ("foreign_item", "an item of another program has our key"),
             Self::NoRuntime => ("no_runtime", "DynamoDB can only be called from within a Tokio runtime"),
             Self::Other => ("other", "DynamoDB gave an error"),
         }
@@ -136,11 +139,12 @@ fn kind_of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> FaultK
         SdkError::ConstructionFailure(_) => FaultKind::Misconfigured,
         SdkError::ResponseError(_) => FaultKind::Unintelligible,
         SdkError::ServiceError(error) => {
-            let kind = error.err().code().map_or(FaultKind::Other, kind_of_code);
-            if kind == FaultKind::Other && error.raw().status().is_server_error() {
-                FaultKind::Unavailable
-            } else {
-                kind
+            let status = error.raw().status();
+            match error.err().code().map_or(FaultKind::Other, kind_of_code) {
+                FaultKind::Other if status.is_server_error() => FaultKind::Unavailable,
+                // Whatever it is, it is no answer of DynamoDB.
+                FaultKind::Other if status.is_success() => FaultKind::Unintelligible,
+                kind => kind,
             }
         }
         _ => FaultKind::Other,

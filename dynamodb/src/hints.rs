@@ -15,12 +15,12 @@ const LOCKS: usize = 16;
 /// What was seen of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// When the debt of a bucket will be paid, in units of its rate; and how often it was in debt lately, from 0 to
-    /// [`ALWAYS_BUSY`].
+    /// When the debt of a bucket that this process knows of will be paid, in units of its rate; and how often it was in
+    /// debt by others lately when that debt was paid, from 0 to [`ALWAYS_BUSY`].
     Bucket {
         /// The theoretical arrival time.
         tat: u128,
-        /// The higher, the more of the last requests found a debt.
+        /// The higher, the more of the last requests found a debt of others.
         busy: u8,
     },
     /// A window, by its number or its end, and what was used: of a sliding window, of the window before it.
@@ -32,7 +32,7 @@ pub enum Hint {
     },
 }
 
-/// A bucket that was in debt at all of the last requests.
+/// A bucket that was in debt by others at all of the last requests.
 pub(crate) const ALWAYS_BUSY: u8 = 15;
 
 /// The hints of one store: each key has one place, which it may lose to another key.

@@ -208,9 +208,16 @@ macro_rules! bucket {
                 new: Option<&GcraState>,
                 at: Moment,
             ) -> Option<Hint> {
-                let was_busy = old.is_some_and(|old| self.tat(old) > self.units().at(at.now));
-                let busy = if let Some(Hint::Bucket { busy, .. }) = before { busy } else { 0 };
-                let busy = if was_busy { (busy + 1).min(ALWAYS_BUSY) } else { busy.saturating_sub(1) };
+                let now = self.units().at(at.now);
+                let busy = match before {
+                    // What this process knew was enough, and says nothing of the others.
+                    Some(Hint::Bucket { tat, busy }) if tat > now => busy,
+                    before => {
+                        let busy = if let Some(Hint::Bucket { busy, .. }) = before { busy } else { 0 };
+                        let was_busy = old.is_some_and(|old| self.tat(old) > now);
+                        if was_busy { (busy + 1).min(ALWAYS_BUSY) } else { busy.saturating_sub(1) }
+                    }
+                };
                 Some(Hint::Bucket { tat: new.map_or(0, |new| self.tat(new)), busy })
             }
 

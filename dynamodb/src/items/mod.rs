@@ -100,7 +100,7 @@ pub struct BadItem;
 
 impl fmt::Display for BadItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the item holds something else; delete it, or give the limiter another name or table")
+        f.write_str("delete it, or give the limiter another name or another table")
     }
 }
 

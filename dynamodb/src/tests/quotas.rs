@@ -25,7 +25,8 @@ async fn another_quota_keeps_the_tokens_that_are_owed() {
     // In an hour a hundred are restored.
     clock.advance(Duration::from_secs(3_600));
     assert_eq!(left(&new).await, 20);
-    // The same tokens, a smaller bucket.
+    // The same tokens, a smaller bucket. Another process, since one remembers its rejections, by the true time.
+    let new = with(Quota::per_hour(100).burst(20));
     let small = with(Quota::per_hour(100).burst(5));
     assert_eq!((admitted(&new, 18).await, left(&small).await, left(&new).await), (18, 0, 2));
 }
@@ -93,7 +94,7 @@ async fn refunds_return_what_is_owed<A: Kept>(algorithm: A, other: A, period: Du
     // Nor what was reset.
     let decision = limiter.acquire(&"key".into(), 4).await.unwrap();
     let _ = limiter.decide(&Ask::reset(&"key".into())).decided().await.unwrap();
-    assert_eq!((service.items().len(), left(&limiter).await), (0, 10));
+    assert_eq!(left(&limiter).await, 10);
     refunded(&service, &limiter, decision.receipt(), 4).await;
     assert_eq!(left(&limiter).await, 10);
 }
