@@ -3,6 +3,7 @@
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::{IntervalChecker, Random};
 
+use super::service::Fate;
 use super::*;
 use crate::items::LONGEST_WAY;
 
@@ -33,7 +34,6 @@ async fn overrun_is_bounded<A: Kept>(algorithm: A, seed: u64) {
         let ahead = random.below(u64::try_from(ERROR.as_nanos()).unwrap() + 1);
         clock.set(Timestamp::from_nanos(truth.now().as_nanos() + ahead));
         let cost = random.pick(&[1, 1, 1, 3]);
-        // A key for each request's process would know of rejections by itself: what is tested are the items.
         if limiter.acquire(&"key".into(), cost).await.unwrap().is_allowed() {
             checker.admit(truth.now(), cost);
         }
@@ -129,6 +129,30 @@ async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u3
         clock.advance(algorithm.quota().period());
         assert!(ahead == possible || !process_has_far_state(&service, &algorithm, &clock));
     }
+}
+
+/// A write is on its way for half a minute. Meanwhile another process uses the key up, and a window ends. When the write
+/// arrives, it forgives nothing.
+async fn a_late_write_forgives_nothing<A: Kept>(algorithm: A) {
+    let (service, clock) = service().await;
+    let minute = 60_000_000_000;
+    clock.set(Timestamp::from_nanos(NOW.as_nanos() / minute * minute + minute * 3 / 4));
+    let [slow, other, last] = [(); 3].map(|()| limiter(&process(&service, &clock), algorithm.clone()));
+    assert!(ask(&slow).await.unwrap().is_allowed());
+    let mut fates = [Fate::Delayed(Duration::from_secs(30))].into_iter();
+    service.decide(move |_| fates.next().unwrap_or(Fate::Answered));
+    let late = tokio::spawn(async move { ask(&slow).await.unwrap().is_allowed() });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    clock.advance(Duration::from_secs(30));
+    assert!(admitted(&other, 10).await >= 4);
+    assert!(!late.await.unwrap());
+    assert_eq!(admitted(&last, 10).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_arrives_late_forgives_nothing() {
+    a_late_write_forgives_nothing(TokenBucket::new(Quota::per_minute(5))).await;
+    a_late_write_forgives_nothing(SlidingWindow::new(Quota::per_minute(5))).await;
 }
 
 fn process_has_far_state<A: Kept>(service: &Service, algorithm: &A, clock: &ManualClock) -> bool {

@@ -23,6 +23,8 @@ use tower_sluice::time::{Clock, ManualClock};
 pub(super) enum Fate {
     /// It is carried out and answered.
     Answered,
+    /// It is carried out after so long, and answered.
+    Delayed(Duration),
     /// It is carried out, and answered after so long.
     Late(Duration),
     /// It is carried out, and the connection ends before the answer.
@@ -163,7 +165,11 @@ impl Service {
     fn count(&self, operation: &str, body: &str, answer: &errors::Result<String>) {
         let mut counts = self.lock_counts();
         match operation {
-            "GetItem" => counts.reads += 1,
+            "GetItem" => {
+                // A stale read would make writes fail that need not.
+                assert!(body.contains(r#""ConsistentRead":true"#), "{body}");
+                counts.reads += 1;
+            }
             "UpdateItem" | "DeleteItem" => {
                 counts.writes += 1;
                 counts.unmet += u32::from(matches!(answer, Err(DynoxideError::ConditionalCheckFailedException(..))));
@@ -203,6 +209,10 @@ impl Service {
         let broken = |problem: &str| ConnectorError::io(problem.into());
         let response = match fate {
             Fate::Answered => carry_out(),
+            Fate::Delayed(delay) => {
+                tokio::time::sleep(delay).await;
+                carry_out()
+            }
             Fate::Late(delay) => {
                 let response = carry_out();
                 tokio::time::sleep(delay).await;
