@@ -31,7 +31,7 @@ impl Dynamo {
         let request = table.client.create_table().table_name(&*table.name).billing_mode(BillingMode::PayPerRequest);
         let key = KeySchemaElement::builder().attribute_name(KEY).key_type(KeyType::Hash).build();
         let kind = AttributeDefinition::builder().attribute_name(KEY).attribute_type(ScalarAttributeType::S).build();
-        let request = request.key_schema(key.map_err(malformed)?).attribute_definitions(kind.map_err(malformed)?);
+        let request = request.key_schema(key?).attribute_definitions(kind?);
         if let Err(error) = request.send().await {
             // There is one already.
             if !has_code(&error, "ResourceInUseException") {
@@ -63,13 +63,9 @@ impl Dynamo {
         }
         let expiry = TimeToLiveSpecification::builder().attribute_name(EXPIRY).enabled(true).build();
         let request = table.client.update_time_to_live().table_name(&*table.name);
-        request.time_to_live_specification(expiry.map_err(malformed)?).send().await?;
+        request.time_to_live_specification(expiry?).send().await?;
         Ok(())
     }
-}
-
-fn malformed(error: impl ToString) -> DynamoFault {
-    DynamoFault::new(FaultKind::Misconfigured, error.to_string())
 }
 
 fn check_key(table: &TableDescription) -> Result<(), DynamoFault> {

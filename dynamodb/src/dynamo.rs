@@ -41,6 +41,7 @@ pub struct Dynamo {
 impl Dynamo {
     /// Keeps budgets in the table `table`. No call is made before the first decision.
     #[must_use]
+    #[allow(clippy::needless_pass_by_value, reason = "the client is for this table alone from now on")]
     pub fn new(client: Client, table: impl Into<String>) -> Self {
         let client = Client::from_conf(client.config().to_builder().retry_config(RetryConfig::disabled()).build());
         let table = Table {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
-use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::error::{BuildError, DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use tower_sluice::LimiterError;
 use tower_sluice::store::remote::GaveUp;
 
@@ -127,6 +127,13 @@ impl From<GaveUp> for DynamoFault {
 impl<E: ProvideErrorMetadata + Error + 'static> From<SdkError<E, HttpResponse>> for DynamoFault {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
         Self::new(kind_of(&error), DisplayErrorContext(&error).to_string())
+    }
+}
+
+/// Part of a request is missing.
+impl From<BuildError> for DynamoFault {
+    fn from(error: BuildError) -> Self {
+        Self::new(FaultKind::Misconfigured, error.to_string())
     }
 }
 

@@ -35,11 +35,14 @@ pub enum Hint {
 /// A bucket that was in debt by others at all of the last requests.
 pub(crate) const ALWAYS_BUSY: u8 = 15;
 
+/// Hints, with the hashes of their keys.
+type Places = Box<[Option<(u64, Hint)>]>;
+
 /// The hints of one store: each key has one place, which it may lose to another key.
 #[derive(Debug)]
 pub(crate) struct Hints {
     hasher: RandomState,
-    places: [Mutex<Box<[Option<(u64, Hint)>]>>; LOCKS],
+    places: [Mutex<Places>; LOCKS],
 }
 
 impl Hints {
@@ -71,7 +74,7 @@ impl Hints {
     }
 
     #[allow(clippy::cast_possible_truncation)] // A remainder.
-    fn lock(&self, hash: u64) -> MutexGuard<'_, Box<[Option<(u64, Hint)>]>> {
+    fn lock(&self, hash: u64) -> MutexGuard<'_, Places> {
         // Nothing panics under this lock, and a hint may be anything.
         self.places[hash as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -45,8 +45,8 @@ impl Write {
     }
 
     /// Stands for a number in the expressions.
-    pub(crate) fn number(mut self, place: &'static str, number: impl ToString) -> Self {
-        self.values.push((place, AttributeValue::N(number.to_string())));
+    pub(crate) fn number(mut self, place: &'static str, number: impl Into<u128>) -> Self {
+        self.values.push((place, AttributeValue::N(number.into().to_string())));
         self
     }
 

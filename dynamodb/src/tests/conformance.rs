@@ -7,14 +7,14 @@ use super::*;
 use crate::backend::DynamoBackend;
 
 /// A new table for each backend: its keys are all new.
-fn backend(clock: ManualClock) -> DynamoBackend {
+fn backend(clock: &ManualClock) -> DynamoBackend {
     let service = Service::new(clock.clone());
     service.create_table();
-    DynamoBackend::new(&dynamo(&service, &clock), "test")
+    DynamoBackend::new(&dynamo(&service, clock), "test")
 }
 
 async fn check<A: Kept>(algorithm: A, seed: u64) {
-    check_backend(algorithm, seed, backend).await;
+    check_backend(algorithm, seed, |clock| backend(&clock)).await;
 }
 
 fn quota() -> Quota {
