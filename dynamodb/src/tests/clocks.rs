@@ -155,6 +155,26 @@ async fn a_write_that_arrives_late_forgives_nothing() {
     a_late_write_forgives_nothing(SlidingWindow::new(Quota::per_minute(5))).await;
 }
 
+/// A process has read what is used of a window that has ended. Before it writes, one whose clock is behind charges that
+/// window once more.
+#[tokio::test(start_paused = true)]
+async fn a_window_that_is_charged_while_the_next_begins_counts_in_full() {
+    let (service, early) = service().await;
+    let minute = 60_000_000_000;
+    let edge = NOW.as_nanos() / minute * minute + minute;
+    early.set(Timestamp::from_nanos(edge));
+    let late = ManualClock::starting_at(Timestamp::from_nanos(edge - 1));
+    let window = SlidingWindow::new(Quota::per_minute(5));
+    let [early, late] = [early, late].map(|clock| limiter(&process(&service, &clock), window));
+    assert!(late.acquire(&"key".into(), 3).await.unwrap().is_allowed());
+    let mut fates = [Fate::Answered, Fate::Delayed(Duration::from_secs(2))].into_iter();
+    service.decide(move |_| fates.next().unwrap_or(Fate::Answered));
+    let charge = tokio::spawn(async move { early.acquire(&"key".into(), 2).await.unwrap().is_allowed() });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(late.acquire(&"key".into(), 2).await.unwrap().is_allowed());
+    assert!(!charge.await.unwrap());
+}
+
 fn process_has_far_state<A: Kept>(service: &Service, algorithm: &A, clock: &ManualClock) -> bool {
     let at = crate::items::Moment { now: clock.now(), error: ERROR };
     let after = at.latest().as_nanos() / u64::try_from(algorithm.quota().period().as_nanos()).unwrap();
