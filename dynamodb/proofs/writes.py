@@ -4,7 +4,8 @@ Each claim is negated and given to an SMT solver (Z3) over the integers, which h
 proof. `scripts/prove` installs the solver and runs this.
 
 The names are those of the sources: `t` is the number of the item, `now` the clock, `price` what a request costs,
-`capacity` a full bucket, all in units of 1/limit nanosecond; `n` is the count of a window, `cost` what a request adds.
+`capacity` a full bucket, all in units of 1/limit nanosecond; `written` is
+the time of the last write, and `latest` what a right clock may have shown; `n` is the count of a window, `cost` what a request adds.
 """
 
 import sys
@@ -27,10 +28,11 @@ def greatest(a, b):
     return If(a > b, a, b)
 
 
-t, now, price, capacity, charged, error, way = (Int(name) for name in "t now price capacity charged error way".split())
+t, now, price, capacity, charged = (Int(name) for name in "t now price capacity charged".split())
+written, error, way = Int("written"), Int("error"), Int("way")
 full = now + capacity
-far = full + 2 * error + way
-times = [t >= 0, now >= 0, error >= 0, way >= 0]
+latest = now + 2 * error + way
+times = [t >= 0, now >= 0, written >= 0, error >= 0, way >= 0]
 fits = [price > 0, price <= capacity]
 
 # The bucket: `Gcra::decide` in src/algorithm/gcra.rs.
@@ -39,7 +41,7 @@ admits = debt + price <= capacity
 after = now + debt + price
 
 # The two writes, in items/bucket.rs, on an item of the same quota. One on no item is one with `t` = 0.
-idle_applies = Or(t <= now, t > far)
+idle_applies = Or(t <= now, written > latest)
 idle_after = now + price
 busy_applies = And(t > now, t <= full - price)
 busy_after = t + price
@@ -50,15 +52,17 @@ batch_applies = And(t > batch_low, t > now, t <= full - charged)
 
 claims = {
     "bucket: one of the two writes applies if and only if the bucket admits": proved(
-        Or(idle_applies, busy_applies) == admits, *times, *fits, t <= far
+        Or(idle_applies, busy_applies) == admits, *times, *fits, written <= latest
     ),
-    "bucket: never do both apply": proved(Not(And(idle_applies, busy_applies)), *times, *fits),
+    "bucket: never do both apply": proved(
+        Not(And(idle_applies, busy_applies)), *times, *fits, written <= latest
+    ),
     "bucket: the one that applies writes what the bucket would keep": proved(
         And(Implies(idle_applies, idle_after == after), Implies(busy_applies, busy_after == after)),
-        *times, *fits, t <= far,
+        *times, *fits, written <= latest,
     ),
     "bucket: of a state that no right clock has written, the idle write makes a new one": proved(
-        And(idle_applies, Not(busy_applies)), *times, *fits, t > far
+        And(idle_applies, idle_after == now + price), *times, *fits, written > latest
     ),
     "bucket: a state after a write is at most a full bucket": proved(
         And(Implies(idle_applies, idle_after <= full), Implies(busy_applies, busy_after <= full)), *times, *fits
@@ -105,9 +109,9 @@ claims |= {
         admitted <= capacity + (end - start) + error,
         *right, low == start - behind, high == end + ahead, admitted <= capacity + (high - low),
     ),
-    # Another process wrote `t` by its clock at the true instant `end` at the latest, while our request was on its way.
+    # Another process wrote by its clock at the true instant `end` at the latest, while our request was on its way.
     "clocks: a state that right clocks have written is never taken for one of a wrong clock": proved(
-        t <= far, *times, *right, t <= end + ahead + capacity, now >= start - behind, end - start <= way
+        written <= latest, *times, *right, written <= end + ahead, now >= start - behind, end - start <= way
     ),
 }
 

@@ -10,7 +10,7 @@ use tower_sluice::{LimiterError, Receipt};
 use crate::dynamo::Dynamo;
 use crate::fault::{DynamoFault, FaultKind, failed};
 use crate::hints::Hints;
-use crate::items::{BadItem, Charge, Kept, Moment, Plan};
+use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name};
 use crate::table::{Table, Written};
 
 /// The keys of one limiter on DynamoDB.
@@ -99,45 +99,45 @@ impl<A: Kept> KeyItem<A> {
                 new = self.algorithm.decide(new, charge.at.now, cost).1.or(new);
             }
             self.hints.set(&key, self.algorithm.hint(hint, old.as_ref(), new.as_ref(), charge.at));
-            return Ok(Applied { now: charge.at.now, old, charged });
+            return Ok(Applied { now: charge.at.now, old, kept: None, charged });
         }
     }
 
+    /// Reads the state as it counts under the quota by which it was written.
     async fn read(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let key = self.key(at);
         let item = self.table.read(&key).await?;
-        let old = self.algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
-        Ok(Applied { now: at.now, old, charged: 0 })
+        let another = item.as_ref().and_then(|item| quota_name::another(item, &self.algorithm.quota()));
+        let (kept, algorithm) = match another.and_then(|quota| Some((quota, self.algorithm.under(quota)?))) {
+            Some((quota, algorithm)) => (Some(quota), algorithm),
+            None => (None, self.algorithm.clone()),
+        };
+        let old = algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
+        Ok(Applied { now: at.now, old, kept, charged: 0 })
     }
 
     async fn reset(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let key = self.key(at);
         self.table.delete(&key).await?;
-        self.hints.set(&key, None);
-        Ok(Applied { now: at.now, old: None, charged: 0 })
+        Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
     }
 
     async fn refund(&self, cost: u32, receipt: Receipt) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let key = self.key(at);
         let mut write = self.algorithm.guess_refund(cost, receipt, at);
-        let mut item = None;
         while let Some(refund) = write {
-            let (written, old) = match self.table.write(&key, refund).await? {
-                Written::Applied(old) => (true, old),
-                Written::Unmet(old) => (false, old),
+            write = match self.table.write(&key, refund).await? {
+                Written::Applied(_) => None,
+                Written::Unmet(item) => {
+                    let planned = self.algorithm.plan_refund(item.as_ref(), cost, receipt, at);
+                    planned.map_err(|bad| bad_item(&key, bad))?
+                }
             };
-            item = old;
-            if written {
-                break;
-            }
-            let planned = self.algorithm.plan_refund(item.as_ref(), cost, receipt, at);
-            write = planned.map_err(|bad| bad_item(&key, bad))?;
         }
-        let old = self.algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
-        Ok(Applied { now: at.now, old, charged: 0 })
+        Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
     }
 }
 

@@ -1,12 +1,10 @@
 //! Buckets: one number, written by one of two conditional updates.
 //!
-//! An item has `t`, when the debt will be paid, in units of 1/limit nanosecond, as in `tower_sluice`; and `q`, the quota
-//! in whose units that is. Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket
+//! An item has `t`, when the debt will be paid, in units of 1/limit nanosecond, as in `tower_sluice`; `q`, the quota in
+//! whose units that is; and `u`, the time of the last write, in nanoseconds. Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket
 //! is two updates, of which exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is.
 //! `proofs/bucket.py` proves that together they are the bucket. The busy one compares with a bound and adds to whatever
 //! is there: so simultaneous charges do not collide, as they would if each had to name the number that it has read.
-
-use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, GcraState, LeakyBucket, Portable, TokenBucket};
 use tower_sluice::time::Timestamp;
@@ -14,14 +12,14 @@ use tower_sluice::{Quota, Receipt};
 
 use super::bytes::{self, BUCKET};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting};
+use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
 /// More than any debt of a bucket, in its units.
 const MOST: u128 = 1 << 110;
 
-const SET: &str = "SET t = :t, q = :q, x = :x";
+const SET: &str = "SET t = :t, q = :q, u = :u, x = :x";
 
 /// A quota in the units of its buckets.
 #[derive(Clone, Copy, Debug)]
@@ -48,45 +46,28 @@ impl Units {
         u128::from(at.as_nanos()) * self.limit
     }
 
-    /// No right clock writes a greater number.
-    fn far(&self, at: Moment) -> u128 {
-        self.at(at.latest()) + self.capacity()
-    }
-
     /// When all that can be owed now is paid.
     fn paid(&self, at: Moment) -> Timestamp {
         let nanos = (self.at(at.now) + self.capacity()).div_ceil(self.limit);
         u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
-    }
-
-    /// The quota, as the attribute `q`.
-    fn name(&self) -> String {
-        format!("{}/{}/{}", self.quota.limit(), self.quota.max_burst(), self.period)
-    }
-
-    /// Reads the attribute `q`.
-    fn parse(name: &str) -> Option<Self> {
-        let mut numbers = name.split('/');
-        let (limit, burst) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-        let period = Duration::from_nanos(numbers.next()?.parse().ok()?);
-        let quota = Quota::new(limit, period).ok()?.try_burst(burst).ok()?;
-        numbers.next().is_none().then(|| Self::of(quota))
     }
 }
 
 /// An item as it is.
 struct Stored<'a> {
     tat: u128,
-    /// The name of the quota.
-    quota: &'a str,
-    units: Units,
+    quota: Quota,
+    /// The quota as it is written.
+    name: &'a str,
+    written: Timestamp,
 }
 
 impl<'a> Stored<'a> {
     fn read(item: &'a Item) -> Option<Self> {
-        let quota = item.get("q")?.as_s().ok()?;
+        let name = item.get("q")?.as_s().ok()?;
         let tat = number(item, "t").filter(|tat| *tat < MOST)?;
-        Some(Self { tat, quota, units: Units::parse(quota)? })
+        let written = Timestamp::from_nanos(number(item, "u")?);
+        Some(Self { tat, quota: quota_name::parse(name)?, name, written })
     }
 }
 
@@ -115,9 +96,9 @@ trait Bucket: Portable<State = GcraState> + Clone {
     fn idle(&self, count: u32, charge: Charge) -> Write {
         let units = self.units();
         let tat = units.at(charge.at.now) + u128::from(count) * units.price(charge.cost);
-        let write = Write::new(SET, "attribute_not_exists(k) OR (q = :q AND (t <= :now OR t > :far))");
-        let write = write.number(":t", tat).text(":q", units.name()).number(":now", units.at(charge.at.now));
-        write.number(":far", units.far(charge.at)).number(":x", charge.at.expiry(units.paid(charge.at)))
+        let write = Write::new(SET, "attribute_not_exists(k) OR (q = :q AND (t <= :now OR u > :latest))");
+        let write = write.number(":t", tat).number(":now", units.at(charge.at.now));
+        self.signed(write.number(":latest", charge.at.latest().as_nanos()), charge.at)
     }
 
     /// The write of `count` requests to a key that owes something: no more than leaves room for them, and so much that
@@ -127,16 +108,21 @@ trait Bucket: Portable<State = GcraState> + Clone {
         let (price, full) = (units.price(charge.cost), now + units.capacity());
         let all = u128::from(count) * price;
         let low = if count < charge.count { full.saturating_sub(all + price).max(now) } else { now };
-        let write = Write::new("SET t = t + :c, x = :x", "q = :q AND t > :low AND t <= :high");
-        let write = write.number(":c", all).text(":q", units.name()).number(":low", low);
-        write.number(":high", full.saturating_sub(all)).number(":x", charge.at.expiry(units.paid(charge.at)))
+        let write = Write::new("SET t = t + :c, u = :u, x = :x", "q = :q AND t > :low AND t <= :high");
+        let write = write.number(":c", all).number(":low", low).number(":high", full.saturating_sub(all));
+        self.signed(write, charge.at)
     }
 
     /// The write of a state in place of exactly this item.
     fn replace(&self, stored: &Stored<'_>, tat: u128, at: Moment) -> Write {
-        let units = self.units();
-        let write = Write::new(SET, "t = :old AND q = :from").number(":old", stored.tat).text(":from", stored.quota);
-        write.number(":t", tat).text(":q", units.name()).number(":x", at.expiry(units.paid(at)))
+        let write = Write::new(SET, "t = :old AND q = :from").number(":old", stored.tat).text(":from", stored.name);
+        self.signed(write.number(":t", tat), at)
+    }
+
+    /// Adds what all writes have: the quota, the time, and when the item expires.
+    fn signed(&self, write: Write, at: Moment) -> Write {
+        let write = write.text(":q", quota_name::of(&self.quota())).number(":u", at.now.as_nanos());
+        write.number(":x", at.expiry(self.units().paid(at)))
     }
 }
 
@@ -156,19 +142,16 @@ macro_rules! bucket {
 
             fn read(&self, item: Option<&Item>, at: Moment) -> Result<Option<GcraState>, BadItem> {
                 let Some(item) = item else { return Ok(None) };
-                let Stored { tat, units, .. } = Stored::read(item).ok_or(BadItem)?;
-                if tat > units.far(at) {
-                    // Written by a clock that was wrong.
-                    return Ok(None);
-                }
-                self.state(tat, &units.quota, at.now).map(Some)
+                let Stored { tat, quota, written, .. } = Stored::read(item).ok_or(BadItem)?;
+                // A clock that was wrong has written what comes from the future.
+                if written > at.latest() { Ok(None) } else { self.state(tat, &quota, at.now).map(Some) }
             }
 
             fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
                 let (units, now) = (self.units(), self.units().at(charge.at.now));
                 let all = u128::from(charge.count) * units.price(charge.cost);
                 match hint {
-                    Some(Hint::Bucket { tat, .. }) if tat > now && tat <= units.far(charge.at) => {
+                    Some(Hint::Bucket { tat, .. }) if tat > now => {
                         let room = (now + units.capacity()).saturating_sub(tat) / units.price(charge.cost);
                         match u32::try_from(room).unwrap_or(u32::MAX).min(charge.count) {
                             // A read costs a fifth of a write that does nothing.
@@ -189,16 +172,19 @@ macro_rules! bucket {
             fn plan(&self, item: Option<&Item>, charge: Charge) -> Result<Plan, BadItem> {
                 let state = self.read(item, charge.at)?;
                 let (count, after) = fitting(self, state, charge);
-                let Some(after) = after.filter(|_| count > 0) else { return Ok(Plan::Reject) };
-                let units = self.units();
-                let write = match item.and_then(Stored::read) {
-                    Some(stored) if stored.quota != units.name() => self.replace(&stored, self.tat(&after), charge.at),
-                    Some(_) if state.is_some_and(|state| self.tat(&state) > units.at(charge.at.now)) => {
-                        self.busy(count, charge)
+                let stored = item.and_then(Stored::read);
+                let another = stored.filter(|stored| stored.name != quota_name::of(&self.quota()));
+                Ok(match (another, after) {
+                    // Also if nothing fits: else the debt would be paid at the old rate, and no advertised wait be true.
+                    (Some(another), Some(after)) => {
+                        Plan::Charge(self.replace(&another, self.tat(&after), charge.at), count)
                     }
-                    _ => self.idle(count, charge),
-                };
-                Ok(Plan::Charge(write, count))
+                    _ if count == 0 => Plan::Reject,
+                    _ if state.is_some_and(|state| self.tat(&state) > self.units().at(charge.at.now)) => {
+                        Plan::Charge(self.busy(count, charge), count)
+                    }
+                    _ => Plan::Charge(self.idle(count, charge), count),
+                })
             }
 
             fn hint(
@@ -224,10 +210,12 @@ macro_rules! bucket {
             fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
                 let unpaid = self.unpaid(cost, receipt, at);
                 let write = Write::new("SET t = t - :c", "q = :q AND t > :now AND t >= :c").number(":c", unpaid);
-                let write = write.text(":q", self.units().name()).number(":now", self.units().at(at.now));
+                let write = write.text(":q", quota_name::of(&self.quota())).number(":now", self.units().at(at.now));
                 (unpaid > 0).then_some(write)
             }
 
+            /// If the key has another rate by now, how much of the charge is still owed is not known, and it stays, as in
+            /// memory.
             fn plan_refund(
                 &self,
                 item: Option<&Item>,
@@ -235,12 +223,13 @@ macro_rules! bucket {
                 receipt: Receipt,
                 at: Moment,
             ) -> Result<Option<Write>, BadItem> {
-                let Some((state, stored)) = self.read(item, at)?.zip(item.and_then(Stored::read)) else {
-                    return Ok(None);
-                };
-                let tat = self.tat(&self.refund(state, at.now, cost, receipt));
-                let is_owed = self.tat(&state) > self.units().at(at.now) && tat < self.tat(&state);
-                Ok(is_owed.then(|| self.replace(&stored, tat, at)))
+                let Some(item) = item else { return Ok(None) };
+                let stored = Stored::read(item).ok_or(BadItem)?;
+                let rate = |quota: &Quota| (quota.limit(), quota.period());
+                let left = stored.tat.saturating_sub(self.unpaid(cost, receipt, at));
+                let is_owed = stored.tat > self.units().at(at.now) && rate(&stored.quota) == rate(&self.quota());
+                let write = Write::new("SET t = :t", "t = :old AND q = :from").number(":t", left);
+                Ok((is_owed && left < stored.tat).then(|| write.number(":old", stored.tat).text(":from", stored.name)))
             }
         }
     )+};

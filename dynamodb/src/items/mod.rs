@@ -2,6 +2,7 @@
 
 mod bucket;
 mod bytes;
+pub(crate) mod quota_name;
 mod sliding_window;
 mod window;
 

@@ -1,6 +1,7 @@
 //! The sliding window: one item per key, with a count for each window.
 //!
-//! An item has `w<number>` for the present window and the one before it, and `l`, the number of the latest one. How much
+//! An item has `w<number>` for the present window and the one before it, `l`, the number of the latest one, and
+//! `q`, the quota of the last charge. How much
 //! the present window may hold depends on the count of the one before, and conditions have no arithmetic. So a process
 //! reads that count once per key and window, and each write names it in its condition. It no longer changes, unless by a
 //! refund, or by a process whose clock is a little behind. Then the write does not apply, and the next one names the new
@@ -15,7 +16,7 @@ use tower_sluice::time::Timestamp;
 
 use super::bytes::{self, SLIDING_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting};
+use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
@@ -104,7 +105,9 @@ fn charge(
         if least.is_some() { "#c > :least AND #c <= :most" } else { "(attribute_not_exists(#c) OR #c <= :most)" };
     let condition = format!("{window_holds} AND {previous_holds} AND {current_fits}");
     let end = Timestamp::from_nanos(window.saturating_add(2).saturating_mul(period(algorithm)));
-    let mut write = Write::new("ADD #c :c SET l = :w, x = :x", condition).number(":w", window);
+    let mut write = Write::new("ADD #c :c SET l = :w, q = :q, x = :x", condition)
+        .number(":w", window)
+        .text(":q", quota_name::of(&algorithm.quota()));
     write = write.name("#c", name(Some(window))).name("#p", name(window.checked_sub(1)));
     write = write.number(":p", previous).number(":c", all).number(":most", most).number(":x", at.expiry(end));
     write = replaced.into_iter().fold(write, |write, replaced| write.number(":l", replaced));

@@ -1,6 +1,7 @@
 //! Windows that forget their count when they end: one item per key and window, always one write.
 //!
-//! An item has `n`, what is used of the window; which window it is says the key of the item. A charge adds to `n` if
+//! An item has `n`, what is used of the window, and `q`, the quota of the last charge; which window it is says the key of
+//! the item. A charge adds to `n` if
 //! that leaves no more than the limit used. So no write has to find out whether a window has begun.
 
 use tower_sluice::Receipt;
@@ -13,7 +14,7 @@ use tower_sluice::time::Timestamp;
 use super::bytes::CALENDAR_WINDOW;
 use super::bytes::{self, FIXED_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting};
+use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
@@ -48,7 +49,8 @@ trait Window: Portable + Clone {
             Some(least) => ("n > :least AND n <= :most", Some(least)),
             None => ("attribute_not_exists(k) OR n <= :most", None),
         };
-        let write = Write::new("ADD n :c SET x = :x", condition).number(":c", all).number(":most", most);
+        let write = Write::new("ADD n :c SET q = :q, x = :x", condition).number(":c", all).number(":most", most);
+        let write = write.text(":q", quota_name::of(&self.quota()));
         let write = write.number(":x", charge.at.expiry(self.end(charge.at.now)));
         least.into_iter().fold(write, |write, least| write.number(":least", least))
     }

@@ -31,6 +31,26 @@ async fn another_quota_keeps_the_tokens_that_are_owed() {
     assert_eq!((admitted(&new, 18).await, left(&small).await, left(&new).await), (18, 0, 2));
 }
 
+/// A debt that is greater than the new bucket is kept, too: it is not taken for one from the future, and is paid at the
+/// new rate from the first request on, also if that is rejected.
+#[tokio::test]
+async fn a_debt_greater_than_the_new_bucket_is_kept() {
+    let (service, clock) = service().await;
+    let dynamo = dynamo(&service, &clock);
+    let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
+    assert_eq!(admitted(&with(per_day(1_000)), 90).await, 90);
+    service.forget_counts();
+    let small = with(Quota::per_hour(1).burst(10));
+    let wait = ask(&small).await.unwrap().retry_after().expect("it is rejected");
+    assert_eq!(wait, Duration::from_secs(81 * 3_600));
+    assert_eq!(service.counts().writes, 2, "one that does not apply, and one that keeps the debt as it is now");
+    clock.advance(wait - Duration::from_nanos(1));
+    assert!(!ask(&with(Quota::per_hour(1).burst(10))).await.unwrap().is_allowed());
+    clock.advance(Duration::from_nanos(1));
+    assert!(ask(&with(Quota::per_hour(1).burst(10))).await.unwrap().is_allowed());
+    assert_eq!(left(&with(per_day(1_000))).await, 990);
+}
+
 #[tokio::test]
 async fn another_limit_keeps_the_count_of_a_window_and_another_period_starts_anew() {
     async fn check<A: Kept>(of: impl Fn(Quota) -> A) {
@@ -59,6 +79,26 @@ async fn a_key_may_have_a_quota_of_its_own() {
     assert_eq!(super::admitted(&limiter, 10).await, 2);
 }
 
+/// Who asks for what is left does not know which quota the key has.
+#[tokio::test]
+async fn what_is_left_is_shown_under_the_quota_of_the_last_charge() {
+    async fn check<A: Kept>(algorithm: A) {
+        let (service, clock) = service().await;
+        let limiter = limiter(&dynamo(&service, &clock), algorithm);
+        let (key, own) = (PartitionKey::from("key"), Some(per_day(5)));
+        assert!(limiter.decide(&Ask::charge(&key, 1).under(own)).decided().await.unwrap().is_allowed());
+        let mut counts = Vec::new();
+        for ask in [Ask::peek(&key, 0), Ask::peek(&key, 0).under(own)] {
+            let decision = limiter.decide(&ask).decided().await.unwrap();
+            counts.push((decision.limit(), decision.remaining()));
+        }
+        assert_eq!(counts, [(2, 1), (5, 4)]);
+    }
+    check(TokenBucket::new(per_day(2))).await;
+    check(FixedWindow::new(per_day(2))).await;
+    check(SlidingWindow::new(per_day(2))).await;
+}
+
 /// Charges, and lets the refund come to its end.
 async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u32) {
     service.forget_counts();
@@ -80,7 +120,7 @@ async fn refunds_return_what_is_owed<A: Kept>(algorithm: A, other: A, period: Du
     // More than is owed: the rest is no gift.
     refunded(&service, &limiter, decision.receipt(), 4).await;
     assert_eq!(left(&limiter).await, 10);
-    // Under another quota than the item's.
+    // After a charge under another quota, of the same rate.
     let decision = limiter.acquire(&"key".into(), 4).await.unwrap();
     let another = super::limiter(&dynamo, other);
     assert!(ask(&another).await.unwrap().is_allowed());
@@ -102,7 +142,7 @@ async fn refunds_return_what_is_owed<A: Kept>(algorithm: A, other: A, period: Du
 #[tokio::test]
 async fn refunds_return_what_is_owed_for_a_charge() {
     let (quota, other, hour) = (Quota::per_hour(10), Quota::per_hour(20), Duration::from_secs(3_600));
-    refunds_return_what_is_owed(LeakyBucket::new(quota), LeakyBucket::new(other), hour).await;
+    refunds_return_what_is_owed(LeakyBucket::new(quota), LeakyBucket::new(quota.burst(20)), hour).await;
     refunds_return_what_is_owed(FixedWindow::new(quota), FixedWindow::new(other), hour).await;
     refunds_return_what_is_owed(SlidingWindow::new(quota), SlidingWindow::new(other), hour).await;
     #[cfg(feature = "calendar")]
@@ -110,6 +150,19 @@ async fn refunds_return_what_is_owed_for_a_charge() {
         use tower_sluice::algorithm::CalendarWindow;
         refunds_return_what_is_owed(CalendarWindow::daily(10), CalendarWindow::daily(20), 24 * hour).await;
     }
+}
+
+/// At another rate, how much of a charge time has paid is not known.
+#[tokio::test]
+async fn a_charge_of_a_bucket_stays_if_the_rate_changes() {
+    let (service, clock) = service().await;
+    let dynamo = dynamo(&service, &clock);
+    let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
+    let (old, new) = (with(per_day(10)), with(per_day(20)));
+    let decision = old.acquire(&"key".into(), 4).await.unwrap();
+    assert!(ask(&new).await.unwrap().is_allowed());
+    refunded(&service, &old, decision.receipt(), 4).await;
+    assert_eq!((left(&old).await, left(&new).await), (5, 15));
 }
 
 /// Of a sliding window, a charge counts until the window after its own ends, and so does its refund.
