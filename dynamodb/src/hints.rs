@@ -23,11 +23,13 @@ pub enum Hint {
         /// The higher, the more of the last requests found a debt of others.
         busy: u8,
     },
-    /// A window, by its number or its end, and what was used: of a sliding window, of the window before it.
+    /// A window.
     Window {
-        /// The window.
+        /// Its number, or when it ends.
         window: u64,
-        /// What was used.
+        /// What is used of the one before, if that counts.
+        previous: u32,
+        /// What is used of it.
         used: u32,
     },
 }
@@ -100,7 +102,8 @@ mod tests {
     fn most_of_a_thousand_keys_keep_their_places() {
         let hints = Hints::new();
         let name = |key: u32| format!("key {key}");
-        (0..1_000).for_each(|key| hints.set(&name(key), Some(Hint::Window { window: key.into(), used: key })));
+        (0..1_000)
+            .for_each(|key| hints.set(&name(key), Some(Hint::Window { window: key.into(), previous: 0, used: key })));
         let kept = (0..1_000).filter(|key| hints.get(&name(*key)).is_some()).count();
         // A thousand keys in 4,096 places: 88 % on average.
         assert!(kept > 800, "{kept}");

@@ -161,12 +161,12 @@ impl Items for SlidingWindow {
     }
 
     fn guess(&self, hint: Option<Hint>, asked: Charge) -> Plan {
-        let Some(Hint::Window { window, used: previous }) = hint else { return Plan::Read };
+        let Some(Hint::Window { window, previous, used }) = hint else { return Plan::Read };
         let is_present = window >= present(self, asked.at) && may_have_begun(self, window, asked.at);
-        let fitting = room(self, window, previous, asked.at.now) / asked.cost;
+        let fitting = room(self, window, previous, asked.at.now).saturating_sub(used) / asked.cost;
         match fitting.min(asked.count) {
             count if is_present && count > 0 => {
-                Plan::Charge(charge(self, (window, previous), None, count, Charge { count, ..asked }), count)
+                Plan::Charge(charge(self, (window, previous), None, count, asked), count)
             }
             _ => Plan::Read,
         }
@@ -196,8 +196,8 @@ impl Items for SlidingWindow {
         new: Option<&SlidingWindowState>,
         _: Moment,
     ) -> Option<Hint> {
-        let Counts { window, previous, .. } = counts(self, new?);
-        Some(Hint::Window { window, used: previous })
+        let Counts { window, previous, current: used } = counts(self, new?);
+        Some(Hint::Window { window, previous, used })
     }
 
     fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {

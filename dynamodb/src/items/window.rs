@@ -102,7 +102,7 @@ macro_rules! window {
             fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
                 let window = self.end(charge.at.now).as_nanos();
                 let used = match hint {
-                    Some(Hint::Window { window: seen, used }) if seen == window => used,
+                    Some(Hint::Window { window: seen, used, .. }) if seen == window => used,
                     _ => 0,
                 };
                 match (self.quota().limit().saturating_sub(used) / charge.cost).min(charge.count) {
@@ -126,7 +126,7 @@ macro_rules! window {
                 new: Option<&Self::State>,
                 at: Moment,
             ) -> Option<Hint> {
-                Some(Hint::Window { window: self.end(at.now).as_nanos(), used: self.used(new?) })
+                Some(Hint::Window { window: self.end(at.now).as_nanos(), previous: 0, used: self.used(new?) })
             }
 
             fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {

@@ -1,5 +1,6 @@
 //! What decisions cost, by counting requests.
 
+use tower_sluice::Limiter;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::Random;
 
@@ -98,6 +99,27 @@ async fn known_rejections_write_nothing() {
     rejections_write_nothing(TokenBucket::new(per_day(1))).await;
     rejections_write_nothing(FixedWindow::new(per_day(1))).await;
     rejections_write_nothing(SlidingWindow::new(per_day(1))).await;
+}
+
+/// Half a second later, or after a refund, a rejection is verified: by a read, which costs less than a write that does
+/// nothing.
+#[tokio::test]
+async fn a_rejection_is_verified_by_a_read() {
+    async fn check<A: Kept>(algorithm: A) {
+        let (service, clock) = service().await;
+        let limiter = limiter(&dynamo(&service, &clock), algorithm);
+        let first = ask(&limiter).await.unwrap();
+        clock.advance(Duration::from_secs(3 * 86_400));
+        assert_eq!(admitted(&limiter, 3).await, 2);
+        service.forget_counts();
+        // Time has paid for it, so there is nothing to refund; but this process may no longer know of a rejection.
+        limiter.refund(&"key".into(), first.receipt(), 1);
+        assert_eq!(admitted(&limiter, 1).await, 0);
+        assert_eq!(service.counts(), Counts { writes: 0, unmet: 0, reads: 1 });
+    }
+    check(TokenBucket::new(per_day(2))).await;
+    check(FixedWindow::new(per_day(2))).await;
+    check(SlidingWindow::new(per_day(2))).await;
 }
 
 #[tokio::test]
