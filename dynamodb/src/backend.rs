@@ -70,37 +70,30 @@ impl<A: Kept> KeyItem<A> {
         let hint = self.hints.get(&key);
         // A clock that may be wrong writes nothing: the answer to a read shows whether it is right.
         let mut plan = if self.table.clock_check.is_right() { self.algorithm.guess(hint, charge) } else { Plan::Read };
-        // Each turn has seen the item as it is, unless another process has written meanwhile, which then made progress.
-        // The caller ends this at the deadline.
         let mut item = None;
-        loop {
-            let charged = match plan {
+        // Each turn has seen the item as it was a moment ago. If a write does not apply, another process has written
+        // meanwhile, and so made progress. The caller ends this at the deadline.
+        let charged = loop {
+            item = match plan {
+                Plan::Reject => break 0,
+                Plan::Read => self.table.read(&key).await?,
                 Plan::Charge(write, count) => match self.table.write(&key, write).await? {
                     Written::Applied(old) => {
                         item = old;
-                        count
+                        break count;
                     }
-                    Written::Unmet(old) => {
-                        item = old;
-                        plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
-                        continue;
-                    }
+                    Written::Unmet(old) => old,
                 },
-                Plan::Read => {
-                    item = self.table.read(&key).await?;
-                    plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
-                    continue;
-                }
-                Plan::Reject => 0,
             };
-            let old = self.algorithm.read(item.as_ref(), charge.at).map_err(|bad| bad_item(&key, bad))?;
-            let mut new = old;
-            for _ in 0..charged {
-                new = self.algorithm.decide(new, charge.at.now, cost).1.or(new);
-            }
-            self.hints.set(&key, self.algorithm.hint(hint, old.as_ref(), new.as_ref(), charge.at));
-            return Ok(Applied { now: charge.at.now, old, kept: None, charged });
+            plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
+        };
+        let old = self.algorithm.read(item.as_ref(), charge.at).map_err(|bad| bad_item(&key, bad))?;
+        let mut new = old;
+        for _ in 0..charged {
+            new = self.algorithm.decide(new, charge.at.now, cost).1.or(new);
         }
+        self.hints.set(&key, self.algorithm.hint(hint, old.as_ref(), new.as_ref(), charge.at));
+        Ok(Applied { now: charge.at.now, old, kept: None, charged })
     }
 
     /// Reads the state as it counts under the quota by which it was written.
@@ -127,6 +120,10 @@ impl<A: Kept> KeyItem<A> {
     async fn refund(&self, cost: u32, receipt: Receipt) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let key = self.key(at);
+        if !self.table.clock_check.is_right() {
+            // Fails if it is wrong: how much of the charge time has paid is not known then.
+            self.table.read(&key).await?;
+        }
         let mut write = self.algorithm.guess_refund(cost, receipt, at);
         while let Some(refund) = write {
             write = match self.table.write(&key, refund).await? {

@@ -1,7 +1,6 @@
 //! One limit for several machines, on DynamoDB.
 //!
-//! **You want** one limit for all your functions, containers and regions' worth of machines on AWS, without running a
-//! Redis. Keep the budgets in a DynamoDB table, with the crate
+//! **You want** one limit for all your functions and containers in a region of AWS, without running a Redis. Keep the budgets in a DynamoDB table, with the crate
 //! [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb), whose page has the code. It is a crate of its own, because the SDK
 //! needs a newer Rust than this one.
 //!
@@ -55,7 +54,8 @@
 //!
 //! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes, one
 //! for each case, of which exactly one applies, and each process predicts which. It is wrong at most every second time,
-//! and most often at half of the limit, where a key of many processes is as often in debt as not. Several policies take a write
+//! and most often at half of the limit, where a key of many processes is as often in debt as not. Counted in `dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and
+//! 95 % of the limit: 1.00 with one process; 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write
 //! each, and one more for each that is rolled back.
 //!
 //! **A busy key** is limited by its partition, which takes 1,000 writes per second. Beyond that DynamoDB throttles, which is a
@@ -85,7 +85,9 @@
 //! | more calls in flight than `max_in_flight` | an error after half of the timeout | `faults.rs` |
 //! | an item of another program under our key | an error for that key; the item stays | `faults.rs` |
 //! | clocks that differ, are wrong, become wrong | as above | `clocks.rs` |
-//! | a live change of the quota, a rollout with two quotas | the key keeps what it has used | `quotas.rs` |
+//! | a live change of the quota, also during an outage; a rollout with two quotas | the key keeps what it has used | `quotas.rs`, `faults.rs` |
+//! | the runtime ends while calls are in flight | nothing hangs; other runtimes are not affected | `faults.rs` |
+//! | a write that arrives a minute late | it forgives nothing | `clocks.rs` |
 //! | items that have expired and are still there | they count for nothing | `items.rs` |
 //!
 //! The [failure mode](super::failure) of the policy decides what becomes of the request. These faults of Redis have no

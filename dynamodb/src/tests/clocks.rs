@@ -3,6 +3,8 @@
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::{IntervalChecker, Random};
 
+use tower_sluice::Limiter;
+
 use super::service::Fate;
 use super::*;
 use crate::items::LONGEST_WAY;
@@ -87,7 +89,7 @@ async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
     let bucket = TokenBucket::new(per_day(5));
     let limiter = limiter(&process(&service, &own), bucket);
     let other = super::limiter(&process(&service, &clock), bucket);
-    assert!(ask(&limiter).await.unwrap().is_allowed());
+    let decision = ask(&limiter).await.unwrap();
     own.advance(Duration::from_secs(30 * 86_400));
     service.forget_counts();
     for _ in 0..3 {
@@ -95,6 +97,11 @@ async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
     }
     assert_eq!(service.counts().writes, 1);
     assert_eq!(admitted(&other, 10).await, 5);
+    // A refund by such a clock would be too large or too small.
+    service.forget_counts();
+    limiter.refund(&"key".into(), decision.receipt(), 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((service.counts().reads, service.counts().writes), (1, 0));
     own.set(clock.now());
     assert!(!ask(&limiter).await.unwrap().is_allowed());
 }

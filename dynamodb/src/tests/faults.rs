@@ -144,6 +144,28 @@ async fn calls_in_flight_are_bounded() {
     assert_eq!(kinds, [FaultKind::TooManyInFlight; 84]);
 }
 
+/// Limits are replaced while DynamoDB is out: nothing waits for it, and the new limit finds what was used under the old.
+#[tokio::test(start_paused = true)]
+async fn a_live_change_during_an_outage_keeps_what_was_used() {
+    let (service, _, dynamo, old) = process().await;
+    service.all(Fate::BlackHole);
+    for _ in 0..6 {
+        assert!(ask(&old).await.is_err());
+    }
+    let new = limiter(&dynamo, TokenBucket::new(per_day(20)));
+    let begun = Instant::now();
+    assert!(new.inherit(&old).is_some());
+    assert!(ask(&new).await.is_err());
+    assert!(begun.elapsed() <= TIMEOUT);
+    service.all(Fate::Answered);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(admitted(&new, 1).await, 1);
+    assert_eq!(service.items().len(), 1);
+    assert_eq!(new.decide(&Ask::peek(&"key".into(), 0)).decided().await.unwrap().remaining(), 18);
+    let stranger = RateLimiter::new(TokenBucket::new(per_day(20)), DynamoStore::new(&dynamo, "another"));
+    assert!(stranger.inherit(&old).is_none());
+}
+
 /// The runtime stops while calls are in flight: nothing hangs, and a store on another runtime works on.
 #[test]
 fn a_runtime_that_ends_cancels_its_calls() {
