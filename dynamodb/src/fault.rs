@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
-use aws_sdk_dynamodb::error::{BuildError, DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use tower_sluice::LimiterError;
 use tower_sluice::store::remote::GaveUp;
 
@@ -126,8 +126,20 @@ impl From<GaveUp> for DynamoFault {
 
 impl<E: ProvideErrorMetadata + Error + 'static> From<SdkError<E, HttpResponse>> for DynamoFault {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
-        Self::new(kind_of(&error), DisplayErrorContext(&error).to_string())
+        Self::new(kind_of(&error), detail_of(&error))
     }
+}
+
+/// Returns what DynamoDB says of an error; otherwise, what the SDK says, with the causes. Without the response, which may
+/// be long.
+fn detail_of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E, HttpResponse>) -> String {
+    let service = error.as_service_error();
+    if let Some(code) = service.and_then(ProvideErrorMetadata::code) {
+        let message = service.and_then(ProvideErrorMetadata::message).unwrap_or("no message");
+        return format!("{code}: {message}");
+    }
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |detail, cause| format!("{detail}: {cause}"))
 }
 
 /// Part of a request is missing.

@@ -53,6 +53,27 @@ async fn each_failure_has_its_kind_and_is_sent_once() {
     }
 }
 
+/// The message says what DynamoDB said, in a line.
+#[tokio::test(start_paused = true)]
+async fn messages_are_short_and_say_what_to_do() {
+    for (fate, expected) in [
+        (
+            Fate::Fails(400, "ThrottlingException"),
+            "DynamoDB throttles the table; raise its capacity, or lease more units: ThrottlingException: on purpose",
+        ),
+        (
+            Fate::Fails(400, "AccessDeniedException"),
+            "the credentials do not allow this: AccessDeniedException: on purpose",
+        ),
+        (Fate::Refused, "DynamoDB cannot be reached: dispatch failure: io error: connection refused"),
+        (Fate::BlackHole, "DynamoDB did not answer in time"),
+    ] {
+        let (service, _, _, limiter) = process().await;
+        service.all(fate);
+        assert_eq!(ask(&limiter).await.unwrap_err().to_string(), expected);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refused_connection_fails_at_once() {
     let (kind, took, _) = fails_by(Fate::Refused).await;
