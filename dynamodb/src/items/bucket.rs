@@ -1,10 +1,12 @@
 //! Buckets: one number, written by one of two conditional updates.
 //!
 //! An item has `t`, when the debt will be paid, in units of 1/limit nanosecond, as in `tower_sluice`; `q`, the quota in
-//! whose units that is; and `u`, the time of the last write, in nanoseconds. Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket
-//! is two updates, of which exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is.
-//! `proofs/bucket.py` proves that together they are the bucket. The busy one compares with a bound and adds to whatever
-//! is there: so simultaneous charges do not collide, as they would if each had to name the number that it has read.
+//! whose units that is; and `u`, the time of the last write, in nanoseconds.
+//!
+//! Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket is two updates, of which
+//! exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is. `proofs/writes.py` proves
+//! that together they are the bucket. The busy one compares with a bound and adds to whatever is there: so simultaneous
+//! charges do not collide, as they would if each had to name the number that it has read.
 
 use tower_sluice::algorithm::{Algorithm, GcraState, LeakyBucket, Portable, TokenBucket};
 use tower_sluice::time::Timestamp;
@@ -16,8 +18,8 @@ use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
-/// More than any debt of a bucket, in its units.
-const MOST: u128 = 1 << 110;
+/// The greatest number that a bucket may have.
+const MOST: u128 = (1 << 111) - 1;
 
 const SET: &str = "SET t = :t, q = :q, u = :u, x = :x";
 
@@ -46,10 +48,9 @@ impl Units {
         u128::from(at.as_nanos()) * self.limit
     }
 
-    /// When all that can be owed now is paid.
-    fn paid(&self, at: Moment) -> Timestamp {
-        let nanos = (self.at(at.now) + self.capacity()).div_ceil(self.limit);
-        u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
+    /// Converts back, rounded up.
+    fn timestamp(&self, units: u128) -> Timestamp {
+        u64::try_from(units.div_ceil(self.limit)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 }
 
@@ -65,7 +66,7 @@ struct Stored<'a> {
 impl<'a> Stored<'a> {
     fn read(item: &'a Item) -> Option<Self> {
         let name = item.get("q")?.as_s().ok()?;
-        let tat = number(item, "t").filter(|tat| *tat < MOST)?;
+        let tat = number(item, "t").filter(|tat| *tat <= MOST)?;
         let written = Timestamp::from_nanos(number(item, "u")?);
         Some(Self { tat, quota: quota_name::parse(name)?, name, written })
     }
@@ -98,7 +99,7 @@ trait Bucket: Portable<State = GcraState> + Clone {
         let tat = units.at(charge.at.now) + u128::from(count) * units.price(charge.cost);
         let write = Write::new(SET, "attribute_not_exists(k) OR (q = :q AND (t <= :now OR u > :latest))");
         let write = write.number(":t", tat).number(":now", units.at(charge.at.now));
-        self.signed(write.number(":latest", charge.at.latest().as_nanos()), charge.at)
+        self.signed(write.number(":latest", charge.at.latest().as_nanos()), tat, charge.at)
     }
 
     /// The write of `count` requests to a key that owes something: no more than leaves room for them, and so much that
@@ -110,19 +111,22 @@ trait Bucket: Portable<State = GcraState> + Clone {
         let low = if count < charge.count { full.saturating_sub(all + price).max(now) } else { now };
         let write = Write::new("SET t = t + :c, u = :u, x = :x", "q = :q AND t > :low AND t <= :high");
         let write = write.number(":c", all).number(":low", low).number(":high", full.saturating_sub(all));
-        self.signed(write, charge.at)
+        self.signed(write, full, charge.at)
     }
 
     /// The write of a state in place of exactly this item.
     fn replace(&self, stored: &Stored<'_>, tat: u128, at: Moment) -> Write {
         let write = Write::new(SET, "t = :old AND q = :from").number(":old", stored.tat).text(":from", stored.name);
-        self.signed(write.number(":t", tat), at)
+        self.signed(write.number(":t", tat), tat, at)
     }
 
-    /// Adds what all writes have: the quota, the time, and when the item expires.
-    fn signed(&self, write: Write, at: Moment) -> Write {
+    /// Adds what all writes have: the quota, the time, and when the item expires, which is when its debt, of `tat` at the
+    /// most, is paid. An earlier write may have left an item that lives as long as a full bucket, and so does this one.
+    fn signed(&self, write: Write, tat: u128, at: Moment) -> Write {
+        let units = self.units();
+        let expiry = at.expiry(units.timestamp(tat.max(units.at(at.now) + units.capacity())));
         let write = write.text(":q", quota_name::of(&self.quota())).number(":u", at.now.as_nanos());
-        write.number(":x", at.expiry(self.units().paid(at)))
+        write.number(":x", expiry)
     }
 }
 

@@ -44,6 +44,9 @@ async fn a_debt_greater_than_the_new_bucket_is_kept() {
     let wait = ask(&small).await.unwrap().retry_after().expect("it is rejected");
     assert_eq!(wait, Duration::from_secs(81 * 3_600));
     assert_eq!(service.counts().writes, 2, "one that does not apply, and one that keeps the debt as it is now");
+    // The 90 hours in which it is paid: DynamoDB must not delete it sooner.
+    let expiry: u64 = service.items()[0]["x"]["N"].as_str().unwrap().parse().unwrap();
+    assert!(expiry > NOW.as_nanos() / 1_000_000_000 + 90 * 3_600, "{expiry}");
     clock.advance(wait - Duration::from_nanos(1));
     assert!(!ask(&with(Quota::per_hour(1).burst(10))).await.unwrap().is_allowed());
     clock.advance(Duration::from_nanos(1));
