@@ -126,8 +126,8 @@
 //!
 //! # Without Redis
 //!
-//! Any key-value store that can compare and swap does as well, at two calls per decision: [stores of your
-//! own](super::own_stores).
+//! [DynamoDB](super::dynamodb) does as well, at one conditional write per decision, and so does any key-value store that can
+//! compare and swap, at two calls per decision: [stores of your own](super::own_stores).
 //!
 //! # By configuration
 //!

@@ -11,6 +11,7 @@
 //! | call an API that has limits of its own | [`partners`] |
 //! | give each client its own budget, also behind proxies | [`keys`] |
 //! | share one limit between machines | [`machines`] |
+//! | share it on DynamoDB | [`dynamodb`] |
 //! | share it on a store of your own | [`own_stores`] |
 //! | know how large a server that takes, and what it costs | [`capacity`] |
 //! | limit gRPC | [`grpc`] |
@@ -32,6 +33,7 @@
 pub mod calendar;
 pub mod capacity;
 pub mod choosing;
+pub mod dynamodb;
 pub mod failure;
 pub mod from_aspnet;
 pub mod from_sidekiq;

@@ -1,0 +1,180 @@
+//! [`DynamoBackend`]: the transitions of one limiter, as requests to DynamoDB.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::store::remote::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
+use tower_sluice::{LimiterError, Receipt};
+
+use crate::dynamo::Dynamo;
+use crate::fault::{DynamoFault, FaultKind, failed};
+use crate::hints::Hints;
+use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name};
+use crate::table::{Table, Written};
+
+/// The keys of one limiter on DynamoDB.
+#[derive(Debug)]
+pub(crate) struct DynamoBackend {
+    dynamo: Dynamo,
+    name: Box<str>,
+    hints: Arc<Hints>,
+}
+
+/// One key of a limiter, with all that a request needs to outlive its caller.
+struct KeyItem<A> {
+    table: Table,
+    hints: Arc<Hints>,
+    algorithm: A,
+    /// What the key of the item begins with: the limiter and the tag.
+    prefix: String,
+}
+
+impl DynamoBackend {
+    pub(crate) fn new(dynamo: &Dynamo, name: &str) -> Self {
+        Self { dynamo: dynamo.clone(), name: name.into(), hints: Arc::new(Hints::new()) }
+    }
+
+    fn item<A: Kept>(&self, target: &Target<'_, A>) -> KeyItem<A> {
+        KeyItem {
+            table: self.dynamo.table().clone(),
+            hints: Arc::clone(&self.hints),
+            algorithm: target.algorithm().clone(),
+            prefix: format!("{}:{}:", self.name, target.name()),
+        }
+    }
+}
+
+impl<A: Kept> KeyItem<A> {
+    fn moment(&self) -> Moment {
+        Moment { now: self.table.now(), error: self.table.clock_error }
+    }
+
+    /// The key of the item at that moment.
+    fn key(&self, at: Moment) -> String {
+        format!("{}{}", self.prefix, self.algorithm.suffix(at.now))
+    }
+
+    async fn apply(self, transition: Transition) -> Result<Applied<A::State>, DynamoFault> {
+        match transition {
+            Transition::Charge { cost, count } => self.charge(cost, count).await,
+            Transition::Refund { cost, receipt } => self.refund(cost, receipt).await,
+            Transition::Reset => self.reset().await,
+            _ => self.read().await,
+        }
+    }
+
+    async fn charge(&self, cost: u32, count: u32) -> Result<Applied<A::State>, DynamoFault> {
+        let charge = Charge { at: self.moment(), cost, count };
+        let key = self.key(charge.at);
+        let hint = self.hints.get(&key);
+        // A clock that may be wrong writes nothing: the answer to a read shows whether it is right.
+        let mut plan = if self.table.clock_check.is_right() { self.algorithm.guess(hint, charge) } else { Plan::Read };
+        let mut item = None;
+        // Each turn has seen the item as it was a moment ago. If a write does not apply, another process has written
+        // meanwhile, and so made progress. The caller ends this at the deadline.
+        let charged = loop {
+            item = match plan {
+                Plan::Reject => break 0,
+                Plan::Read => self.table.read(&key).await?,
+                Plan::Charge(write, count) => match self.table.write(&key, write).await? {
+                    Written::Applied(old) => {
+                        item = old;
+                        break count;
+                    }
+                    Written::Unmet(old) => old,
+                },
+            };
+            plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
+        };
+        let old = self.algorithm.read(item.as_ref(), charge.at).map_err(|bad| bad_item(&key, bad))?;
+        let mut new = old;
+        for _ in 0..charged {
+            new = self.algorithm.decide(new, charge.at.now, cost).1.or(new);
+        }
+        self.hints.set(&key, self.algorithm.hint(hint, old.as_ref(), new.as_ref(), charge.at));
+        Ok(Applied { now: charge.at.now, old, kept: None, charged })
+    }
+
+    /// Reads the state as it counts under the quota by which it was written.
+    async fn read(&self) -> Result<Applied<A::State>, DynamoFault> {
+        let at = self.moment();
+        let key = self.key(at);
+        let item = self.table.read(&key).await?;
+        let another = item.as_ref().and_then(|item| quota_name::another(item, &self.algorithm.quota()));
+        let (kept, algorithm) = match another.and_then(|quota| Some((quota, self.algorithm.under(quota)?))) {
+            Some((quota, algorithm)) => (Some(quota), algorithm),
+            None => (None, self.algorithm.clone()),
+        };
+        let old = algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
+        Ok(Applied { now: at.now, old, kept, charged: 0 })
+    }
+
+    async fn reset(&self) -> Result<Applied<A::State>, DynamoFault> {
+        let at = self.moment();
+        let key = self.key(at);
+        self.table.delete(&key).await?;
+        Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
+    }
+
+    async fn refund(&self, cost: u32, receipt: Receipt) -> Result<Applied<A::State>, DynamoFault> {
+        let at = self.moment();
+        let key = self.key(at);
+        if !self.table.clock_check.is_right() {
+            // Fails if it is wrong: how much of the charge time has paid is not known then.
+            self.table.read(&key).await?;
+        }
+        let mut write = self.algorithm.guess_refund(cost, receipt, at);
+        while let Some(refund) = write {
+            write = match self.table.write(&key, refund).await? {
+                Written::Applied(_) => None,
+                Written::Unmet(item) => {
+                    let planned = self.algorithm.plan_refund(item.as_ref(), cost, receipt, at);
+                    planned.map_err(|bad| bad_item(&key, bad))?
+                }
+            };
+        }
+        Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
+    }
+}
+
+fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
+    DynamoFault::new(FaultKind::ForeignItem, format!("item {key:?}: {bad}"))
+}
+
+/// Whether a failure says something of DynamoDB, and not only of one item.
+fn is_failure(fault: &DynamoFault) -> bool {
+    fault.kind() != FaultKind::ForeignItem
+}
+
+impl<A: Kept> Backend<A> for DynamoBackend {
+    async fn apply(
+        &self,
+        target: &Target<'_, A>,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        let call = self.item(target).apply(transition);
+        self.dynamo.calls().run(limits, call, is_failure).await.map_err(failed)?.map_err(failed)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.dynamo.calls().timeout()
+    }
+
+    fn shares_keys_with(&self, other: &Self) -> bool {
+        self.dynamo.is_same(&other.dynamo) && self.name == other.name
+    }
+
+    fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(algorithm.fits()?)
+    }
+
+    fn is_failing(&self, _: &Target<'_, A>) -> bool {
+        self.dynamo.calls().is_failing()
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        failed(reason)
+    }
+}

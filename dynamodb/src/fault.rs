@@ -1,0 +1,231 @@
+//! [`DynamoFault`]: why DynamoDB gave no decision.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::config::http::HttpResponse;
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
+use tower_sluice::LimiterError;
+use tower_sluice::store::remote::GaveUp;
+
+/// Why DynamoDB gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DynamoFault {
+    kind: FaultKind,
+    detail: Option<Arc<str>>,
+}
+
+/// What went wrong in a [`DynamoFault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// The request could not be sent, or its connection ended before the answer came. It may have been carried out.
+    Unreachable,
+    /// No answer in time. The request may have been carried out.
+    TimedOut,
+    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have
+    /// been carried out.
+    Cancelled,
+    /// No call was made, because DynamoDB kept failing: the circuit breaker is open.
+    BreakerOpen,
+    /// No call was made, because too many were in flight.
+    TooManyInFlight,
+    /// The table, a partition of it, or the account has used up its capacity.
+    Throttled,
+    /// An error of the service itself.
+    Unavailable,
+    /// The item is part of a transaction or of a replication that someone else is making.
+    Conflict,
+    /// There is no such table.
+    NoTable,
+    /// The credentials are missing, wrong or out of date, or do not allow the action.
+    Unauthorized,
+    /// DynamoDB does not take the request: the table has another key than `k`, or the client is misconfigured.
+    Misconfigured,
+    /// The clock of this machine differs from that of DynamoDB by more than a second and the round trip.
+    WrongClock,
+    /// The answer cannot be read.
+    Unintelligible,
+    /// The item of the key has been written by something else.
+    ForeignItem,
+    /// Called from outside of a Tokio runtime.
+    NoRuntime,
+    /// DynamoDB gave an error that has no kind of its own.
+    Other,
+}
+
+impl FaultKind {
+    /// A short name, such as `timeout`, for the label of a metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        self.names().0
+    }
+
+    /// The label, and the message for people.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Unreachable => ("unreachable", "DynamoDB cannot be reached"),
+            Self::TimedOut => ("timeout", "DynamoDB did not answer in time"),
+            Self::Cancelled => ("cancelled", "the call to DynamoDB was cancelled"),
+            Self::BreakerOpen => ("breaker_open", "DynamoDB was not called, because it kept failing"),
+            Self::TooManyInFlight => {
+                ("too_many_in_flight", "DynamoDB was not called, because too many calls were in flight")
+            }
+            Self::Throttled => ("throttled", "DynamoDB throttles the table; raise its capacity, or lease more units"),
+            Self::Unavailable => ("unavailable", "DynamoDB has an internal error"),
+            Self::Conflict => ("conflict", "another transaction holds the item"),
+            Self::NoTable => ("no_table", "the table does not exist; create it, or call `Dynamo::create_table`"),
+            Self::Unauthorized => ("unauthorized", "the credentials do not allow this"),
+            Self::Misconfigured => ("misconfigured", "DynamoDB does not take the request"),
+            Self::WrongClock => ("wrong_clock", "the clock of this machine is wrong; synchronise it"),
+            Self::Unintelligible => ("unintelligible", "DynamoDB gave an answer that cannot be read"),
+            Self::ForeignItem => ("foreign_item", "an item of another program has our key"),
+            Self::NoRuntime => ("no_runtime", "DynamoDB can only be called from within a Tokio runtime"),
+            Self::Other => ("other", "DynamoDB gave an error"),
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.names().1)
+    }
+}
+
+impl DynamoFault {
+    pub(crate) fn new(kind: FaultKind, detail: impl Into<Arc<str>>) -> Self {
+        Self { kind, detail: Some(detail.into()) }
+    }
+
+    /// Returns what went wrong.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        self.kind
+    }
+}
+
+impl From<FaultKind> for DynamoFault {
+    fn from(kind: FaultKind) -> Self {
+        Self { kind, detail: None }
+    }
+}
+
+impl From<GaveUp> for DynamoFault {
+    fn from(reason: GaveUp) -> Self {
+        match reason {
+            GaveUp::TimedOut => FaultKind::TimedOut.into(),
+            GaveUp::Cancelled => FaultKind::Cancelled.into(),
+            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
+            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
+            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
+            reason => Self::new(FaultKind::Unintelligible, reason.to_string()),
+        }
+    }
+}
+
+impl<E: ProvideErrorMetadata + Error + 'static> From<SdkError<E, HttpResponse>> for DynamoFault {
+    fn from(error: SdkError<E, HttpResponse>) -> Self {
+        Self::new(kind_of(&error), detail_of(&error))
+    }
+}
+
+/// Returns what DynamoDB says of an error; otherwise, what the SDK says, with the causes. Without the response, which may
+/// be long.
+fn detail_of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E, HttpResponse>) -> String {
+    let service = error.as_service_error();
+    if let Some(code) = service.and_then(ProvideErrorMetadata::code) {
+        let message = service.and_then(ProvideErrorMetadata::message).unwrap_or("no message");
+        return format!("{code}: {message}");
+    }
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |detail, cause| format!("{detail}: {cause}"))
+}
+
+/// Part of a request is missing.
+impl From<BuildError> for DynamoFault {
+    fn from(error: BuildError) -> Self {
+        Self::new(FaultKind::Misconfigured, error.to_string())
+    }
+}
+
+fn kind_of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> FaultKind {
+    match error {
+        SdkError::TimeoutError(_) => FaultKind::TimedOut,
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => FaultKind::TimedOut,
+        SdkError::DispatchFailure(failure) if failure.is_user() => FaultKind::Misconfigured,
+        SdkError::DispatchFailure(_) => FaultKind::Unreachable,
+        SdkError::ConstructionFailure(_) => FaultKind::Misconfigured,
+        SdkError::ResponseError(_) => FaultKind::Unintelligible,
+        SdkError::ServiceError(error) => {
+            let status = error.raw().status();
+            match error.err().code().map_or(FaultKind::Other, kind_of_code) {
+                FaultKind::Other if status.is_server_error() => FaultKind::Unavailable,
+                // Whatever it is, it is no answer of DynamoDB.
+                FaultKind::Other if status.is_success() => FaultKind::Unintelligible,
+                kind => kind,
+            }
+        }
+        _ => FaultKind::Other,
+    }
+}
+
+/// Classifies the error codes of DynamoDB and of the services in front of it.
+fn kind_of_code(code: &str) -> FaultKind {
+    match code {
+        "ProvisionedThroughputExceededException"
+        | "RequestLimitExceeded"
+        | "ThrottlingException"
+        | "Throttling"
+        | "LimitExceededException" => FaultKind::Throttled,
+        "ResourceNotFoundException" | "TableNotFoundException" => FaultKind::NoTable,
+        "AccessDeniedException"
+        | "ExpiredTokenException"
+        | "IncompleteSignatureException"
+        | "InvalidSignatureException"
+        | "MissingAuthenticationTokenException"
+        | "UnrecognizedClientException" => FaultKind::Unauthorized,
+        "InternalServerError" | "ServiceUnavailable" | "ServiceUnavailableException" => FaultKind::Unavailable,
+        "TransactionConflictException" | "ReplicatedWriteConflictException" => FaultKind::Conflict,
+        "ValidationException" | "SerializationException" | "ResourceInUseException" => FaultKind::Misconfigured,
+        _ => FaultKind::Other,
+    }
+}
+
+impl fmt::Display for DynamoFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.detail {
+            Some(detail) => write!(f, "{}: {detail}", self.kind),
+            None => self.kind.fmt(f),
+        }
+    }
+}
+
+impl Error for DynamoFault {}
+
+/// Wraps a fault into the error of a limiter, with the fault as its source.
+pub(crate) fn failed(fault: impl Into<DynamoFault>) -> LimiterError {
+    let fault = fault.into();
+    LimiterError::new(fault.to_string()).with_source(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throttles_are_failures_of_their_own_kind() {
+        let codes = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"];
+        assert!(codes.iter().all(|code| kind_of_code(code) == FaultKind::Throttled));
+        assert_eq!(kind_of_code("AccessDeniedException"), FaultKind::Unauthorized);
+        assert_eq!(kind_of_code("SomethingNew"), FaultKind::Other);
+    }
+
+    #[test]
+    fn a_fault_is_found_in_the_error_of_the_limiter() {
+        let error = failed(DynamoFault::new(FaultKind::NoTable, "limits"));
+        assert!(error.to_string().ends_with("`Dynamo::create_table`: limits"), "{error}");
+        let fault = error.source().and_then(|source| source.downcast_ref::<DynamoFault>());
+        assert_eq!(fault.map(DynamoFault::kind), Some(FaultKind::NoTable));
+    }
+}

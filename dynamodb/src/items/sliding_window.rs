@@ -1,0 +1,221 @@
+//! The sliding window: one item per key, with a count for each window.
+//!
+//! An item has `w<number>` for the present window and the one before it, `l`, the number of the latest one, and
+//! `q`, the quota of the last charge. How much
+//! the present window may hold depends on the count of the one before, and conditions have no arithmetic. So a process
+//! reads that count once per key and window, and each write names it in its condition. It no longer changes, unless by a
+//! refund, or by a process whose clock is a little behind. Then the write does not apply, and the next one names the new
+//! count.
+//!
+//! If a process whose clock is a little ahead has begun the next window, or others have while a request was on its way,
+//! then the latest window is the present one for all, as for a clock that was set back.
+
+use tower_sluice::Receipt;
+use tower_sluice::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
+use tower_sluice::time::Timestamp;
+
+use super::bytes::{self, SLIDING_WINDOW};
+use super::sealed::Items;
+use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
+use crate::hints::Hint;
+use crate::table::{Item, Write, number};
+
+/// A window by its number, and the counts that a decision needs.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    window: u64,
+    previous: u32,
+    current: u32,
+}
+
+/// The attribute of the count of a window. Before the first window there is none, whose attribute is never written.
+fn name(window: Option<u64>) -> String {
+    window.map_or_else(|| "w".to_owned(), |window| format!("w{window}"))
+}
+
+/// Returns the count of a window, zero if there is none.
+fn count(item: &Item, window: Option<u64>) -> Result<u32, BadItem> {
+    let name = name(window);
+    if item.contains_key(&name) { number(item, &name).ok_or(BadItem) } else { Ok(0) }
+}
+
+fn period(algorithm: &SlidingWindow) -> u64 {
+    bytes::period_nanos(&algorithm.quota())
+}
+
+fn present(algorithm: &SlidingWindow, at: Moment) -> u64 {
+    at.now.as_nanos() / period(algorithm)
+}
+
+/// Whether a right clock may have reached this window.
+fn may_have_begun(algorithm: &SlidingWindow, window: u64, at: Moment) -> bool {
+    window.saturating_mul(period(algorithm)) <= at.latest().as_nanos()
+}
+
+/// Returns the latest window of an item.
+fn latest(item: &Item) -> Result<u64, BadItem> {
+    number(item, "l").ok_or(BadItem)
+}
+
+fn state(algorithm: &SlidingWindow, counts: Counts, now: Timestamp) -> SlidingWindowState {
+    let mut numbers = [0; 16];
+    numbers[..8].copy_from_slice(&counts.window.to_be_bytes());
+    numbers[8..12].copy_from_slice(&counts.previous.to_be_bytes());
+    numbers[12..].copy_from_slice(&counts.current.to_be_bytes());
+    bytes::state(algorithm, SLIDING_WINDOW, &algorithm.quota(), &numbers, now).expect("the numbers of a state")
+}
+
+fn counts(algorithm: &SlidingWindow, state: &SlidingWindowState) -> Counts {
+    let numbers: [u8; 16] = bytes::numbers(algorithm, state);
+    let four = |index: usize| u32::from_be_bytes(numbers[index..index + 4].try_into().expect("four bytes"));
+    let window = u64::from_be_bytes(numbers[..8].try_into().expect("eight bytes"));
+    Counts { window, previous: four(8), current: four(12) }
+}
+
+/// Reads the window that is the present one for all, and its counts.
+fn read(algorithm: &SlidingWindow, item: &Item, at: Moment) -> Result<Counts, BadItem> {
+    let (present, latest) = (present(algorithm, at), latest(item)?);
+    let window = if may_have_begun(algorithm, latest, at) { latest.max(present) } else { present };
+    Ok(Counts { window, previous: count(item, window.checked_sub(1))?, current: count(item, Some(window))? })
+}
+
+/// Returns how many units fit into the window beside the previous one, if nothing else is in it.
+fn room(algorithm: &SlidingWindow, window: u64, previous: u32, now: Timestamp) -> u32 {
+    let empty = state(algorithm, Counts { window, previous, current: 0 }, now);
+    algorithm.decide(Some(empty), now, 0).0.remaining()
+}
+
+/// The write of `count` requests to this window, of which so much is used that they fit beside the previous one, and one
+/// more does not, if one more is waiting. The window is the latest, or comes in place of `replaced`, which a wrong clock
+/// has written.
+fn charge(
+    algorithm: &SlidingWindow,
+    (window, previous): (u64, u32),
+    replaced: Option<u64>,
+    count: u32,
+    charge: Charge,
+) -> Write {
+    let Charge { at, cost, .. } = charge;
+    let all = count * cost;
+    let most = room(algorithm, window, previous, at.now).saturating_sub(all);
+    let least = most.checked_sub(cost).filter(|_| count < charge.count);
+    let window_holds = if replaced.is_some() { "l = :l" } else { "(attribute_not_exists(k) OR l <= :w)" };
+    let previous_holds = if previous == 0 { "(attribute_not_exists(#p) OR #p = :p)" } else { "#p = :p" };
+    let current_fits =
+        if least.is_some() { "#c > :least AND #c <= :most" } else { "(attribute_not_exists(#c) OR #c <= :most)" };
+    let condition = format!("{window_holds} AND {previous_holds} AND {current_fits}");
+    let end = Timestamp::from_nanos(window.saturating_add(2).saturating_mul(period(algorithm)));
+    let mut write = Write::new("ADD #c :c SET l = :w, q = :q, x = :x", condition)
+        .number(":w", window)
+        .text(":q", quota_name::of(&algorithm.quota()));
+    write = write.name("#c", name(Some(window))).name("#p", name(window.checked_sub(1)));
+    write = write.number(":p", previous).number(":c", all).number(":most", most).number(":x", at.expiry(end));
+    write = replaced.into_iter().fold(write, |write, replaced| write.number(":l", replaced));
+    least.into_iter().fold(write, |write, least| write.number(":least", least))
+}
+
+/// Lets a write remove the counts that no decision needs any more. Whoever begins a window has read the item, so none
+/// stays for longer than that.
+fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
+    let needed = [window.checked_sub(1), Some(window)].map(name);
+    let stale = item.keys().filter(|name| name.starts_with('w') && !needed.contains(name));
+    for (index, stale) in stale.enumerate() {
+        write.update += if index == 0 { " REMOVE " } else { ", " };
+        write.update += &format!("#s{index}");
+        write = write.name(format!("#s{index}"), stale);
+    }
+    write
+}
+
+/// Returns the window in which the charge was made, and how much of it still counts. `None` if it does not count any
+/// more, or if it was made in a window that is further ahead of our clock than the next: then too little is admitted.
+fn charged_in(algorithm: &SlidingWindow, cost: u32, receipt: Receipt, at: Moment) -> Option<(u64, u32)> {
+    let present = present(algorithm, at);
+    // A refund takes from the window that the receipt names: so the one that loses by it is that window.
+    [present, present + 1].into_iter().find_map(|window| {
+        let full = state(algorithm, Counts { window, previous: cost, current: cost }, at.now);
+        let left = counts(algorithm, &algorithm.refund(full, at.now, cost, receipt));
+        if left.current < cost {
+            Some((window, cost - left.current))
+        } else if left.previous < cost {
+            Some((window.checked_sub(1)?, cost - left.previous))
+        } else {
+            None
+        }
+    })
+}
+
+impl Items for SlidingWindow {
+    fn check_fit(&self) -> Result<(), Unfit> {
+        // The phase of the greatest draw is the latest: only without staggering is it zero.
+        if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
+    }
+
+    /// With the period, by which windows are numbered.
+    fn suffix(&self, _: Timestamp) -> String {
+        format!("s{}", period(self))
+    }
+
+    fn read(&self, item: Option<&Item>, at: Moment) -> Result<Option<SlidingWindowState>, BadItem> {
+        item.map(|item| Ok(state(self, read(self, item, at)?, at.now))).transpose()
+    }
+
+    fn guess(&self, hint: Option<Hint>, asked: Charge) -> Plan {
+        let Some(Hint::Window { window, previous, used }) = hint else { return Plan::Read };
+        let is_present = window >= present(self, asked.at) && may_have_begun(self, window, asked.at);
+        let fitting = room(self, window, previous, asked.at.now).saturating_sub(used) / asked.cost;
+        match fitting.min(asked.count) {
+            count if is_present && count > 0 => {
+                Plan::Charge(charge(self, (window, previous), None, count, asked), count)
+            }
+            _ => Plan::Read,
+        }
+    }
+
+    fn plan(&self, item: Option<&Item>, asked: Charge) -> Result<Plan, BadItem> {
+        let Some(item) = item else {
+            let window = present(self, asked.at);
+            let fitting = (self.quota().limit() / asked.cost).min(asked.count);
+            return Ok(Plan::Charge(charge(self, (window, 0), None, fitting, asked), fitting));
+        };
+        let counts = read(self, item, asked.at)?;
+        let (fitting, _) = fitting(self, Some(state(self, counts, asked.at.now)), asked);
+        if fitting == 0 {
+            return Ok(Plan::Reject);
+        }
+        let Counts { window, previous, .. } = counts;
+        let replaced = Some(latest(item)?).filter(|latest| *latest > window);
+        let write = charge(self, (window, previous), replaced, fitting, asked);
+        Ok(Plan::Charge(tidied(write, item, window), fitting))
+    }
+
+    fn hint(
+        &self,
+        _: Option<Hint>,
+        _: Option<&SlidingWindowState>,
+        new: Option<&SlidingWindowState>,
+        _: Moment,
+    ) -> Option<Hint> {
+        let Counts { window, previous, current: used } = counts(self, new?);
+        Some(Hint::Window { window, previous, used })
+    }
+
+    fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+        let (window, charged) = charged_in(self, cost, receipt, at)?;
+        let write = Write::new("SET #c = #c - :c", "#c >= :c").name("#c", name(Some(window)));
+        Some(write.number(":c", charged))
+    }
+
+    fn plan_refund(
+        &self,
+        item: Option<&Item>,
+        cost: u32,
+        receipt: Receipt,
+        at: Moment,
+    ) -> Result<Option<Write>, BadItem> {
+        let Some((item, (window, charged))) = item.zip(charged_in(self, cost, receipt, at)) else { return Ok(None) };
+        let used = count(item, Some(window))?;
+        let write = Write::new("SET #c = :n", "#c = :old").name("#c", name(Some(window))).number(":old", used);
+        Ok((used > 0).then(|| write.number(":n", used.saturating_sub(charged))))
+    }
+}

@@ -1,0 +1,144 @@
+//! [`DynamoStore`]: a store for one limiter.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::store::Store;
+use tower_sluice::store::remote::RemoteStore;
+use tower_sluice::{Ask, Check, Description, Heritage, Inheritance, PartitionKey, Quota, Receipt};
+
+use crate::backend::DynamoBackend;
+use crate::dynamo::Dynamo;
+use crate::items::Kept;
+
+/// Keeps the budgets of one limiter on DynamoDB, where all processes that name it alike share them.
+///
+/// # Cost
+///
+/// | a decision by | requests |
+/// |---|---|
+/// | a bucket | one write, and a second one if the first was predicted wrongly: 1.00 writes on average for one process, at most 1.5 for many, at any load below the limit |
+/// | a fixed window, a window of the calendar | one write |
+/// | a sliding window | one write, and one read per key, window and process |
+/// | a key that is known here as used up | nothing but a look at a table in this process |
+/// | a key that is used up, asked again | one read, or a write that does nothing; at most once per half a second and process |
+/// | [leases](Self::leasing) of *n* requests | a share of the above: 1/*n* of it for a key in demand |
+///
+/// A process makes one read more at its start, and while its clock is wrong. An item takes about 100 bytes, so each write
+/// takes one write unit, and each read one read unit. Refunds and resets take one write each.
+///
+/// Requests for one key that come while a call for it is in flight on their runtime share the next call.
+///
+/// # Accuracy
+///
+/// DynamoDB does not tell the time, so decisions are made by the wall clocks of the processes, which must be
+/// synchronised: see [`Dynamo::clock_error`]. By equal clocks, decisions are those of the algorithm, exact over all
+/// processes. Windows begin by the clock of each process.
+///
+/// A process whose clock differs from the `Date` of DynamoDB's answers by more than a second and the round trip makes no
+/// decision, and writes nothing, until an answer shows the clock to be right: its decisions fail, and the policy
+/// [says](https://docs.rs/tower-sluice/latest/tower_sluice/enum.FailureMode.html) what happens.
+///
+/// # Another quota
+///
+/// A store with another quota may have the same name: processes with the old one and with the new one share the state,
+/// as while a change is rolled out. Of a bucket, as many tokens stay owed; each change of the quota costs a write, so do
+/// not let two quotas take turns for long. A window continues to count under another limit. With another period, or
+/// another calendar, windows start without a count.
+///
+/// # When DynamoDB fails, throttles, or does not answer
+///
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Dynamo::timeout), with a
+/// [`DynamoFault`](crate::DynamoFault) as the source of its error. Five failures in a row open the circuit breaker, and
+/// decisions fail at once; throttling is such a failure, and never a rejection. For the local fallback this store also
+/// counts what DynamoDB admits in a `MemoryStore`.
+///
+/// If an item of ours holds something else, its requests fail, and the item is left as it is. A
+/// [reset](tower_sluice::Mode::Reset) deletes it.
+///
+/// # Cancel safety
+///
+/// A request that is dropped while it is being decided may have been charged.
+pub struct DynamoStore<S>(RemoteStore<S, DynamoBackend>);
+
+impl<S: Copy + Send + 'static> DynamoStore<S> {
+    /// Creates a store for the one limiter that is called `name`: limiters that share a table need different names, and
+    /// those of several processes that are to share their budgets need the same.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is longer than 255 bytes.
+    #[must_use]
+    #[track_caller]
+    pub fn new(dynamo: &Dynamo, name: &str) -> Self {
+        assert!(name.len() <= 255, "the name of a limiter on DynamoDB has 255 bytes at the most, not {}", name.len());
+        Self(RemoteStore::new(DynamoBackend::new(dynamo, name)).secret(dynamo.secret_of_keys()))
+    }
+
+    /// Takes units in advance (a lease) from keys in demand, and spends them without calls: see
+    /// [`RemoteStore::leasing`].
+    ///
+    /// # Panics
+    ///
+    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024; or if the store is used already.
+    #[must_use]
+    #[track_caller]
+    pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
+        Self(self.0.leasing(most, lifetime))
+    }
+
+    /// Makes a call of its own for every request that is not decided without one: see
+    /// [`RemoteStore::without_coalescing`].
+    #[must_use]
+    pub fn without_coalescing(self) -> Self {
+        Self(self.0.without_coalescing())
+    }
+}
+
+impl<A: Kept> Store<A> for DynamoStore<A::State> {
+    /// # Panics
+    ///
+    /// If DynamoDB cannot keep this algorithm: see [`Unfit`](crate::Unfit).
+    #[track_caller]
+    fn prepare(&self, algorithm: &A) {
+        self.0.prepare(algorithm);
+    }
+
+    fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
+        self.0.decide(algorithm, ask)
+    }
+
+    /// Refunds in the background, by one write: if that fails, the charge stays.
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.0.refund(algorithm, key, receipt, cost);
+    }
+
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.0.refund_under(algorithm, quota, key, receipt, cost);
+    }
+
+    fn take_quotas(&self, algorithm: &A) -> bool {
+        self.0.take_quotas(algorithm)
+    }
+
+    fn describe(&self, algorithm: &A) -> Description {
+        self.0.describe(algorithm)
+    }
+
+    /// Inherits from a store of this name on a clone of its [`Dynamo`]: the table keeps what it has, see
+    /// [above](Self#another-quota). Leases are forfeited.
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
+        Some(self.0.inherit(algorithm, heritage)?.map(Self))
+    }
+
+    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
+        self.0.heritage(algorithm)
+    }
+}
+
+impl<S> fmt::Debug for DynamoStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DynamoStore").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,160 @@
+//! The table: one request each to write, read and delete an item.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::http::HttpResponse;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure};
+use tower_sluice::time::{Clock, Timestamp};
+
+use crate::clock_check::{AnswerDate, ClockCheck};
+use crate::fault::DynamoFault;
+
+/// The attribute that is the key of an item.
+pub(crate) const KEY: &str = "k";
+
+/// The attribute that says when an item may be deleted, in seconds since 1970.
+pub(crate) const EXPIRY: &str = "x";
+
+/// The attributes of an item.
+pub(crate) type Item = HashMap<String, AttributeValue>;
+
+/// A conditional write of one item.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Write {
+    pub(crate) update: String,
+    pub(crate) condition: String,
+    pub(crate) names: Vec<(String, String)>,
+    pub(crate) values: Vec<(&'static str, AttributeValue)>,
+}
+
+impl Write {
+    pub(crate) fn new(update: impl Into<String>, condition: impl Into<String>) -> Self {
+        Self { update: update.into(), condition: condition.into(), ..Self::default() }
+    }
+
+    /// Stands for an attribute in the expressions.
+    pub(crate) fn name(mut self, place: impl Into<String>, name: impl Into<String>) -> Self {
+        self.names.push((place.into(), name.into()));
+        self
+    }
+
+    /// Stands for a number in the expressions.
+    pub(crate) fn number(mut self, place: &'static str, number: impl Into<u128>) -> Self {
+        self.values.push((place, AttributeValue::N(number.into().to_string())));
+        self
+    }
+
+    /// Stands for a text in the expressions.
+    pub(crate) fn text(mut self, place: &'static str, text: impl Into<String>) -> Self {
+        self.values.push((place, AttributeValue::S(text.into())));
+        self
+    }
+}
+
+/// Reads a number of an item. `None` if there is none, or one that is out of range.
+pub(crate) fn number<T: FromStr>(item: &Item, name: &str) -> Option<T> {
+    item.get(name)?.as_n().ok()?.parse().ok()
+}
+
+/// What came of a write.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// It was applied to this item; `None` if there was none.
+    Applied(Option<Item>),
+    /// Its condition did not hold for this item.
+    Unmet(Option<Item>),
+}
+
+/// A table, and the clock by which its items are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) client: Client,
+    pub(crate) name: Arc<str>,
+    pub(crate) clock: SharedClock,
+    pub(crate) clock_check: Arc<ClockCheck>,
+    /// By how much clocks may differ.
+    pub(crate) clock_error: Duration,
+}
+
+/// A clock of any type.
+#[derive(Clone)]
+pub(crate) struct SharedClock(pub(crate) Arc<dyn Clock>);
+
+impl std::fmt::Debug for SharedClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+impl Table {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.0.now()
+    }
+
+    /// Sends a request, and judges our clock by the answer.
+    async fn judged<T, E>(
+        &self,
+        send: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        date: &AnswerDate,
+    ) -> Result<Result<T, SdkError<E, HttpResponse>>, DynamoFault> {
+        let sent = self.now();
+        let answer = send.await;
+        if let Some(date) = date.get() {
+            self.clock_check.judge(Some(date), (sent, self.now()), self.clock_error)?;
+        } else if answer.is_ok() {
+            self.clock_check.judge(None, (sent, sent), self.clock_error)?;
+        }
+        Ok(answer)
+    }
+
+    /// Writes an item if its condition holds.
+    pub(crate) async fn write(&self, key: &str, write: Write) -> Result<Written, DynamoFault> {
+        let date = AnswerDate::default();
+        let names = Some(write.names.into_iter().collect::<HashMap<_, _>>()).filter(|names| !names.is_empty());
+        let values = write.values.into_iter().map(|(place, value)| (place.to_owned(), value)).collect();
+        let request = self.client.update_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
+        let request = request.update_expression(write.update).condition_expression(write.condition);
+        let request = request.set_expression_attribute_names(names);
+        let request = request.set_expression_attribute_values(Some(values)).return_values(ReturnValue::AllOld);
+        let request = request.return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
+        let answer = self.judged(request.customize().interceptor(date.clone()).send(), &date).await?;
+        match answer {
+            // Of an item that was not there, some answers have no attributes, and some the key.
+            Ok(output) => Ok(Written::Applied(output.attributes.filter(|item| item.len() > 1))),
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(unmet)) => {
+                    Ok(Written::Unmet(unmet.item().filter(|item| !item.is_empty()).cloned()))
+                }
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    /// Reads an item, as the last write left it.
+    pub(crate) async fn read(&self, key: &str) -> Result<Option<Item>, DynamoFault> {
+        let date = AnswerDate::default();
+        let request = self.client.get_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
+        let send = request.consistent_read(true).customize().interceptor(date.clone()).send();
+        Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.item.filter(|item| !item.is_empty()))
+    }
+
+    /// Deletes an item, if there is one.
+    pub(crate) async fn delete(&self, key: &str) -> Result<(), DynamoFault> {
+        let date = AnswerDate::default();
+        let request = self.client.delete_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
+        let send = request.customize().interceptor(date.clone()).send();
+        self.judged(send, &date).await?.map_err(DynamoFault::from)?;
+        Ok(())
+    }
+}
+
+/// Whether an error of the service has this code.
+pub(crate) fn has_code<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>, code: &str) -> bool {
+    error.as_service_error().and_then(ProvideErrorMetadata::code) == Some(code)
+}

@@ -1,0 +1,203 @@
+//! Clocks that differ, that are wrong, and that were wrong.
+
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::testing::{IntervalChecker, Random};
+
+use tower_sluice::Limiter;
+
+use super::service::Fate;
+use super::*;
+use crate::items::LONGEST_WAY;
+
+const ERROR: Duration = Duration::from_millis(50);
+
+/// A process with a clock of its own.
+fn process(service: &Service, clock: &ManualClock) -> Dynamo {
+    dynamo(service, clock).clock_error(ERROR)
+}
+
+/// Four processes whose clocks are wrong by up to `ERROR`, each at random anew, make requests at random instants: in no
+/// interval of true time is more admitted than the burst and the rate allow, and what the rate restores in `ERROR`.
+async fn overrun_is_bounded<A: Kept>(algorithm: A, seed: u64) {
+    let (service, truth) = service().await;
+    let mut random = Random::new(seed);
+    let processes: Vec<_> = (0..4)
+        .map(|_| {
+            let clock = ManualClock::starting_at(NOW);
+            (limiter(&process(&service, &clock), algorithm.clone()), clock)
+        })
+        .collect();
+    let quota = algorithm.quota();
+    let restored = u128::from(quota.limit()) * ERROR.as_nanos() / quota.period().as_nanos();
+    let most = algorithm.worst_burst() + u64::try_from(restored).unwrap();
+    let mut checker = IntervalChecker::new(quota, most);
+    for _ in 0..3_000 {
+        let (limiter, clock) = random.pick(&[&processes[0], &processes[1], &processes[2], &processes[3]]);
+        let ahead = random.below(u64::try_from(ERROR.as_nanos()).unwrap() + 1);
+        clock.set(Timestamp::from_nanos(truth.now().as_nanos() + ahead));
+        let cost = random.pick(&[1, 1, 1, 3]);
+        if limiter.acquire(&"key".into(), cost).await.unwrap().is_allowed() {
+            checker.admit(truth.now(), cost);
+        }
+        let step = random.pick(&[0, 0, 1_000_000, 7_000_000, 40_000_000]);
+        truth.advance(Duration::from_nanos(random.below(step + 1)));
+    }
+}
+
+#[tokio::test]
+async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
+    for seed in 0..5 {
+        overrun_is_bounded(TokenBucket::new(Quota::per_second(100).burst(10)), seed).await;
+        overrun_is_bounded(TokenBucket::new(Quota::per_second(20).burst(40)), seed).await;
+    }
+}
+
+#[tokio::test]
+async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
+    let quota = Quota::new(20, Duration::from_millis(200)).unwrap();
+    for seed in 0..5 {
+        overrun_is_bounded(SlidingWindow::new(quota), seed).await;
+        overrun_is_bounded(FixedWindow::new(quota), seed).await;
+    }
+}
+
+/// A machine starts with a wrong clock: it writes nothing. When its clock has been set, it takes part.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_clock_writes_nothing() {
+    for (wrong, which) in [(NOW.saturating_add(Duration::from_secs(3)), "ahead of"), (Timestamp::ZERO, "behind")] {
+        let (service, clock) = service().await;
+        let own = ManualClock::starting_at(wrong);
+        let limiter = limiter(&process(&service, &own), TokenBucket::new(per_day(5)));
+        for _ in 0..100 {
+            let error = ask(&limiter).await.unwrap_err();
+            assert!(matches!(kind(&error), FaultKind::WrongClock | FaultKind::BreakerOpen), "{error}");
+            assert!(kind(&error) != FaultKind::WrongClock || error.to_string().contains(which), "{error}");
+        }
+        assert_eq!((service.counts().writes, service.items().len()), (0, 0));
+        own.set(clock.now());
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(admitted(&limiter, 10).await, 5);
+    }
+}
+
+/// A clock is set wrongly while the process runs: the first answer shows it. What that request has written is ignored by
+/// the others.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
+    let (service, clock) = service().await;
+    let own = ManualClock::starting_at(NOW);
+    let bucket = TokenBucket::new(per_day(5));
+    let limiter = limiter(&process(&service, &own), bucket);
+    let other = super::limiter(&process(&service, &clock), bucket);
+    let decision = ask(&limiter).await.unwrap();
+    own.advance(Duration::from_secs(30 * 86_400));
+    service.forget_counts();
+    for _ in 0..3 {
+        assert_eq!(kind(&ask(&limiter).await.unwrap_err()), FaultKind::WrongClock);
+    }
+    assert_eq!(service.counts().writes, 1);
+    assert_eq!(admitted(&other, 10).await, 5);
+    // A refund by such a clock would be too large or too small.
+    service.forget_counts();
+    limiter.refund(&"key".into(), decision.receipt(), 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((service.counts().reads, service.counts().writes), (1, 0));
+    own.set(clock.now());
+    assert!(!ask(&limiter).await.unwrap().is_allowed());
+}
+
+/// Without a `Date`, as from some emulators, nothing is known of the clock, and decisions are made.
+#[tokio::test]
+async fn without_a_date_clocks_are_trusted() {
+    let (service, _) = service().await;
+    service.send_no_date();
+    let own = ManualClock::starting_at(Timestamp::ZERO);
+    let limiter = limiter(&process(&service, &own), TokenBucket::new(per_day(5)));
+    assert_eq!(admitted(&limiter, 10).await, 5);
+}
+
+/// A state that a right clock cannot have written is ignored and overwritten. One that is ahead by as much as clocks may
+/// differ, and as a request may be on its way, counts.
+async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u32) {
+    let possible = 2 * ERROR + LONGEST_WAY;
+    for (ahead, left) in [(possible, 0), (possible + algorithm.quota().period(), limit)] {
+        let (service, clock) = service().await;
+        // Just before the edge of a window, which the one that is ahead has passed.
+        let period = u64::try_from(algorithm.quota().period().as_nanos()).unwrap();
+        clock.set(Timestamp::from_nanos((NOW.as_nanos() / period + 1) * period - 1));
+        let early = ManualClock::starting_at(clock.now().saturating_add(ahead));
+        // It does not know that it is wrong.
+        service.send_no_date();
+        let early = limiter(&process(&service, &early), algorithm.clone());
+        assert_eq!(admitted(&early, limit + 1).await, limit);
+        let process = limiter(&process(&service, &clock), algorithm.clone());
+        assert_eq!(admitted(&process, limit + 1).await, left, "{ahead:?} ahead");
+        // The next window is not used up by what was ignored.
+        clock.advance(algorithm.quota().period());
+        assert!(ahead == possible || !process_has_far_state(&service, &algorithm, &clock));
+    }
+}
+
+/// A write is on its way for half a minute. Meanwhile another process uses the key up, and a window ends. When the write
+/// arrives, it forgives nothing.
+async fn a_late_write_forgives_nothing<A: Kept>(algorithm: A) {
+    let (service, clock) = service().await;
+    let minute = 60_000_000_000;
+    clock.set(Timestamp::from_nanos(NOW.as_nanos() / minute * minute + minute * 3 / 4));
+    let [slow, other, last] = [(); 3].map(|()| limiter(&process(&service, &clock), algorithm.clone()));
+    assert!(ask(&slow).await.unwrap().is_allowed());
+    let mut fates = [Fate::Delayed(Duration::from_secs(30))].into_iter();
+    service.decide(move |_| fates.next().unwrap_or(Fate::Answered));
+    let late = tokio::spawn(async move { ask(&slow).await.unwrap().is_allowed() });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    clock.advance(Duration::from_secs(30));
+    assert!(admitted(&other, 10).await >= 4);
+    assert!(!late.await.unwrap());
+    assert_eq!(admitted(&last, 10).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_arrives_late_forgives_nothing() {
+    a_late_write_forgives_nothing(TokenBucket::new(Quota::per_minute(5))).await;
+    a_late_write_forgives_nothing(SlidingWindow::new(Quota::per_minute(5))).await;
+}
+
+/// A process has read what is used of a window that has ended. Before it writes, one whose clock is behind charges that
+/// window once more.
+#[tokio::test(start_paused = true)]
+async fn a_window_that_is_charged_while_the_next_begins_counts_in_full() {
+    let (service, early) = service().await;
+    let minute = 60_000_000_000;
+    let edge = NOW.as_nanos() / minute * minute + minute;
+    early.set(Timestamp::from_nanos(edge));
+    let late = ManualClock::starting_at(Timestamp::from_nanos(edge - 1));
+    let window = SlidingWindow::new(Quota::per_minute(5));
+    let [early, late] = [early, late].map(|clock| limiter(&process(&service, &clock), window));
+    assert!(late.acquire(&"key".into(), 3).await.unwrap().is_allowed());
+    let mut fates = [Fate::Answered, Fate::Delayed(Duration::from_secs(2))].into_iter();
+    service.decide(move |_| fates.next().unwrap_or(Fate::Answered));
+    let charge = tokio::spawn(async move { early.acquire(&"key".into(), 2).await.unwrap().is_allowed() });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(late.acquire(&"key".into(), 2).await.unwrap().is_allowed());
+    assert!(!charge.await.unwrap());
+}
+
+fn process_has_far_state<A: Kept>(service: &Service, algorithm: &A, clock: &ManualClock) -> bool {
+    let at = crate::items::Moment { now: clock.now(), error: ERROR };
+    let after = at.latest().as_nanos() / u64::try_from(algorithm.quota().period().as_nanos()).unwrap();
+    service.items().iter().any(|item| {
+        let windows = item.as_object().unwrap().keys().filter_map(|name| name.strip_prefix('w')?.parse::<u64>().ok());
+        windows.into_iter().any(|window| window > after)
+    })
+}
+
+#[tokio::test]
+async fn a_bucket_from_the_future_is_overwritten() {
+    // A full bucket that is ahead by twice the error owes a little more than a bucket.
+    only_impossible_states_are_overwritten(TokenBucket::new(Quota::per_minute(5)), 5).await;
+}
+
+#[tokio::test]
+async fn a_sliding_window_from_the_future_is_overwritten() {
+    only_impossible_states_are_overwritten(SlidingWindow::new(Quota::per_minute(5)), 5).await;
+}

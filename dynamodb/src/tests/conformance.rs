@@ -1,0 +1,46 @@
+//! All algorithms, over random schedules, against a plain map.
+
+use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::testing::check_backend;
+
+use super::*;
+use crate::backend::DynamoBackend;
+
+/// A new table for each backend: its keys are all new.
+fn backend(clock: &ManualClock) -> DynamoBackend {
+    let service = Service::new(clock.clone());
+    service.create_table();
+    DynamoBackend::new(&dynamo(&service, clock), "test")
+}
+
+async fn check<A: Kept>(algorithm: A, seed: u64) {
+    check_backend(algorithm, seed, |clock| backend(&clock)).await;
+}
+
+fn quota() -> Quota {
+    Quota::new(7, Duration::from_secs(60)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buckets_decide_as_over_a_plain_map() {
+    check(TokenBucket::new(quota().burst(3)), 1).await;
+    check(LeakyBucket::new(quota().burst(20)), 2).await;
+    // No whole number of nanoseconds per token.
+    check(TokenBucket::new(Quota::new(3, Duration::from_nanos(1_000_000_007)).unwrap()), 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fixed_windows_decide_as_over_a_plain_map() {
+    check(FixedWindow::new(quota()), 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sliding_windows_decide_as_over_a_plain_map() {
+    check(SlidingWindow::new(quota()), 5).await;
+}
+
+#[cfg(feature = "calendar")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_the_calendar_decide_as_over_a_plain_map() {
+    check(tower_sluice::algorithm::CalendarWindow::daily(7), 6).await;
+}

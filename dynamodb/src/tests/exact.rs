@@ -1,0 +1,60 @@
+//! Eight processes contend for one key, and are together admitted exactly the limit.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+
+use super::*;
+
+const PROCESSES: u32 = 8;
+const REQUESTS: u32 = 1_000;
+const LIMIT: u32 = 777;
+const RUNS: u32 = 50;
+
+/// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half of
+/// them share calls among their requests, eight at a time.
+async fn exactly<A: Kept>(algorithm: A) {
+    for run in 0..RUNS {
+        let (service, clock) = service().await;
+        let admitted = shared(AtomicU32::new(0));
+        let mut tasks = Vec::new();
+        for process in 0..PROCESSES {
+            let store = DynamoStore::new(&dynamo(&service, &clock), "test");
+            let shares_calls = process % 2 == 0;
+            let store = if shares_calls { store } else { store.without_coalescing() };
+            let limiter = shared(RateLimiter::new(algorithm.clone(), store));
+            let lines = if shares_calls { 8 } else { 1 };
+            for _ in 0..lines {
+                let (limiter, admitted) = (Arc::clone(&limiter), Arc::clone(&admitted));
+                tasks.push(tokio::spawn(async move {
+                    admitted.fetch_add(super::admitted(&limiter, REQUESTS / lines).await, Ordering::Relaxed);
+                }));
+            }
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(admitted.load(Ordering::Relaxed), LIMIT, "run {run}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_are_admitted_exactly_one_bucket() {
+    exactly(TokenBucket::new(per_day(LIMIT))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_are_admitted_exactly_one_fixed_window() {
+    exactly(FixedWindow::new(per_day(LIMIT))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_are_admitted_exactly_one_sliding_window() {
+    exactly(SlidingWindow::new(per_day(LIMIT))).await;
+}
+
+#[cfg(feature = "calendar")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_are_admitted_exactly_one_window_of_the_calendar() {
+    exactly(tower_sluice::algorithm::CalendarWindow::daily(LIMIT)).await;
+}

@@ -1,0 +1,79 @@
+//! Tests against an emulator in this process, behind the SDK's own connector: requests are serialised, signed and
+//! answered as ever, but there is no socket, so that faults are exact and time can be paused.
+
+mod clocks;
+mod conformance;
+mod exact;
+mod faults;
+mod items;
+mod quotas;
+mod service;
+mod tables;
+mod writes;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::algorithm::Algorithm;
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{Decision, LimiterError, LimiterExt, Quota, RateLimiter};
+
+use self::service::Service;
+use crate::{Dynamo, DynamoFault, DynamoStore, FaultKind, Kept};
+
+/// A realistic instant, a third into a second, and not at the edge of any window.
+const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_333_333_333);
+
+const TABLE: &str = "limits";
+
+/// A limiter over a store.
+type Over<A> = RateLimiter<A, DynamoStore<<A as Algorithm>::State>>;
+
+/// A quota that restores nothing while a test runs.
+fn per_day(limit: u32) -> Quota {
+    Quota::per_day(limit)
+}
+
+/// A service with a table, and a clock for all.
+async fn service() -> (Service, ManualClock) {
+    let clock = ManualClock::starting_at(NOW);
+    let service = Service::new(clock.clone());
+    dynamo(&service, &clock).create_table().await.expect("an emulator with room for a table");
+    service.forget_counts();
+    (service, clock)
+}
+
+/// One process, which has all the time it needs.
+fn dynamo(service: &Service, clock: &ManualClock) -> Dynamo {
+    Dynamo::new(service.client(), TABLE).clock(clock.clone()).timeout(Duration::from_secs(60))
+}
+
+/// The limiter of one process.
+fn limiter<A: Kept>(dynamo: &Dynamo, algorithm: A) -> Over<A> {
+    RateLimiter::new(algorithm, DynamoStore::new(dynamo, "test"))
+}
+
+/// Decides on one request of cost 1.
+async fn ask<A: Kept>(limiter: &Over<A>) -> Result<Decision, LimiterError> {
+    limiter.acquire(&"key".into(), 1).await
+}
+
+/// How many of so many requests are admitted, one after the other.
+async fn admitted<A: Kept>(limiter: &Over<A>, requests: u32) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        admitted += u32::from(ask(limiter).await.expect("no call fails").is_allowed());
+    }
+    admitted
+}
+
+/// What went wrong.
+fn kind(error: &LimiterError) -> FaultKind {
+    let fault = error.source().and_then(|source| source.downcast_ref::<DynamoFault>());
+    fault.expect("a fault of DynamoDB is the source").kind()
+}
+
+fn shared<T>(value: T) -> Arc<T> {
+    Arc::new(value)
+}

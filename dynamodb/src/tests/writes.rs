@@ -1,0 +1,153 @@
+//! What decisions cost, by counting requests.
+
+use tower_sluice::Limiter;
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::testing::Random;
+
+use super::service::Counts;
+use super::*;
+
+/// Returns the writes per thousand admitted requests, and how many were admitted, of so many processes that take turns at
+/// random, at so many percent of the limit: about one request in ten milliseconds, at random.
+async fn writes_per_thousand(processes: u64, percent: u64, seed: u64) -> (u64, u64) {
+    let (service, clock) = service().await;
+    let mut random = Random::new(seed);
+    // So many that a burst of chance is no rejection.
+    let quota = Quota::new(u32::try_from(10_000 / percent).unwrap(), Duration::from_secs(1)).unwrap().burst(1_000);
+    let limiters: Vec<_> =
+        (0..processes).map(|_| limiter(&dynamo(&service, &clock), TokenBucket::new(quota))).collect();
+    let mut requests = 0;
+    while requests < 1_500 {
+        clock.advance(Duration::from_millis(1));
+        if random.below(10) == 0 {
+            let process = usize::try_from(random.below(processes)).unwrap();
+            assert!(ask(&limiters[process]).await.unwrap().is_allowed());
+            requests += 1;
+        }
+    }
+    (u64::from(service.counts().writes) * 1_000 / requests, requests)
+}
+
+#[tokio::test]
+async fn one_process_makes_one_write_per_decision_of_a_bucket() {
+    for percent in [5, 50, 80, 95] {
+        let (writes, _) = writes_per_thousand(1, percent, percent).await;
+        assert_eq!(writes, 1_000, "at {percent} % of the limit");
+    }
+}
+
+/// More than this is not proved: at half of the limit, a process that knows nothing of the others is wrong half of the
+/// time.
+#[tokio::test]
+async fn many_processes_make_at_most_one_and_a_half_writes_per_decision_of_a_bucket() {
+    for processes in [4, 32] {
+        for percent in [5, 50, 80, 95] {
+            let (writes, requests) = writes_per_thousand(processes, percent, percent).await;
+            println!("{processes} processes, {percent} % of the limit: {writes} writes per 1,000 of {requests}");
+            // Chance may add two in a hundred.
+            assert!(writes <= 1_520, "{processes} processes at {percent} % of the limit: {writes} per 1,000");
+        }
+    }
+}
+
+async fn requests_of<A: Kept>(algorithm: A, processes: usize, requests: usize) -> Counts {
+    let (service, clock) = service().await;
+    let limiters: Vec<_> = (0..processes).map(|_| limiter(&dynamo(&service, &clock), algorithm.clone())).collect();
+    for request in 0..requests {
+        clock.advance(Duration::from_millis(250));
+        assert!(ask(&limiters[request % processes]).await.unwrap().is_allowed());
+    }
+    service.counts()
+}
+
+/// A hundred windows of four requests.
+#[tokio::test]
+async fn windows_take_one_write_per_decision() {
+    let quota = Quota::per_second(100);
+    for processes in [1, 4] {
+        let at_first = u32::try_from(processes).unwrap();
+        let counts = requests_of(FixedWindow::new(quota), processes, 400).await;
+        assert_eq!(counts, Counts { writes: 400, unmet: 0, reads: at_first }, "{processes} processes");
+        // And one read per window and process.
+        let counts = requests_of(SlidingWindow::new(quota), processes, 400).await;
+        assert_eq!((counts.writes, counts.unmet), (400, 0), "{processes} processes");
+        assert!((100..=101 * at_first).contains(&counts.reads), "{processes} processes: {counts:?}");
+    }
+    #[cfg(feature = "calendar")]
+    {
+        let counts = requests_of(tower_sluice::algorithm::CalendarWindow::daily(1_000), 4, 400).await;
+        assert_eq!(counts, Counts { writes: 400, unmet: 0, reads: 4 });
+    }
+}
+
+/// A thousand rejections after the limit of one: nothing is written, and what is read verifies the rejection once in
+/// half a second.
+async fn rejections_write_nothing<A: Kept>(algorithm: A) {
+    let (service, clock) = service().await;
+    let limiter = limiter(&dynamo(&service, &clock), algorithm);
+    assert_eq!(admitted(&limiter, 1).await, 1);
+    service.forget_counts();
+    let begun = std::time::Instant::now();
+    assert_eq!(admitted(&limiter, 1_000).await, 0);
+    let most = 1 + u32::try_from(begun.elapsed().as_millis() / 500).unwrap();
+    let Counts { writes, reads, .. } = service.counts();
+    assert!(writes == 0 && reads <= most, "{writes} writes, {reads} reads");
+}
+
+#[tokio::test]
+async fn known_rejections_write_nothing() {
+    rejections_write_nothing(TokenBucket::new(per_day(1))).await;
+    rejections_write_nothing(FixedWindow::new(per_day(1))).await;
+    rejections_write_nothing(SlidingWindow::new(per_day(1))).await;
+}
+
+/// Half a second later, or after a refund, a rejection is verified: by a read, which costs less than a write that does
+/// nothing.
+#[tokio::test]
+async fn a_rejection_is_verified_by_a_read() {
+    async fn check<A: Kept>(algorithm: A) {
+        let (service, clock) = service().await;
+        let limiter = limiter(&dynamo(&service, &clock), algorithm);
+        let first = ask(&limiter).await.unwrap();
+        clock.advance(Duration::from_secs(3 * 86_400));
+        assert_eq!(admitted(&limiter, 3).await, 2);
+        service.forget_counts();
+        // Time has paid for it, so there is nothing to refund; but this process may no longer know of a rejection.
+        limiter.refund(&"key".into(), first.receipt(), 1);
+        assert_eq!(admitted(&limiter, 1).await, 0);
+        assert_eq!(service.counts(), Counts { writes: 0, unmet: 0, reads: 1 });
+    }
+    check(TokenBucket::new(per_day(2))).await;
+    check(FixedWindow::new(per_day(2))).await;
+    check(SlidingWindow::new(per_day(2))).await;
+}
+
+#[tokio::test]
+async fn leases_of_fifty_take_three_writes_per_hundred_decisions() {
+    let (service, clock) = service().await;
+    let store = DynamoStore::new(&dynamo(&service, &clock), "test").leasing(50, Duration::from_secs(60));
+    let limiter = RateLimiter::new(TokenBucket::new(per_day(1_000_000)), store);
+    assert_eq!(admitted(&limiter, 10_000).await, 10_000);
+    let writes = service.counts().writes;
+    assert!(writes <= 300, "{writes} writes for 10,000 decisions");
+}
+
+/// Sixty-four requests that come together: the first in a call of its own, the others in one.
+#[tokio::test]
+async fn requests_that_come_together_share_a_write() {
+    let (service, clock) = service().await;
+    let limiter = shared(limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(40))));
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let limiter = Arc::clone(&limiter);
+            tokio::spawn(async move { ask(&limiter).await.unwrap().is_allowed() })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += u32::from(task.await.unwrap());
+    }
+    assert_eq!(admitted, 40);
+    // The shared call first expects that all fit, and is then told what does.
+    assert_eq!(service.counts(), Counts { writes: 2, unmet: 0, reads: 1 });
+}
