@@ -120,13 +120,10 @@ trait Bucket: Portable<State = GcraState> + Clone {
         self.signed(write.number(":t", tat), tat, at)
     }
 
-    /// Adds what all writes have: the quota, the time, and when the item expires, which is when its debt, of `tat` at the
-    /// most, is paid. An earlier write may have left an item that lives as long as a full bucket, and so does this one.
-    fn signed(&self, write: Write, tat: u128, at: Moment) -> Write {
-        let units = self.units();
-        let expiry = at.expiry(units.timestamp(tat.max(units.at(at.now) + units.capacity())));
+    /// Adds what all writes have: the quota, the time, and when the item expires, which is when a debt of `most` is paid.
+    fn signed(&self, write: Write, most: u128, at: Moment) -> Write {
         let write = write.text(":q", quota_name::of(&self.quota())).number(":u", at.now.as_nanos());
-        write.number(":x", expiry)
+        write.number(":x", at.expiry(self.units().timestamp(most)))
     }
 }
 

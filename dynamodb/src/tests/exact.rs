@@ -1,5 +1,6 @@
 //! Eight processes contend for one key, and are together admitted exactly the limit.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
@@ -16,13 +17,13 @@ const RUNS: u32 = 50;
 async fn exactly<A: Kept>(algorithm: A) {
     for run in 0..RUNS {
         let (service, clock) = service().await;
-        let admitted = shared(AtomicU32::new(0));
+        let admitted = Arc::new(AtomicU32::new(0));
         let mut tasks = Vec::new();
         for process in 0..PROCESSES {
             let store = DynamoStore::new(&dynamo(&service, &clock), "test");
             let shares_calls = process % 2 == 0;
             let store = if shares_calls { store } else { store.without_coalescing() };
-            let limiter = shared(RateLimiter::new(algorithm.clone(), store));
+            let limiter = Arc::new(RateLimiter::new(algorithm.clone(), store));
             let lines = if shares_calls { 8 } else { 1 };
             for _ in 0..lines {
                 let (limiter, admitted) = (Arc::clone(&limiter), Arc::clone(&admitted));

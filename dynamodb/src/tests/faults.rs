@@ -1,5 +1,7 @@
 //! What may go wrong between a process and DynamoDB: each is an error within the timeout, and never a rejection.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::remote::BreakerState;
@@ -149,7 +151,7 @@ async fn calls_in_flight_are_bounded() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock).timeout(TIMEOUT).max_in_flight(16);
     let store = DynamoStore::new(&dynamo, "test").without_coalescing();
-    let limiter = shared(RateLimiter::new(TokenBucket::new(per_day(10_000)), store));
+    let limiter = Arc::new(RateLimiter::new(TokenBucket::new(per_day(10_000)), store));
     assert!(limiter.acquire(&"first".into(), 1).await.unwrap().is_allowed());
     service.all(Fate::Late(TIMEOUT * 9 / 10));
     let tasks: Vec<_> = (0..100_u32)
@@ -193,7 +195,7 @@ fn a_runtime_that_ends_cancels_its_calls() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let (first, second) = (runtime(), runtime());
     let (service, _, _, limiter) = first.block_on(process());
-    let limiter = shared(limiter);
+    let limiter = Arc::new(limiter);
     service.all(Fate::BlackHole);
     let waiting = Arc::clone(&limiter);
     first.spawn(async move { ask(&waiting).await });

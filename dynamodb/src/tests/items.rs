@@ -33,7 +33,7 @@ async fn expires_after<A: Kept>(algorithm: A, needed: Duration) {
 #[tokio::test]
 async fn items_expire_when_nothing_is_owed_any_more() {
     let until_midnight = DAY - Duration::from_nanos(NOW.as_nanos() % u64::try_from(DAY.as_nanos()).unwrap());
-    expires_after(TokenBucket::new(per_day(10)), DAY).await;
+    expires_after(TokenBucket::new(per_day(10)), DAY / 10).await;
     expires_after(FixedWindow::new(per_day(10)), until_midnight).await;
     expires_after(SlidingWindow::new(per_day(10)), until_midnight + DAY).await;
 }

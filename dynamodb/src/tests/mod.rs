@@ -12,7 +12,6 @@ mod tables;
 mod writes;
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::Algorithm;
@@ -72,8 +71,4 @@ async fn admitted<A: Kept>(limiter: &Over<A>, requests: u32) -> u32 {
 fn kind(error: &LimiterError) -> FaultKind {
     let fault = error.source().and_then(|source| source.downcast_ref::<DynamoFault>());
     fault.expect("a fault of DynamoDB is the source").kind()
-}
-
-fn shared<T>(value: T) -> Arc<T> {
-    Arc::new(value)
 }

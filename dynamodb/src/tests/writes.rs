@@ -1,5 +1,7 @@
 //! What decisions cost, by counting requests.
 
+use std::sync::Arc;
+
 use tower_sluice::Limiter;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::Random;
@@ -136,7 +138,7 @@ async fn leases_of_fifty_take_three_writes_per_hundred_decisions() {
 #[tokio::test]
 async fn requests_that_come_together_share_a_write() {
     let (service, clock) = service().await;
-    let limiter = shared(limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(40))));
+    let limiter = Arc::new(limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(40))));
     let tasks: Vec<_> = (0..64)
         .map(|_| {
             let limiter = Arc::clone(&limiter);
