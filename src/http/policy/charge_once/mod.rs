@@ -72,7 +72,7 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 ///
 /// # On Redis
 ///
-/// If the limiter is a [`RateLimiter`](crate::RateLimiter) over a `RedisStore`, the records and the budgets are on its
+/// If the limiter is a [`RateLimiter`] over a `RedisStore`, the records and the budgets are on its
 /// server, and all processes that share the limit share them. In a cluster, they are on the node of their policy key. A
 /// [live change](crate::LimitsHandle) leaves them as they are.
 ///
