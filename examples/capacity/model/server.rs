@@ -164,8 +164,13 @@ impl Hint {
     }
 
     pub(crate) fn after(hint: Option<Self>, now: u64, reply: Reply) -> Self {
-        let busy = hint.unwrap_or_default().busy;
-        let busy = if reply.old.until > now { (busy + 1).min(ALWAYS_BUSY) } else { busy.saturating_sub(1) };
+        let Self { state, busy } = hint.unwrap_or_default();
+        let busy = match reply.old.until > now {
+            // What the process knew was enough, and says nothing of the others.
+            _ if state.until > now => busy,
+            true => (busy + 1).min(ALWAYS_BUSY),
+            false => busy.saturating_sub(1),
+        };
         Self { state: reply.new, busy }
     }
 }

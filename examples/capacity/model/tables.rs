@@ -11,9 +11,10 @@ use super::simulation::estimate;
 const SIZES: [(u64, u64, u32); 3] = [(1_000_000, 10_000, 8), (10_000_000, 100_000, 32), (100_000_000, 1_000_000, 128)];
 
 /// The algorithm of a row; the exponent of Zipf's law and the rejected requests, in thousandths; and the size of leases.
-const ROWS: [(&str, Kind, u32, u32, u32); 4] = [
+const ROWS: [(&str, Kind, u32, u32, u32); 5] = [
     ("uniform, buckets", Kind::Bucket, 0, 0, 0),
     ("Zipf, buckets", Kind::Bucket, 1_000, 50, 0),
+    ("Zipf, buckets, leases", Kind::Bucket, 1_000, 50, 50),
     ("Zipf, windows", Kind::FixedWindow, 1_000, 50, 0),
     ("Zipf, windows, leases", Kind::FixedWindow, 1_000, 50, 50),
 ];
