@@ -41,10 +41,11 @@ pub use crate::store::remote::BreakerState;
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::{CallLimits, NodeReply, Settings};
+use self::node::{NodeReply, Settings};
 use self::topology::Topology;
 use super::evalsha::Call;
 use super::key::Key;
+use crate::store::remote::CallLimits;
 
 /// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey.

@@ -16,7 +16,7 @@ use super::fault::{Fault, FaultKind};
 use super::node_call::{Evidence, NodeCall};
 use super::shared_task::Work;
 use crate::store::redis::evalsha::Call;
-use crate::store::remote::{BreakerState, CallPermit, CircuitBreaker};
+use crate::store::remote::{BreakerState, CallLimits, CallPermit, CircuitBreaker};
 use crate::util::log;
 
 /// The settings of all nodes.
@@ -57,13 +57,6 @@ pub(super) enum NodeReply {
     Ask(String),
     /// The keys are being moved to another node.
     TryAgain,
-}
-
-/// The deadline of a call, and how many requests it is for.
-#[derive(Clone, Copy)]
-pub(super) struct CallLimits {
-    pub(super) deadline: Instant,
-    pub(super) requests: u32,
 }
 
 impl Node {

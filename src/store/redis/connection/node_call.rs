@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connections::ConnectionHandle;
 use super::fault::{Fault, FaultKind};
-use super::node::{CallLimits, Node, State};
-use crate::store::remote::CallPermit;
+use super::node::{Node, State};
+use crate::store::remote::{CallLimits, CallPermit};
 
 /// What a call says about its node, for the circuit breaker.
 #[derive(Clone, Copy)]

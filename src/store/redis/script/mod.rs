@@ -134,6 +134,26 @@ macro_rules! lua {
     };
 }
 
+/// Goes on from an `if`: reads a state, and does a step on it, each as the number of its algorithm says.
+macro_rules! by_algorithm {
+    ($step:literal) => {
+        concat!(
+            "elseif algorithm == '1' then\n",
+            include_str!("lua/bucket_read.lua"),
+            include_str!(concat!("lua/bucket_", $step, ".lua")),
+            "elseif algorithm == '2' then\n",
+            include_str!("lua/fixed_window_read.lua"),
+            include_str!(concat!("lua/fixed_window_", $step, ".lua")),
+            "elseif algorithm == '3' then\n",
+            include_str!("lua/sliding_window_read.lua"),
+            include_str!(concat!("lua/sliding_window_", $step, ".lua")),
+            "else\n",
+            include_str!("lua/calendar_window_read.lua"),
+            include_str!(concat!("lua/calendar_window_", $step, ".lua")),
+        )
+    };
+}
+
 static BUCKET: Script = Script::new(lua!("open", "own_quota", "bucket_read", "bucket_take", "close"));
 
 static FIXED_WINDOW: Script = Script::new(lua!("open", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
@@ -160,28 +180,14 @@ fn script_of<A: Scripted>() -> &'static Script {
 static SEVERAL: Script = Script::new(concat!(
     lua!("several_open", "own_quota"),
     "if algorithm == '0' then\n  admitted = 1\n",
-    "elseif algorithm == '1' then\n",
-    lua!("bucket_read", "bucket_take"),
-    "elseif algorithm == '2' then\n",
-    lua!("fixed_window_read", "fixed_window_take"),
-    "elseif algorithm == '3' then\n",
-    lua!("sliding_window_read", "sliding_window_take"),
-    "else\n",
-    lua!("calendar_window_read", "calendar_window_take"),
+    by_algorithm!("take"),
     lua!("several_close"),
 ));
 
 static REFUND: Script = Script::new(concat!(
     lua!("refund_open", "own_quota"),
     "if not old then\n",
-    "elseif algorithm == '1' then\n",
-    lua!("bucket_read", "bucket_refund"),
-    "elseif algorithm == '2' then\n",
-    lua!("fixed_window_read", "fixed_window_refund"),
-    "elseif algorithm == '3' then\n",
-    lua!("sliding_window_read", "sliding_window_refund"),
-    "else\n",
-    lua!("calendar_window_read", "calendar_window_refund"),
+    by_algorithm!("refund"),
     lua!("refund_close"),
 ));
 
@@ -189,14 +195,7 @@ static ONCE: Script = Script::new(concat!(
     lua!("once_open", "own_quota"),
     // A cost that can never be admitted.
     "if algorithm == '0' then\n",
-    "elseif algorithm == '1' then\n",
-    lua!("bucket_read", "bucket_take"),
-    "elseif algorithm == '2' then\n",
-    lua!("fixed_window_read", "fixed_window_take"),
-    "elseif algorithm == '3' then\n",
-    lua!("sliding_window_read", "sliding_window_take"),
-    "else\n",
-    lua!("calendar_window_read", "calendar_window_take"),
+    by_algorithm!("take"),
     lua!("once_close"),
 ));
 
