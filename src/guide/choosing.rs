@@ -42,7 +42,7 @@
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
 //! - **The queue** admits no more than the others, and makes every request wait for the longest time: a queue
-//!   evens out bursts, and does not help against lasting overload. See [waiting](super::waiting).
+//!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue).
 //!
 //! # Around the edge of a window
 //!

@@ -34,7 +34,7 @@
 //! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
 //! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
-//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::waiting) |
+//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
 //!

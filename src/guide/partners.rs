@@ -98,6 +98,6 @@
 //! rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per second, all that
 //! came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
 //!
-//! More: [queues](super::waiting#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
+//! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
 //!
 //! [`PacerLayer`]: crate::PacerLayer
