@@ -21,7 +21,7 @@ use tower_sluice::{Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    let quota = Quota::new(1, Duration::from_secs(2)).expect("the quota is not empty");
+    let quota = Quota::per(1, Duration::from_secs(2));
     let limit = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
 
     let cors = CorsLayer::new()

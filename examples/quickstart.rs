@@ -6,14 +6,11 @@
 use std::net::SocketAddr;
 
 use axum::{Router, routing::get};
-use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::PeerIp;
-use tower_sluice::{Policy, Quota, RateLimitLayer};
+use tower_sluice::{Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    let quota = Quota::per_second(10).burst(20);
-    let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+    let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
 
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
 

@@ -5,12 +5,12 @@
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //! use axum::{Router, routing::get};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+//! use tower_sluice::{Quota, RateLimitLayer};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> std::io::Result<()> {
-//! let quota = Quota::per_second(10).burst(20);
-//! let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+//! // Each client: ten per second, and twenty at once after a pause.
+//! let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
 //! let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
@@ -65,12 +65,12 @@
 //!
 //! | you want | take |
 //! |---|---|
-//! | a steady rate, with room for bursts after silence | [`TokenBucket`](algorithm::TokenBucket) |
-//! | the same, thinking in how full the bucket is | [`LeakyBucket`](algorithm::LeakyBucket) (identical decisions) |
+//! | a steady rate, with room for bursts after silence | [`TokenBucket`] |
+//! | the same, thinking in how full the bucket is | [`LeakyBucket`] (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
-//! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`](algorithm::SlidingWindow) |
-//! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (admits up to twice the limit around a window's edge) |
+//! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
+//! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`] (admits up to twice the limit around a window's edge) |
 //! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; the same around an edge) |
 //!
 //! # Several machines
@@ -96,7 +96,7 @@
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock; saves about 10 ns per decision |
 //! | `axum` | no | reads axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
-//! | `calendar` | no | `algorithm::CalendarWindow`: quotas per day, week or month of a time zone |
+//! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
@@ -127,6 +127,9 @@ pub mod testing;
 mod util;
 mod values;
 
+#[cfg(feature = "calendar")]
+pub use self::algorithm::CalendarWindow;
+pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;
 pub use self::concurrency::{Concurrency, Permit};

@@ -309,7 +309,7 @@ pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, Conf
 }
 
 fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
-    Quota::new(limit, duration(source, field, per)?)
+    Quota::try_per(limit, duration(source, field, per)?)
         .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
 }
 

@@ -26,9 +26,9 @@
 //!
 //! | ASP.NET Core | here |
 //! |---|---|
-//! | `FixedWindowRateLimiterOptions { PermitLimit, Window }` | [`FixedWindow`](crate::algorithm::FixedWindow)`::new(Quota::new(permit_limit, window)?)` |
+//! | `FixedWindowRateLimiterOptions { PermitLimit, Window }` | [`FixedWindow`](crate::algorithm::FixedWindow)`::new(Quota::per(permit_limit, window))` |
 //! | `SlidingWindowRateLimiterOptions { PermitLimit, Window, SegmentsPerWindow }` | [`SlidingWindow`](crate::algorithm::SlidingWindow); there are no segments to choose |
-//! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::algorithm::TokenBucket)`::new(Quota::new(tokens_per_period, replenishment_period)?.burst(token_limit))` |
+//! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::algorithm::TokenBucket)`::new(Quota::per(tokens_per_period, replenishment_period).burst(token_limit))` |
 //! | `ConcurrencyLimiterOptions` | not a rate: tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html), inside this layer |
 //! | `QueueLimit = n` | [`LeakyQueue`](crate::LeakyQueue)`::new(quota).capacity(n)` in place of the limiter |
 //! | `QueueProcessingOrder.OldestFirst` | always so; there is no `NewestFirst` |

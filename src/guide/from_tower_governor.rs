@@ -17,7 +17,7 @@
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
-//! let quota = Quota::new(1, Duration::from_secs(2))?.burst(5); // one every two seconds
+//! let quota = Quota::per(1, Duration::from_secs(2)).burst(5); // one every two seconds
 //! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(policy);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
@@ -30,8 +30,8 @@
 //!
 //! | `tower_governor` | here |
 //! |---|---|
-//! | `per_second(n)`: one every *n* seconds | `Quota::new(1, Duration::from_secs(n))?` |
-//! | `per_millisecond(n)`, `period(d)` | `Quota::new(1, d)?`; 100 ms is `Quota::per_second(10)` |
+//! | `per_second(n)`: one every *n* seconds | `Quota::per(1, Duration::from_secs(n))` |
+//! | `per_millisecond(n)`, `period(d)` | `Quota::per(1, d)`; 100 ms is `Quota::per_second(10)` |
 //! | `burst_size(n)` | [`burst(n)`](crate::Quota::burst); unset, it is the limit, not 8 |
 //! | `GovernorConfig::default()` | `Quota::per_second(2).burst(8)` |
 //! | `GovernorConfig::secure()` | `Quota::per_minute(15).burst(2)` |

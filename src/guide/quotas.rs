@@ -10,9 +10,10 @@
 //! const API: Quota = Quota::per_second(10).burst(20); // ten per second, twenty at once
 //! const EXPORTS: Quota = Quota::per_day(5); // five at once, then one every 4.8 hours
 //! const EVENLY: Quota = Quota::per_minute(60).burst(1); // one per second, never two together
+//! const LOGIN: Quota = Quota::per(5, Duration::from_secs(15 * 60)); // five per quarter of an hour
 //!
 //! // From a file: nothing panics.
-//! let quota = Quota::new(3, Duration::from_secs(5))?.try_burst(6)?;
+//! let quota = Quota::try_per(3, Duration::from_secs(5))?.try_burst(6)?;
 //! assert_eq!((quota.limit(), quota.max_burst()), (3, 6));
 //! # Ok::<_, tower_sluice::QuotaError>(())
 //! ```

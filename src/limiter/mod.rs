@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) use self::hold::Hold;
 pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer};
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::time::Clock;
 use crate::values::{
@@ -272,11 +272,11 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
     }
 }
 
-/// Conversion into a limiter: of an [`Algorithm`] (over a [`MemoryStore`] of its own),
-/// a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
+/// Conversion into a limiter: of a [`Quota`] (a [`TokenBucket`] in memory), an [`Algorithm`] (over a [`MemoryStore`] of
+/// its own), a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
-    note = "pass an algorithm, or `Arc::new(...)` of a limiter; to share one budget between policies, \
+    note = "pass a quota, an algorithm, or `Arc::new(...)` of a limiter; to share one budget between policies, \
             clone an `Arc::new(RateLimiter::in_memory(...))`"
 )]
 pub trait IntoLimiter {
@@ -287,6 +287,13 @@ pub trait IntoLimiter {
 impl<A: Algorithm> IntoLimiter for A {
     fn into_limiter(self) -> Arc<dyn Limiter> {
         Arc::new(RateLimiter::in_memory(self))
+    }
+}
+
+/// A [`TokenBucket`] in memory.
+impl IntoLimiter for Quota {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        TokenBucket::new(self).into_limiter()
     }
 }
 

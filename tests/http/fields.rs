@@ -90,7 +90,7 @@ async fn the_published_sequences_are_reproduced() {
     for sequence in sequences.as_array().unwrap() {
         let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
         let period = Duration::from_secs(number(&sequence["rate"][1]).into());
-        let quota = Quota::new(number(&sequence["rate"][0]), period).unwrap().burst(number(&sequence["burst"]));
+        let quota = Quota::per(number(&sequence["rate"][0]), period).burst(number(&sequence["burst"]));
         let clock = ManualClock::new();
         let layer = || {
             let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
@@ -278,7 +278,7 @@ async fn the_key_is_reported_as_a_keyed_hash_and_never_in_cacheable_responses() 
 #[tokio::test]
 async fn an_exhausted_quota_is_reported_with_a_sufficient_time() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
-    let quota = Quota::new(5, Duration::from_secs(10)).unwrap();
+    let quota = Quota::per(5, Duration::from_secs(10));
     let sliding = RateLimiter::new(SlidingWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
     let fixed = RateLimiter::new(FixedWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
     for policy in [Policy::new("p", sliding), Policy::new("p", fixed)] {

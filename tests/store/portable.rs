@@ -63,7 +63,7 @@ impl<A: Portable> Algorithm for AsBytes<A> {
 }
 
 fn quota() -> Quota {
-    Quota::new(7, Duration::from_secs(60)).unwrap()
+    Quota::per(7, Duration::from_secs(60))
 }
 
 #[test]

@@ -54,7 +54,7 @@ async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
 
 #[tokio::test]
 async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
-    let quota = Quota::new(20, Duration::from_millis(200)).unwrap();
+    let quota = Quota::per(20, Duration::from_millis(200));
     for seed in 0..5 {
         overrun_is_bounded(SlidingWindow::new(quota), seed).await;
         overrun_is_bounded(FixedWindow::new(quota), seed).await;

@@ -194,7 +194,7 @@ impl Algorithm for CalendarWindow {
 
     /// The period is 24 hours, seven days, or 28 days: a calendar's windows have no common length.
     fn quota(&self) -> Quota {
-        Quota::new(self.limit, self.schedule.period().nominal()).expect("a limit above zero, and a period")
+        Quota::per(self.limit, self.schedule.period().nominal())
     }
 
     fn decide(

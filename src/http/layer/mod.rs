@@ -8,9 +8,11 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 pub use self::builder::RateLimitLayerBuilder;
+use crate::http::key::PeerIp;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
 use crate::http::reload::{LayerState, LimitsHandle, PolicyInForce};
 use crate::http::service::RateLimit;
+use crate::limiter::IntoLimiter;
 use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 
 /// Limits the requests to a service by one or more policies.
@@ -55,12 +57,11 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 ///
 /// ```
 /// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-/// use tower_sluice::algorithm::TokenBucket;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// let layer = RateLimitLayer::new(Policy::new("global", TokenBucket::new(Quota::per_minute(1))));
+/// let layer = RateLimitLayer::new(Policy::new("global", Quota::per_minute(1)));
 /// let mut service = ServiceBuilder::new().layer(layer).service(service_fn(|_: http::Request<()>| async {
 ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
 /// }));
@@ -87,6 +88,24 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn new(policies: impl IntoPolicies) -> Self {
         Self::builder(policies).build()
+    }
+
+    /// Makes a layer that gives each client a budget of its own: one policy, `per-client`, keyed by [`PeerIp`].
+    ///
+    /// The address is that of the connection, with IPv6 grouped by network. Behind a proxy all clients have the address
+    /// of the proxy: there, write a [`Policy`] with [`ClientIp`](crate::key::ClientIp).
+    ///
+    /// ```
+    /// use tower_sluice::{Quota, RateLimitLayer};
+    ///
+    /// // Ten per second, and twenty at once after a pause.
+    /// let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
+    /// ```
+    ///
+    /// A [`Quota`] is a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter will do.
+    #[track_caller]
+    pub fn per_client(limiter: impl IntoLimiter) -> Self {
+        Self::new(Policy::new("per-client", limiter).key(PeerIp::new()))
     }
 
     /// Makes a layer that enforces policies that were read at run time.

@@ -48,11 +48,10 @@ use crate::values::{Description, PartitionKey, Quota, Shape, Terms};
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
 /// ```
-/// use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
 /// use tower_sluice::key::{HeaderKey, PeerIp};
-/// use tower_sluice::{MissingKey, Policy, Quota};
+/// use tower_sluice::{MissingKey, Policy, Quota, SlidingWindow};
 ///
-/// let per_client = Policy::new("per-client", TokenBucket::new(Quota::per_second(10).burst(20))).key(PeerIp::new());
+/// let per_client = Policy::new("per-client", Quota::per_second(10).burst(20)).key(PeerIp::new());
 ///
 /// let writes = Policy::new("writes", SlidingWindow::new(Quota::per_hour(1_000)))
 ///     .key(HeaderKey::from_static("x-api-key"))
@@ -133,9 +132,9 @@ pub enum FailureMode {
 }
 
 impl Policy {
-    /// Makes a policy that enforces `limiter`: an [`Algorithm`](crate::algorithm::Algorithm) in memory, a
-    /// [`RateLimiter`](crate::RateLimiter), a [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any
-    /// [`Limiter`].
+    /// Makes a policy that enforces `limiter`: a [`Quota`] (a [`TokenBucket`](crate::TokenBucket) in memory), an
+    /// [`Algorithm`](crate::algorithm::Algorithm) in memory, a [`RateLimiter`](crate::RateLimiter), a
+    /// [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any [`Limiter`].
     ///
     /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first, and 64 bytes at most.
@@ -512,7 +511,7 @@ impl Policy {
             // The windows of all keys are those of the calendar.
             Some(Shape::CalendarWindow) => {
                 let period = self.description.terms().and_then(|terms| terms.quota())?.period();
-                Quota::new(quota?.limit(), period).ok()
+                Quota::try_per(quota?.limit(), period).ok()
             }
             _ => quota,
         }

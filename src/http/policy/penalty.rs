@@ -79,7 +79,7 @@ impl Penalty {
     #[must_use]
     #[track_caller]
     pub fn new(rejections: Quota, ban: Duration) -> Self {
-        if let Err(error) = Quota::new(1, ban) {
+        if let Err(error) = Quota::try_per(1, ban) {
             panic!("a ban of {ban:?}: {error}");
         }
         Self::by(rejections, ban, &Monotonic)

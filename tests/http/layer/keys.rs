@@ -4,9 +4,26 @@ use std::net::SocketAddr;
 
 use http::Request;
 use tower_sluice::key::{ExtensionKey, HeaderKey, PeerIp, User, key_fn};
-use tower_sluice::{MissingKey, PartitionKey, Policy, RateLimitLayer};
+use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer};
 
 use super::{one, request, send, statuses};
+
+fn from_peer(address: &str) -> Request<()> {
+    let mut request = request(&[]);
+    request.extensions_mut().insert(address.parse::<SocketAddr>().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn a_quota_per_client_is_a_bucket_for_each_address() {
+    let layer = RateLimitLayer::per_client(Quota::per_hour(1).burst(2));
+    let peers = ["1.2.3.4:1", "1.2.3.4:2", "1.2.3.4:3", "1.2.3.5:1"];
+    assert_eq!(statuses(&layer, peers.map(from_peer)).await, [200, 200, 429, 200]);
+
+    let rejected = send(&layer, from_peer("1.2.3.4:4")).await;
+    assert_eq!(rejected.headers["ratelimit"], "\"per-client\";r=0;t=3600");
+    assert_eq!(rejected.headers["retry-after"], "3600");
+}
 
 #[tokio::test]
 async fn each_key_has_its_own_budget() {
@@ -16,11 +33,6 @@ async fn each_key_has_its_own_budget() {
     assert_eq!(statuses(&by_header, [ask("a"), ask("a"), ask("b"), ask("A")]).await, [200, 429, 200, 200]);
 
     let by_peer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new())).verdict().build();
-    let from = |address: &str| {
-        let mut request = request(&[]);
-        request.extensions_mut().insert(address.parse::<SocketAddr>().unwrap());
-        request
-    };
     let peers = [
         "1.2.3.4:1",
         "1.2.3.4:2",
@@ -30,7 +42,7 @@ async fn each_key_has_its_own_budget() {
         "[2001:db8::2]:1",
         "[2001:db8:0:1::1]:1",
     ];
-    assert_eq!(statuses(&by_peer, peers.map(from)).await, [200, 429, 429, 200, 200, 429, 200]);
+    assert_eq!(statuses(&by_peer, peers.map(from_peer)).await, [200, 429, 429, 200, 200, 429, 200]);
 
     #[derive(Clone)]
     struct Account {
