@@ -58,9 +58,8 @@
 //!
 //! # A client
 //!
-//! gRPC libraries that implement retries obey the pushback automatically (tried: those of Python and Node, by `scripts/clients`), if
-//! their service config lists
-//! the code as retryable:
+//! gRPC libraries that retry by themselves obey the pushback, if their service config lists the code as retryable. Those of
+//! Python and Node were tried (`scripts/clients`).
 //!
 //! ```json
 //! {"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "1s", "maxBackoff": "10s",

@@ -37,9 +37,11 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() { each_client_has_a_burst_of_twenty().await; let _ = app(Monotonic); }
-//! # stringify! {
+//! # // Outside of a test harness, the attribute would remove the function.
+//! # macro_rules! ignored { ($($attribute:tt)*) => {} }
+//! # ignored! {
 //! #[tokio::test]
-//! # }; // so that the attribute does not remove the function here
+//! # }
 //! async fn each_client_has_a_burst_of_twenty() {
 //!     let clock = ManualClock::new();
 //!     let app = app(clock.clone());
@@ -75,9 +77,10 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() { calls_are_200_ms_apart().await }
-//! # stringify! {
+//! # macro_rules! ignored { ($($attribute:tt)*) => {} }
+//! # ignored! {
 //! #[tokio::test(start_paused = true)]
-//! # };
+//! # }
 //! async fn calls_are_200_ms_apart() {
 //!     let queue = LeakyQueue::new(Quota::per_second(5));
 //!     let (key, begin) = (PartitionKey::from("partner"), Instant::now());

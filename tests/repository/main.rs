@@ -4,6 +4,7 @@ mod capacity;
 #[path = "../../examples/capacity/model/mod.rs"]
 #[allow(dead_code, clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 mod capacity_model;
+mod defaults;
 mod guide;
 mod imports;
 #[path = "../../examples/shapes/picture.rs"]
