@@ -76,13 +76,12 @@
 //! Then both are charged; otherwise none is:
 //!
 //! ```
-//! use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{FixedWindow, Policy, Quota, RateLimitLayer};
 //!
 //! let key = || HeaderKey::from_static("x-api-key");
 //! let layer = RateLimitLayer::new([
-//!     Policy::new("per-second", TokenBucket::new(Quota::per_second(10).burst(20))).key(key()),
+//!     Policy::new("per-second", Quota::per_second(10).burst(20)).key(key()),
 //!     Policy::new("per-day", FixedWindow::new(Quota::per_day(5_000))).key(key()),
 //! ]);
 //! ```

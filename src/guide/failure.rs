@@ -13,9 +13,8 @@
 //! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::store::{Redis, RedisStore};
-//! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter};
+//! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter, TokenBucket};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let store = RedisStore::new(&redis, "logins");

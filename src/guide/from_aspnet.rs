@@ -14,12 +14,11 @@
 //! becomes
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::User;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let quota = Quota::per_second(10).burst(20);
-//! let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(quota)).key(User::key()));
+//! let layer = RateLimitLayer::new(Policy::new("api", quota).key(User::key()));
 //! ```
 //!
 //! where an outer layer has authenticated the request and inserted a [`User`](crate::key::User).

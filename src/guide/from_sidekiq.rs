@@ -61,9 +61,8 @@
 //! Names and keys:
 //!
 //! ```no_run
-//! use tower_sluice::algorithm::LeakyBucket;
 //! use tower_sluice::store::{Redis, RedisStore};
-//! use tower_sluice::{Quota, RateLimiter, ThrottleLayer};
+//! use tower_sluice::{LeakyBucket, Quota, RateLimiter, ThrottleLayer};
 //!
 //! struct Call {
 //!     shop: u64,

@@ -13,12 +13,11 @@
 //! use std::time::Duration;
 //!
 //! use axum::{Router, routing::get};
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let quota = Quota::per(1, Duration::from_secs(2)).burst(5); // one every two seconds
-//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let policy = Policy::new("per-client", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(policy);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //! # Ok::<_, tower_sluice::QuotaError>(())
@@ -53,7 +52,7 @@
 //! use tower_sluice::headers::{RateLimitFields, ResetForm};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
 //!
-//! let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
+//! let policy = Policy::new("per-client", Quota::per_second(2));
 //! let layer = RateLimitLayer::builder(policy)
 //!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds))
 //!     .build();

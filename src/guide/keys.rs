@@ -22,12 +22,12 @@
 //! use std::net::SocketAddr;
 //!
 //! use axum::{Router, routing::get};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, key::PeerIp};
 //!
 //! #[tokio::main]
 //! async fn main() -> std::io::Result<()> {
 //!     let quota = Quota::per_second(10).burst(20);
-//!     let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//!     let policy = Policy::new("per-client", quota).key(PeerIp::new());
 //!     let layer = RateLimitLayer::new(policy);
 //!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //!
@@ -105,9 +105,8 @@
 //! # Users and API keys
 //!
 //! ```
-//! use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
 //! use tower_sluice::key::{ExtensionKey, PeerIp};
-//! use tower_sluice::{MissingKey, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{MissingKey, Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! #[derive(Clone)]
 //! struct Account {
@@ -120,7 +119,7 @@
 //!         .key(ExtensionKey::new(|account: &Account| account.number))
 //!         .on_missing_key(MissingKey::Skip),
 //!     // Requests without an account are counted by address.
-//!     Policy::new("per-address", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new()),
+//!     Policy::new("per-address", Quota::per_second(5)).key(PeerIp::new()),
 //! ]);
 //! ```
 //!
@@ -143,7 +142,6 @@
 //!
 //! ```
 //! use http::HeaderName;
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
 //! use tower_sluice::{Exemptions, Policy, Quota};
 //!
@@ -152,7 +150,7 @@
 //!     .networks(client.clone(), ["10.0.0.0/8"])?
 //!     .header(HeaderName::from_static("x-internal"), "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7")?
 //!     .path("/healthz")?;
-//! let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10))).key(client).except(exemptions);
+//! let policy = Policy::new("per-client", Quota::per_second(10)).key(client).except(exemptions);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -170,14 +168,13 @@
 //!
 //! ```
 //! use axum::{Router, routing::post};
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::{HeaderKey, PeerIp};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, TokenBucket};
 //!
 //! let tries = TokenBucket::new(Quota::per_minute(10));
 //! let per_address = Policy::new("tries", tries).key(PeerIp::new());
 //! let login = HeaderKey::from_static("x-login");
-//! let per_account = Policy::new("account", TokenBucket::new(Quota::per_hour(5))).key(login);
+//! let per_account = Policy::new("account", Quota::per_hour(5)).key(login);
 //! let app: Router = Router::new()
 //!     .route("/login", post(|| async { "welcome" }))
 //!     .layer(RateLimitLayer::new(per_account))

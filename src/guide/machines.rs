@@ -4,10 +4,9 @@
 //! on Redis (feature `redis`):
 //!
 //! ```no_run
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::store::{Redis, RedisStore};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let bucket = TokenBucket::new(Quota::per_second(10).burst(20));

@@ -8,13 +8,12 @@
 //! are served, and clients see nothing of it.
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Ask, Policy, Quota, RateLimitLayer};
 //!
 //! let layer = RateLimitLayer::new([
-//!     Policy::new("per-client", TokenBucket::new(Quota::per_second(50))).key(PeerIp::new()),
-//!     Policy::new("stricter", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()).shadow(),
+//!     Policy::new("per-client", Quota::per_second(50)).key(PeerIp::new()),
+//!     Policy::new("stricter", Quota::per_second(10)).key(PeerIp::new()).shadow(),
 //! ]);
 //! // After a day:
 //! let would_have_rejected = layer.shadow_rejected("stricter");
@@ -40,9 +39,8 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::store::MemoryStore;
-//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, RateLimiter};
+//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
 //! let clients = MemoryStore::with_capacity(1_000_000);
 //! let clients = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_second(10)), clients));
@@ -82,11 +80,10 @@
 #![cfg_attr(feature = "metrics", doc = "```")]
 #![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
 //! use metrics_exporter_prometheus::PrometheusBuilder;
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let metrics = PrometheusBuilder::new().with_recommended_naming(true).install_recorder()?;
-//! let policy = Policy::new("clients", TokenBucket::new(Quota::per_second(10)));
+//! let policy = Policy::new("clients", Quota::per_second(10));
 //! let layer = RateLimitLayer::builder(policy).route("/api").build();
 //!
 //! // In the handler of /metrics:
@@ -147,9 +144,8 @@
 //! # When a customer calls
 //!
 //! ```
-//! use tower_sluice::algorithm::SlidingWindow;
 //! use tower_sluice::key::User;
-//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), LimiterError> {
@@ -183,11 +179,10 @@
 //! changes nothing.
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
 //!
-//! let clients = |quota| Policy::new("clients", TokenBucket::new(quota)).key(PeerIp::new());
+//! let clients = |quota| Policy::new("clients", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(clients(Quota::per_second(10)));
 //! let limits = layer.handle();
 //!

@@ -48,10 +48,9 @@
 //! # A request that costs more
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::{Policy, Quota};
 //!
-//! let policy = Policy::new("points", TokenBucket::new(Quota::per_minute(600).burst(100)))
+//! let policy = Policy::new("points", Quota::per_minute(600).burst(100))
 //!     .cost_fn(|request| match request.uri().path() {
 //!         "/search" => 10,
 //!         "/health" => 0, // passes, and counts for nothing
@@ -77,7 +76,6 @@
 //! use axum::middleware::{Next, from_fn};
 //! use axum::response::Response;
 //! use axum::{Router, routing::get};
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::User;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
@@ -107,7 +105,7 @@
 //! #[tokio::main]
 //! async fn main() -> std::io::Result<()> {
 //!     // Bob has no plan of his own, and so the quota of the policy.
-//!     let api = Policy::new("api", TokenBucket::new(Quota::per_minute(60)))
+//!     let api = Policy::new("api", Quota::per_minute(60))
 //!         .key(User::key())
 //!         .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
 //!     let app = Router::new()
@@ -134,9 +132,8 @@
 //!
 //! ```
 //! use http::StatusCode;
-//! use tower_sluice::algorithm::SlidingWindow;
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Policy, Quota};
+//! use tower_sluice::{Policy, Quota, SlidingWindow};
 //!
 //! let failed_logins = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
 //!     .key(PeerIp::new())
@@ -164,9 +161,8 @@
 //! use std::time::Duration;
 //!
 //! use http::HeaderName;
-//! use tower_sluice::algorithm::FixedWindow;
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::{ChargeOnce, Policy, Quota};
+//! use tower_sluice::{ChargeOnce, FixedWindow, Policy, Quota};
 //!
 //! let once = ChargeOnce::by_header(HeaderName::from_static("idempotency-key"))
 //!     .within(Duration::from_secs(24 * 3_600))
