@@ -41,7 +41,7 @@ pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::wait::{merge_retry_after, retry_after_seconds};
-pub(crate) use self::writer::{Reading, Writer};
+pub(crate) use self::writer::{Described, Reading, Writer};
 #[cfg(feature = "queue")]
 pub(crate) use self::x_rate_limit::{
     LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,

@@ -495,6 +495,11 @@ impl Policy {
             && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
     }
 
+    /// Whether it applies to some requests only.
+    pub(crate) const fn is_conditional(&self) -> bool {
+        self.when.is_some() || self.except.is_some() || matches!(self.on_missing_key, MissingKey::Skip)
+    }
+
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
         self.cost.of(head)
     }
