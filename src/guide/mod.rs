@@ -16,6 +16,7 @@
 //! | know how large a server that takes, and what it costs | [`capacity`] |
 //! | limit gRPC | [`grpc`] |
 //! | try a limit out, monitor it, read its log, change it | [`operating`] |
+//! | cure a mistake that the log reports | [`misconfigured`] |
 //! | know what happens when something fails | [`failure`] |
 //! | migrate from `tower_governor` | [`from_tower_governor`] |
 //! | migrate from ASP.NET Core's rate limiting | [`from_aspnet`] |
@@ -42,6 +43,7 @@ pub mod grpc;
 pub mod in_flight;
 pub mod keys;
 pub mod machines;
+pub mod misconfigured;
 pub mod operating;
 pub mod own_stores;
 pub mod partners;

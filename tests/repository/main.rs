@@ -6,6 +6,7 @@ mod capacity;
 mod capacity_model;
 mod guide;
 mod imports;
+mod misconfigured;
 #[path = "../../examples/shapes/picture.rs"]
 mod picture;
 #[path = "../../examples/shapes/simulation.rs"]

@@ -13,6 +13,7 @@
 // arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs).
 
 mod decimal;
+mod decision_fields;
 mod draft07;
 mod draft11;
 mod fields;
@@ -34,6 +35,7 @@ use http::{HeaderName, header};
 
 #[cfg(feature = "queue")]
 pub(crate) use self::decimal::parse as parse_digits;
+pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::Unit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;

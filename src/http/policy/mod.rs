@@ -40,6 +40,7 @@ use self::metrics::Meter;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
+pub(crate) use self::validate::validate_name;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};

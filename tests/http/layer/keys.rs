@@ -128,7 +128,7 @@ async fn a_server_without_peer_addresses_answers_500_and_sends_no_cure() {
             .build();
         let rejected = send(&layer, request(&[])).await;
         assert_eq!(rejected.status, 500);
-        assert!(rejected.body.contains("The server is not set up to check the rate limit `p`."), "{}", rejected.body);
+        assert!(rejected.body.contains(r#""detail":"The server is misconfigured.""#), "{}", rejected.body);
         let verdict = rejected.verdict.unwrap();
         assert!(!verdict.is_allowed() && verdict.policies().is_empty());
     }
