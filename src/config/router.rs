@@ -67,7 +67,8 @@ impl Config {
             None => Ok(router),
             Some((path, route)) => {
                 let served = served.join(", ");
-                let problem = format!("path `{path}` has no handler; write one that has ({served}), or remove the path");
+                let problem =
+                    format!("path `{path}` has no handler; write one that has ({served}), or remove the path");
                 Err(ConfigError::new(&self.file, route.line, problem))
             }
         }

@@ -34,12 +34,7 @@ async fn handlers_get_the_limits_of_their_paths() {
     let mut config = Config::parse("f.toml", FILE).unwrap();
     let ok = || async { "ok" };
     let app = config
-        .router([
-            ("/users/{name}", get(ok).post(ok)),
-            ("/a", post(ok)),
-            ("/unlimited", get(ok)),
-            ("/healthz", get(ok)),
-        ])
+        .router([("/users/{name}", get(ok).post(ok)), ("/a", post(ok)), ("/unlimited", get(ok)), ("/healthz", get(ok))])
         .unwrap();
     // Both paths of a route share its budget.
     let limited = [("GET", "/users/1"), ("POST", "/a"), ("POST", "/users/2"), ("POST", "/a")];

@@ -162,9 +162,8 @@ async fn a_policy_that_does_not_apply_is_not_advertised() {
     ]);
     let listed = |response: &Response<String>| field(response, "ratelimit-policy").map(str::to_owned);
     let all = "\"all\";q=5;w=60";
-    let of = |names: &[&str]| {
-        Some(names.iter().fold(all.to_owned(), |list, name| format!("{list}, \"{name}\";q=9;w=60")))
-    };
+    let of =
+        |names: &[&str]| Some(names.iter().fold(all.to_owned(), |list, name| format!("{list}, \"{name}\";q=9;w=60")));
     assert_eq!(listed(&ask(&layer, get("/internal")).await), of(&[]));
     assert_eq!(listed(&ask(&layer, get("/")).await), of(&["outside"]));
     let mut request = get("/");

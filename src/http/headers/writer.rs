@@ -101,10 +101,7 @@ impl Writer {
     /// # Panics
     ///
     /// If a name is not printable ASCII.
-    pub(crate) fn new<'a>(
-        fields: &RateLimitFields,
-        policies: impl IntoIterator<Item = Described<'a>>,
-    ) -> Self {
+    pub(crate) fn new<'a>(fields: &RateLimitFields, policies: impl IntoIterator<Item = Described<'a>>) -> Self {
         let RateLimitFields { generation, x_rate_limit, advertise, partition } = *fields;
         let mut all = Scratch::new();
         let policies = policies.into_iter().map(|Described { name, terms, unit, is_conditional }| {
@@ -271,7 +268,8 @@ impl Writer {
     /// Whether a response after these decisions lists all advertised policies.
     fn lists_all<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> bool {
         let has_decided = |policy| readings.clone().any(|reading| reading.policy == policy);
-        let conditional = |policy_fields: &Option<PolicyFields>| policy_fields.as_ref().is_some_and(|it| it.is_conditional);
+        let conditional =
+            |policy_fields: &Option<PolicyFields>| policy_fields.as_ref().is_some_and(|it| it.is_conditional);
         (0..).zip(&self.policies).all(|(index, policy_fields)| !conditional(policy_fields) || has_decided(index))
     }
 

@@ -136,8 +136,9 @@ pub(super) fn peer_unknown() -> KeyError {
     } else {
         "with tonic 0.14, turn on this crate's feature `tonic`"
     };
-    let problem =
-        format!("peer address unknown: {AXUM}; {TONIC}; with any other server, insert a SocketAddr into the request's extensions");
+    let problem = format!(
+        "peer address unknown: {AXUM}; {TONIC}; with any other server, insert a SocketAddr into the request's extensions"
+    );
     KeyError::Misconfigured { problem: problem.into() }
 }
 
