@@ -23,6 +23,7 @@
 //! | you want to | page |
 //! |---|---|
 //! | try a limit out, monitor it, read its log, change it | [`operating`] |
+//! | cure a mistake that the log reports | [`misconfigured`] |
 //! | know what happens when something fails | [`failure`] |
 //! | know what is in force if you set nothing | [`defaults`] |
 //! | know how large a server that takes, and what it costs | [`capacity`] |
@@ -72,6 +73,7 @@ pub mod in_flight;
 pub mod keys;
 pub mod login;
 pub mod machines;
+pub mod misconfigured;
 pub mod operating;
 pub mod own_stores;
 pub mod partners;

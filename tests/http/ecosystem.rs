@@ -65,7 +65,7 @@ async fn an_axum_app_without_peer_addresses_answers_500_and_sends_no_cure() {
     let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
     assert_eq!(response.status(), 500);
     let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
-    let detail = "The server is not set up to check the rate limit `per-client`.";
+    let detail = "The server is misconfigured.";
     assert!(String::from_utf8_lossy(&body).contains(detail), "{body:?}");
 }
 

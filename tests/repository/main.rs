@@ -7,6 +7,7 @@ mod capacity_model;
 mod defaults;
 mod guide;
 mod imports;
+mod misconfigured;
 #[path = "../../examples/shapes/picture.rs"]
 mod picture;
 #[path = "../../examples/shapes/simulation.rs"]

@@ -14,9 +14,9 @@ use crate::values::PartitionKey;
 ///
 /// The server must provide the peer's address in one of these request extensions:
 ///
-/// - axum's `ConnectInfo<SocketAddr>` (crate feature `axum`), there when the app is served with
+/// - the `ConnectInfo<SocketAddr>` of axum 0.8 (crate feature `axum`), there when the app is served with
 ///   `into_make_service_with_connect_info::<SocketAddr>()`;
-/// - tonic's `TcpConnectInfo` (crate feature `tonic`), which its server always inserts, also under TLS;
+/// - the `TcpConnectInfo` of tonic 0.14 (crate feature `tonic`), which its server always inserts, also under TLS;
 /// - a plain [`SocketAddr`], for any other server.
 ///
 /// Without one, requests are answered 500 and the mistake is logged by name: if all clients shared one bucket
@@ -120,11 +120,45 @@ fn other_peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     head.extensions().get::<SocketAddr>()
 }
 
+/// What this build looks for, in the words of whoever has to provide it. The versions are named since an extension of
+/// another version of axum or tonic is another type, which is not found.
 #[cold]
 pub(super) fn peer_unknown() -> KeyError {
-    KeyError::Misconfigured {
-        problem: "peer address unknown: serve the app with into_make_service_with_connect_info::<SocketAddr>() \
-                  (axum, with this crate's feature `axum`), turn on its feature `tonic` (tonic), or insert a SocketAddr into the request's extensions"
-            .into(),
+    const AXUM: &str = if cfg!(feature = "axum") {
+        "with axum 0.8, serve the app with into_make_service_with_connect_info::<SocketAddr>() (the ConnectInfo of another \
+         version of axum is not found)"
+    } else {
+        "with axum 0.8, turn on this crate's feature `axum`, and serve the app with \
+         into_make_service_with_connect_info::<SocketAddr>()"
+    };
+    const TONIC: &str = if cfg!(feature = "tonic") {
+        "tonic 0.14 provides it by itself (that of another version is not found)"
+    } else {
+        "with tonic 0.14, turn on this crate's feature `tonic`"
+    };
+    let problem = format!(
+        "peer address unknown: {AXUM}; {TONIC}; with any other server, insert a SocketAddr into the request's extensions"
+    );
+    KeyError::Misconfigured { problem: problem.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    /// The versions in the message are those that are built.
+    #[test]
+    fn an_unknown_peer_is_reported_with_the_versions_that_are_read() {
+        let error = PeerIp::new().extract(&RequestHead::from(&Request::new(()))).unwrap_err().to_string();
+        let manifest = include_str!("../../../Cargo.toml");
+        let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for name in ["axum", "tonic"] {
+            let line = dependencies.lines().find(|line| line.starts_with(&format!("{name} = {{"))).unwrap();
+            let version = line.split('"').nth(1).unwrap();
+            assert!(error.contains(&format!("{name} {version}")), "{error}: {line}");
+        }
+        assert!(error.contains("into_make_service_with_connect_info") && error.contains("SocketAddr"), "{error}");
     }
 }

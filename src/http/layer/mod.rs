@@ -53,6 +53,21 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// this layer), and inside of authentication (if the user is the key). Outside of concurrency limits and everything
 /// costly: a request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
 ///
+/// Two layers around one route of axum go into one `layer` call, as a tuple (the first is the outermost) or a
+/// `tower::ServiceBuilder`. A second call, `get(handler).layer(a).layer(b)`, does not compile, with any layers (E0283): axum
+/// cannot infer the type of the error between the two. Around a `Router`, both calls compile.
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, routing::get};
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
+///
+/// let limit = |name: &'static str, quota| RateLimitLayer::new(Policy::new(name, TokenBucket::new(quota)));
+/// let (attempts, exports) = (limit("attempts", Quota::per_second(50)), limit("exports", Quota::per_minute(2)));
+/// let app: Router = Router::new().route("/export", get(|| async { "1;2;3" }).layer((attempts, exports)));
+/// ```
+///
 /// # Examples
 ///
 /// ```

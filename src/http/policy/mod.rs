@@ -40,6 +40,7 @@ use self::metrics::Meter;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
+pub(crate) use self::validate::validate_name;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -492,6 +493,11 @@ impl Policy {
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.when.as_ref().is_none_or(|condition| condition(head))
             && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
+    }
+
+    /// Whether it applies to some requests only.
+    pub(crate) const fn is_conditional(&self) -> bool {
+        self.when.is_some() || self.except.is_some() || matches!(self.on_missing_key, MissingKey::Skip)
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
