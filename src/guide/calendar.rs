@@ -1,9 +1,9 @@
 //! Sell a quota per month.
 //!
 //! **You want** a plan of 10,000 requests per month, counted from the first, from the customer's billing day, or from
-//! midnight of every day, by the clocks of a country. A [`FixedWindow`](crate::algorithm::FixedWindow) cannot do that:
+//! midnight of every day, by the clocks of a country. A [`FixedWindow`](crate::FixedWindow) cannot do that:
 //! its periods are counted from 1970, and drift through the months. A
-//! [`CalendarWindow`](crate::algorithm::CalendarWindow) (feature `calendar`) begins at midnight of the dates you name.
+//! [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) begins at midnight of the dates you name.
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};

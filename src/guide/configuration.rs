@@ -39,35 +39,27 @@
 //! use std::fs;
 //! use std::net::SocketAddr;
 //!
-//! use axum::Router;
-//! use axum::routing::{MethodRouter, get, post};
+//! use axum::routing::{get, post};
 //! use tokio::signal::unix::{SignalKind, signal};
 //! use tower_sluice::config::Config;
 //!
 //! const FILE: &str = "limits.toml";
 //!
-//! /// Puts the limits of the file around the route. A route that is not in the file is not limited.
-//! fn limited(config: &Config, path: &str, route: MethodRouter) -> Router {
-//!     let has_path = |route: &&tower_sluice::config::Route| route.paths().iter().any(|one| one == path);
-//!     match config.routes().iter().find(has_path).and_then(|route| route.layer()) {
-//!         Some(layer) => Router::new().route(path, route.layer(layer.clone())),
-//!         None => Router::new().route(path, route),
-//!     }
-//! }
-//!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let mut config = Config::parse(FILE, &fs::read_to_string(FILE)?)?;
-//!     let app = Router::new()
-//!         .merge(limited(&config, "/orders", get(|| async { "[]" })))
-//!         .merge(limited(&config, "/login", post(|| async { "welcome" })));
+//!     let app = config.router([
+//!         ("/orders", get(|| async { "[]" })),
+//!         ("/login", post(|| async { "welcome" })),
+//!         ("/healthz", get(|| async { "ok" })), // not in the file: no limit
+//!     ])?;
 //!
 //!     let mut hangups = signal(SignalKind::hangup())?;
 //!     tokio::spawn(async move {
 //!         while hangups.recv().await.is_some() {
-//!             let changed = fs::read_to_string(FILE).map_err(|error| error.to_string());
+//!             let text = fs::read_to_string(FILE).map_err(|error| error.to_string());
 //!             // An error changes nothing: the limits in force stay.
-//!             match changed.and_then(|text| config.change(FILE, &text).map_err(|error| error.to_string())) {
+//!             match text.and_then(|text| config.change(FILE, &text).map_err(|error| error.to_string())) {
 //!                 Ok(_) => println!("limits changed"),
 //!                 Err(error) => println!("limits unchanged: {error}"),
 //!             }
@@ -86,8 +78,10 @@
 //! limits unchanged: limits.toml:12: unknown field `bursts`, expected one of …
 //! ```
 //!
-//! - The [whole format](crate::config#format), with the default of each key beside it. [`SCHEMA`](crate::config::SCHEMA) is a
-//!   JSON Schema for editors.
+//! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For nested
+//!   services and other routers, mount the [layer](crate::config::Route::layer) of each route.
+//! - The [whole format](crate::config#format), with the default of each key beside it.
+//!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
 //! - [What a change keeps](super::operating#change-a-limit): used quota carries over, and requests that wait are evaluated
 //!   again. Paths, `[client-ip]`, `[redis]` and `[answer]` need a restart, and the error says so.
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines).

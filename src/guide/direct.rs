@@ -23,8 +23,8 @@
 //! | what is in flight | [`Concurrency::acquire`](crate::Concurrency::acquire), `try_acquire` | with a permit, which is held until it is dropped |
 //! | any, to look without charging | [`decide`](crate::Limiter::decide) with [`Ask::peek`](crate::Ask::peek) | as above |
 //!
-//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. Dropping an `acquire` that waits leaves
-//! the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
+//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
+//! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
 //!
 //! # A handler
 //!
@@ -35,42 +35,36 @@
 //! use std::sync::Arc;
 //!
 //! use axum::extract::State;
-//! use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-//! use axum::response::{IntoResponse, Response};
+//! use axum::http::HeaderMap;
 //! use axum::{Extension, Router, routing::post};
+//! use tower_sluice::headers::{DecisionFields, RateLimitFields};
 //! use tower_sluice::key::User;
-//! use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Quota, RateLimiter, TokenBucket};
+//! use tower_sluice::{IntoLimiter, Limiter, LimiterExt, PartitionKey, Quota, Rejection};
 //!
 //! #[derive(Clone)]
 //! struct App {
 //!     rows: Arc<dyn Limiter>,
+//!     fields: DecisionFields,
 //! }
 //!
-//! async fn import(State(app): State<App>, Extension(user): Extension<User>, body: String) -> Response {
+//! /// A `LimiterError`, as of a limiter on Redis, becomes 503 by the first `?`. A rejection becomes 429 by the second one,
+//! /// with `Retry-After`; more rows than are ever admitted at once are rejected without it.
+//! async fn import(
+//!     State(app): State<App>,
+//!     Extension(user): Extension<User>,
+//!     body: String,
+//! ) -> Result<(HeaderMap, String), Box<Rejection>> {
 //!     let rows = u32::try_from(body.lines().count()).unwrap_or(u32::MAX);
-//!     match app.rows.acquire(&PartitionKey::from(user.id()), rows).await {
-//!         Ok(decision) if decision.is_allowed() => format!("{rows} rows\n").into_response(),
-//!         Ok(decision) => too_many(&decision),
-//!         // A limiter on Redis may fail. Admit, or reject: here, reject.
-//!         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-//!     }
-//! }
-//!
-//! /// Retry-After counts whole seconds: rounded up, or the client comes back too early.
-//! fn too_many(decision: &Decision) -> Response {
-//!     let mut response = StatusCode::TOO_MANY_REQUESTS.into_response();
-//!     // Without a wait, none helps: more rows than are ever admitted at once.
-//!     if let Some(wait) = decision.retry_after() {
-//!         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-//!         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-//!     }
-//!     response
+//!     let decision = app.rows.acquire(&PartitionKey::from(user.id()), rows).await?;
+//!     let decision = Rejection::unless_allowed("rows", decision)?;
+//!     Ok((app.fields.of(&decision), format!("{rows} rows\n")))
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! let rows = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10_000).burst(1_000)));
-//! let app: Router = Router::new().route("/import", post(import)).with_state(App { rows: Arc::new(rows) });
+//! let rows = Quota::per_hour(10_000).burst(1_000).into_limiter();
+//! let fields = DecisionFields::new(RateLimitFields::draft11(), "rows", &*rows);
+//! let app: Router = Router::new().route("/import", post(import)).with_state(App { rows, fields });
 //! # use tower::ServiceExt;
 //! # let send = async |rows: usize| {
 //! #     let mut request = http::Request::post("/import").body(axum::body::Body::from("row\n".repeat(rows))).unwrap();
@@ -85,13 +79,16 @@
 //! # }
 //! ```
 //!
+//! To *know* what is left, a handler need not ask: with [`verdict`](crate::RateLimitLayerBuilder::verdict) on the layer, it
+//! takes a [`Verdict`](crate::Verdict) as an argument.
+//!
 //! A layer may be enough: it can charge what the handler [reports](crate::Policy::settled_by_handler), and a middleware can
 //! put what it reads from a body [into the request](super::login).
 //!
 //! # A job
 //!
-//! Jobs wait instead of being rejected: a [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order, and
-//! a [`Concurrency`](crate::Concurrency) bounds how many run at once.
+//! Jobs wait instead of being rejected: a [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order,
+//! and a [`Concurrency`](crate::Concurrency) bounds how many run at once.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -136,8 +133,8 @@
 //!
 //! # A WebSocket
 //!
-//! The layer limits how many connections are opened, and, with the permits taken along, how many are open. The messages are
-//! the handler's: one `check` each.
+//! The layer limits how many connections are opened, and, with the permits taken along, how many are open. The messages
+//! are the handler's: one `check` each.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]

@@ -72,7 +72,7 @@
 //! # The server is set up wrong
 //!
 //! If a request's key cannot be determined, the layer answers 500 and logs the cure: see
-//! [operating](super::operating#what-is-logged). With one bucket for all clients instead, the mistake would show only
+//! [misconfigured](super::misconfigured). With one bucket for all clients instead, the mistake would show only
 //! under load.
 //!
 //! # What a client gets

@@ -59,10 +59,10 @@
 //!
 //! - **All or none.** There, the first quota is charged, then the stack in order, and the first rejection wins: what was
 //!   charged before it stays charged. Here, a rejected request is charged to none.
-//! - **`Retry-After` is rounded up.** There, the wait is cut to whole seconds, and 1 at least: a client that waits for 1 s of
-//!   1.9 s comes back too early.
-//! - **One forwarding header.** `SmartIp` reads `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, and skips elements that
-//!   are no address. A proxy that writes one of them passes on the others as the client sent them. Name the one that yours
+//! - **`Retry-After` is rounded up.** There, the wait is cut to whole seconds, and 1 at least: a client that waits for 1 s
+//!   of 1.9 s comes back too early.
+//! - **One forwarding header.** `SmartIp` reads `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, and skips elements
+//!   that are no address. A proxy that writes one of them passes on the others as the client sent them. Name the one that yours
 //!   writes.
 //! - **Exempt networks are the client's**, also behind proxies. `whitelist_ips` compares the peer.
 //! - **503 instead of 429** if clients share the limit; [`status`](crate::Policy::status) changes that.

@@ -49,10 +49,10 @@
 //! | `statusCode` (429) | [`status`](crate::Policy::status) |
 //! | `standardHeaders: 'draft-7'` | [`RateLimitFields::draft07`](crate::headers::RateLimitFields::draft07); unless set, draft-11 |
 //! | `legacyHeaders: true`, with `X-RateLimit-Reset` as an instant | [`x_rate_limit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_rate_limit) |
-//! | `req.rateLimit` | [`verdict`](crate::RateLimitLayerBuilder::verdict), in the extensions of the response |
+//! | `req.rateLimit` | [`verdict`](crate::RateLimitLayerBuilder::verdict), and a [`Verdict`](crate::Verdict) as an argument of the handler |
 //! | `store: new RedisStore(…)` | [`RedisStore`](super::machines) |
 //! | `limiter.resetKey(key)`, `getKey(key)` | [`RateLimitLayer::reset`](crate::RateLimitLayer::reset), [`peek`](crate::RateLimitLayer::peek) |
-//! | `validate` | always: mistakes in the set-up are [logged once each](super::operating#what-is-logged) |
+//! | `validate` | always: [mistakes in the set-up](super::misconfigured) are logged once each |
 //! | two instances in a row | two policies of one layer |
 //!
 //! # What is different

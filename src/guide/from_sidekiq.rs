@@ -50,7 +50,7 @@
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
 //! | `points(…)` | a bucket, with a [cost](crate::ThrottleLayer::cost) | the same |
-//! | `concurrent(name, 50, …)` | nothing: it is not a rate | tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html) |
+//! | `concurrent(name, 50, …)` | [`RedisConcurrency`](crate::RedisConcurrency) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
@@ -93,8 +93,8 @@
 //!   [`ThrottleError::Limiter`](crate::ThrottleError::Limiter), and the caller decides.
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
-//! [`FixedWindow`]: crate::algorithm::FixedWindow
-//! [`SlidingWindow`]: crate::algorithm::SlidingWindow
-//! [`LeakyBucket`]: crate::algorithm::LeakyBucket
+//! [`FixedWindow`]: crate::FixedWindow
+//! [`SlidingWindow`]: crate::SlidingWindow
+//! [`LeakyBucket`]: crate::LeakyBucket
 //! [`RedisStore`]: crate::store::RedisStore
 //! [`RedisQueue`]: crate::RedisQueue

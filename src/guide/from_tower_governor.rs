@@ -36,12 +36,12 @@
 //! | `GovernorConfig::secure()` | `Quota::per_minute(15).burst(2)` |
 //! | `finish()`, an `Option` | an error with the reason, or in a constant, a compile error |
 //! | `PeerIpKeyExtractor` (the default) | [`PeerIp`](crate::key::PeerIp); not the default |
-//! | `SmartIpKeyExtractor` | [`ClientIp`](crate::key::ClientIp), with [your proxies](super::keys#addresses-behind-proxies) |
+//! | `SmartIpKeyExtractor` | [`ClientIp`](crate::key::ClientIp), with [your proxies](super::proxies) |
 //! | `GlobalKeyExtractor` | no key |
 //! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
 //! | `methods(vec![Method::POST])` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
 //! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) for the old ones |
-//! | `error_handler(…)` | [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) |
+//! | `error_handler(…)` | [`rejection_response`](super::rejections) |
 //! | a thread that calls `retain_recent()` | nothing |
 //! | `GovernorLayer<K, M, RespBody>` | [`RateLimitLayer`](crate::RateLimitLayer), no parameters |
 //! | `into_make_service_with_connect_info` | the same |
@@ -50,7 +50,7 @@
 //!
 //! ```
 //! use tower_sluice::headers::{RateLimitFields, ResetForm};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let policy = Policy::new("per-client", Quota::per_second(2));
 //! let layer = RateLimitLayer::builder(policy)

@@ -3,18 +3,33 @@
 //! **You want** four servers behind a load balancer to admit ten per second together, and not forty. Keep the budgets
 //! on Redis (feature `redis`):
 //!
-//! ```no_run
+//!
+#![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
+//! use std::net::SocketAddr;
+//!
+//! use axum::{Router, routing::get};
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::store::{Redis, RedisStore};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
-//! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
-//! let limiter = RateLimiter::new(bucket, RedisStore::new(&redis, "per-client"));
-//! let policy = Policy::new("per-client", limiter);
-//! let layer = RateLimitLayer::new(policy.key(PeerIp::new()));
-//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // Connects with the first request. Until it can, this process decides by itself.
+//!     let redis = Redis::open("redis://10.0.0.7:6379")?;
+//!     let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
+//!     let limiter = RateLimiter::new(bucket, RedisStore::new(&redis, "per-client"));
+//!     let layer = RateLimitLayer::new(Policy::new("per-client", limiter).key(PeerIp::new()));
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//!     Ok(())
+//! }
 //! ```
+//!
+//! Behind a load balancer, the key is [`ClientIp`](super::proxies) in place of `PeerIp`. Run two processes on different
+//! ports, and send 25 requests to each in turn: together, they admit twenty at once.
 //!
 //! Nothing else changes: the same algorithms, headers and exact waits. In memory, *n* machines admit up to *n* times
 //! the limit. To protect each machine from overload, that is right, and Redis is not needed.

@@ -60,7 +60,8 @@
 //! The policy counts by [`PeerIp`](crate::key::PeerIp), and a request with a forwarding header came from a private or
 //! loopback address (`network`). So there is a proxy in front, and all of its clients share one budget.
 //!
-//! Use [`ClientIp`](crate::key::ClientIp), with the header that your proxy sets and the proxy's network: see [keys](super::keys).
+//! Use [`ClientIp`](crate::key::ClientIp), with the header that your proxy sets and the proxy's network: see [behind a
+//! proxy](super::proxies).
 //! Nothing is wrong if it was a request of yours, made by hand.
 //!
 //! # A forwarding header was not trusted

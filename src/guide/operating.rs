@@ -114,7 +114,7 @@
 //!
 //! # What is logged
 //!
-//! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
+//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one line as they begin and
 //! one as they end. Never a key or a client's address, and no line per rejection: otherwise rejected clients could fill
 //! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that
 //! stays the same until the process ends, and one per request that lacks the extension of an

@@ -1,7 +1,7 @@
 //! Call a partner: use an API that has a limit, and be rejected as rarely as possible.
 //!
-//! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause for as
-//! long as it asks for, and the call should not lose its place.
+//! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause for
+//! as long as it asks for, and the call should not lose its place.
 //!
 //! A [`PacerLayer`] around your HTTP client does that. It reads what the partner's responses report of its limits, and
 //! knows nothing else. A complete program:

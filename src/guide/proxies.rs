@@ -78,8 +78,8 @@
 //! }
 //! ```
 //!
-//! `proxy_set_header` in a `location` drops those of the `server` around it: write it where `proxy_pass` is. For gRPC, it is
-//! `grpc_set_header` and `grpc_pass`.
+//! `proxy_set_header` in a `location` drops those of the `server` around it: write it where `proxy_pass` is. For gRPC, it
+//! is `grpc_set_header` and `grpc_pass`.
 //!
 //! **Caddy** needs no line: it replaces what clients send. With another proxy in front, name that one in
 //! `trusted_proxies` of `reverse_proxy`; Caddy then appends.
@@ -163,12 +163,14 @@
 //! And in production, from two networks, with a limit of a few requests:
 //!
 //! ```text
-//! for i in $(seq 30); do curl -s -o /dev/null -w '%{http_code}\n' -H "X-Forwarded-For: 198.51.100.$i" https://example.com/; done
+//! for i in $(seq 30); do
+//!   curl -s -o /dev/null -w '%{http_code}\n' -H "X-Forwarded-For: 198.51.100.$i" https://example.com/
+//! done
 //! ```
 //!
 //! The last ones must be 429. If none is, the header of the client is believed. If a client of another network then gets
-//! 429 at its first request, all clients are one. Most mistakes are logged once, with the cure: see
-//! [operating](super::operating#what-is-logged).
+//! 429 at its first request, all clients are one. Most mistakes are logged once, with a link to
+//! [the cure](super::misconfigured).
 //!
 //! # Queues, streams and retries
 //!

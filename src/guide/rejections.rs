@@ -6,7 +6,7 @@
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use axum::{Router, routing::get};
-//! use http::{Response, header};
+//! use http::{Response, StatusCode, header};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, Reason, Rejection, RequestHead};
 //!
 //! fn json(rejection: &Rejection, request: &RequestHead<'_>) -> Response<String> {
@@ -33,9 +33,8 @@
 //!         .expect("the parts are valid")
 //! }
 //!
-//! let layer = RateLimitLayer::builder(Policy::new("everybody", Quota::per_minute(1)).status(http::StatusCode::TOO_MANY_REQUESTS))
-//!     .rejection_response(json)
-//!     .build();
+//! let policy = Policy::new("everybody", Quota::per_minute(1)).status(StatusCode::TOO_MANY_REQUESTS);
+//! let layer = RateLimitLayer::builder(policy).rejection_response(json).build();
 //! let app: Router = Router::new().route("/orders", get(|| async { "[]" })).layer(layer);
 //! #
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -82,6 +81,8 @@
 //! | no fields on what is left, or on rejections only | [`RateLimitFields::advertise`](crate::headers::RateLimitFields::advertise) |
 //! | milliseconds: `retry-after-ms` | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) |
 //! | clients that do not all return at one instant | [`retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter) |
+//!
+//! A handler that asks a limiter itself answers by [`Rejection::unless_allowed`](super::direct#a-handler).
 //!
 //! Which status a rejection has unless you set it: [failure](super::failure#what-a-client-gets).
 //!
