@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The [guide] is organised by task: choosing an algorithm, keys, several machines, failures. The rest of this page is
-//! an overview.
+//! The [guide] is organised by task, with a complete program for each: a login, an API that is sold, proxies, several
+//! machines, queues, gRPC, tests. The rest of this page is an overview.
 //!
 //! # Map
 //!

@@ -93,7 +93,7 @@
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     # return check().await;
+//!     # return an_attacker_does_not_lock_the_owner_out().await;
 //!     # #[allow(unreachable_code)] {
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app().into_make_service_with_connect_info::<SocketAddr>()).await?;
@@ -101,7 +101,7 @@
 //!     # }
 //! }
 //! #
-//! # async fn check() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn an_attacker_does_not_lock_the_owner_out() -> Result<(), Box<dyn std::error::Error>> {
 //! #     use axum::extract::ConnectInfo;
 //! #     use tower::ServiceExt;
 //! #     let app = app();

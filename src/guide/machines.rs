@@ -1,8 +1,7 @@
-//! One limit for several machines.
+//! Several machines: one limit that they share.
 //!
 //! **You want** four servers behind a load balancer to admit ten per second together, and not forty. Keep the budgets
 //! on Redis (feature `redis`):
-//!
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]

@@ -53,8 +53,8 @@
 //! ```
 //!
 //! - Prefer ranges. With a count, every peer is taken for a proxy: nothing but the proxies may reach the port.
-//! - A count that is too large lets clients choose their address, or makes one client of all; one that is too small
-//!   makes one client of all behind the outer proxy.
+//! - A count that is too large lets a client choose its address, or, if it sends no header, makes it count as the proxy.
+//!   One that is too small makes one client of all.
 //! - A CDN's range serves its other customers, too, who can have it send you any header. If it can authenticate itself to
 //!   you (a client certificate, a secret header), check that, and trust only the checking proxy.
 //!
@@ -124,9 +124,9 @@
 //! | AWS Application Load Balancer | `X-Forwarded-For`, appended to; leave `routing.http.xff_header_processing.mode` at `append` | the subnets of the load balancer, with nothing else in them |
 //! | Google Cloud's external Application Load Balancer | `X-Forwarded-For`: it appends **two** elements, the client and its own address | `TrustedProxies::count(2)`, and a firewall that lets in nothing else |
 //! | Cloudflare | [`cf_connecting_ip`](crate::key::IpSource::cf_connecting_ip) | [its ranges](https://www.cloudflare.com/ips/), and authenticated origin pulls |
-//! | Amazon CloudFront | [`cloudfront_viewer_address`](crate::key::IpSource::cloudfront_viewer_address), which the origin request policy must add | what CloudFront authenticates itself to |
-//! | Fly.io | [`fly_client_ip`](crate::key::IpSource::fly_client_ip) | its proxy |
-//! | Azure Front Door | [`x_azure_client_ip`](crate::key::IpSource::x_azure_client_ip) | its ranges, and its header with your profile's number |
+//! | Amazon CloudFront | [`cloudfront_viewer_address`](crate::key::IpSource::cloudfront_viewer_address), which the origin request policy must add | its ranges, and a secret header that it adds and you check |
+//! | Fly.io | [`fly_client_ip`](crate::key::IpSource::fly_client_ip) | the addresses of its proxy |
+//! | Azure Front Door | [`x_azure_client_ip`](crate::key::IpSource::x_azure_client_ip) | its ranges, and the header with the number of your profile, which you check |
 //! | Akamai, Fastly | [a header that they pass on unless configured](crate::key::IpSource) | after you have configured them |
 //!
 //! # Who the client is
