@@ -171,7 +171,12 @@ impl Redis {
 
     /// Whether keys of these slots may be in one call.
     pub(crate) fn share_a_node(&self, one: u16, other: u16) -> bool {
-        one == other || !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
+        one == other || self.has_one_node()
+    }
+
+    /// Whether any keys may be in one call.
+    pub(crate) fn has_one_node(&self) -> bool {
+        !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
     }
 
     pub(crate) fn prefix(&self) -> &str {

@@ -72,7 +72,27 @@ impl ScriptReply {
         Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.to_vec())])
     }
 
-    /// Reads the same as an array, with what each of the keys held.
+    /// Reads the reply of a script to a call for several keys that are charged each by itself: one part for each key, in
+    /// their order, and none for a key that is to be asked for alone.
+    pub(crate) fn read_each(reply: &Value, keys: usize) -> Result<SmallVec<[Option<Self>; 32]>, BadReply> {
+        let Value::BulkString(text) = reply else { return Err(BadReply::Shape) };
+        let mut words = text.split(|byte| *byte == b' ');
+        let mut word = || words.next().ok_or(BadReply::Shape);
+        let number = |word| whole(word).ok_or(BadReply::Shape);
+        let (seconds, micros) = (number(word()?)?, number(word()?)?);
+        let of_key = |_| {
+            let (admitted, old) = (word()?, word()?);
+            if admitted == b"-" {
+                return Ok(None);
+            }
+            let old = (!old.is_empty()).then(|| old.to_vec());
+            Self::new([seconds, micros, number(admitted)?], smallvec![old]).map(Some)
+        };
+        let replies = (0..keys).map(of_key).collect::<Result<_, _>>()?;
+        if words.next().is_some() { Err(BadReply::Shape) } else { Ok(replies) }
+    }
+
+    /// Reads what [`of_one`](Self::of_one) does from an array, with what each of the keys held.
     fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(whole_number).ok_or(BadReply::Shape);
