@@ -152,26 +152,25 @@ async fn send(redis: Redis, begun: Begun) {
         return members.into_iter().for_each(Member::ask_alone);
     }
     let requests = members.iter().map(|member| member.requests).sum();
-    let keys = members.iter().map(|member| member.key.clone()).collect();
+    let (keys, answers): (Vec<_>, Vec<_>) = members.into_iter().map(|member| (member.key, member.answer)).unzip();
+    let call = Call { script, keys: keys.into(), args, texts: Vec::new() };
     let _in_flight = InFlight::enter(&begun.state);
-    let value = redis.call_by(&Call { script, keys, args, texts: Vec::new() }, deadline, requests).await;
-    match value.and_then(|value| Ok(ScriptReply::read_each(&value, members.len())?)) {
-        Ok(replies) => members.into_iter().zip(replies).for_each(|(member, reply)| match reply {
-            Some(reply) => member.answer(Answer::Reply(reply)),
-            None => member.ask_alone(),
-        }),
-        // The script was not run: this is the one node of a cluster, which wants the keys of a call in one slot.
-        Err(fault) if fault.wants_single_keys() => members.into_iter().for_each(Member::ask_alone),
-        Err(fault) => members.into_iter().for_each(|member| member.answer(Answer::Failed(fault.clone()))),
+    let value = redis.call_by(&call, deadline, requests).await;
+    let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len())?));
+    let mut replies = replies.map(SmallVec::into_iter);
+    for (answer, key) in answers.into_iter().zip(call.keys) {
+        let outcome = match &mut replies {
+            Ok(replies) => replies.next().flatten().map_or(Answer::Alone(key), Answer::Reply),
+            // The script was not run: this is the one node of a cluster, which wants the keys of a call in one slot.
+            Err(fault) if fault.wants_single_keys() => Answer::Alone(key),
+            Err(fault) => Answer::Failed(fault.clone()),
+        };
+        // One that was cancelled meanwhile needs no answer.
+        let _ = answer.send(outcome);
     }
 }
 
 impl Member {
-    fn answer(self, answer: Answer) {
-        // One that was cancelled meanwhile needs no answer.
-        let _ = self.answer.send(answer);
-    }
-
     fn ask_alone(self) {
         let _ = self.answer.send(Answer::Alone(self.key));
     }

@@ -11,6 +11,9 @@ use crate::store::remote::Applied;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
+/// What a key holds. A bucket's state has 17 characters.
+type Text = SmallVec<[u8; 24]>;
+
 /// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptReply {
@@ -20,7 +23,7 @@ pub(crate) struct ScriptReply {
     /// was charged, see [`Once`](super::Once). Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
     /// What each key held before.
-    old: SmallVec<[Option<Vec<u8>>; 1]>,
+    old: SmallVec<[Option<Text>; 1]>,
 }
 
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
@@ -69,7 +72,7 @@ impl ScriptReply {
         let mut number = || whole(part()?).ok_or(BadReply::Shape);
         let numbers = [number()?, number()?, number()?];
         let old = part()?;
-        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.to_vec())])
+        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.into())])
     }
 
     /// Reads the reply of a script to a call for several keys that are charged each by itself: one part for each key, in
@@ -85,7 +88,7 @@ impl ScriptReply {
             if admitted == b"-" {
                 return Ok(None);
             }
-            let old = (!old.is_empty()).then(|| old.to_vec());
+            let old = (!old.is_empty()).then(|| old.into());
             Self::new([seconds, micros, number(admitted)?], smallvec![old]).map(Some)
         };
         let replies = (0..keys).map(of_key).collect::<Result<_, _>>()?;
@@ -99,13 +102,13 @@ impl ScriptReply {
         let numbers = [number()?, number()?, number()?];
         let old = items.map(|item| match item {
             Value::Nil => Ok(None),
-            Value::BulkString(state) => Ok(Some(state)),
+            Value::BulkString(state) => Ok(Some(state.into())),
             _ => Err(BadReply::Shape),
         });
         Self::new(numbers, old.collect::<Result<_, _>>()?)
     }
 
-    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Vec<u8>>; 1]>) -> Result<Self, BadReply> {
+    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Text>; 1]>) -> Result<Self, BadReply> {
         if micros >= 1_000_000 {
             return Err(BadReply::Shape);
         }
@@ -134,7 +137,7 @@ impl ScriptReply {
 
     /// Replaces what the key at `index` held by what it counts as.
     pub(super) fn put(&mut self, index: usize, state: Option<Vec<u8>>) {
-        self.old[index] = state;
+        self.old[index] = state.map(Text::from);
     }
 
     /// Returns the state that the key at `index` had.
