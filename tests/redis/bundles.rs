@@ -43,7 +43,7 @@ fn fault(error: &LimiterError) -> FaultKind {
 async fn what_is_asked_while_a_call_is_in_flight_is_asked_in_bundles_of_32() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), TokenBucket::new(Quota::per_day(2)));
-    ask(&limiter, PartitionKey::from("first")).await.unwrap();
+    let _ = ask(&limiter, PartitionKey::from("first")).await.unwrap();
     let before = calls(&server);
     for (round, remaining) in [(1, 1), (2, 0)] {
         let decisions = ask_all(&limiter, 0..65).await;
@@ -98,7 +98,7 @@ async fn the_key_that_holds_something_else_fails_alone() {
     assert_eq!(redis.health()[0].breaker(), BreakerState::Closed);
 }
 
-/// All keys of a bundle in one slot is more than a cluster of one node is asked for twice.
+/// It wants the keys of a call in one slot, and answers that once.
 #[tokio::test]
 async fn the_one_node_of_a_cluster_is_asked_for_single_keys() {
     let server = RedisServer::with(&["--cluster-enabled", "yes"]);
@@ -139,7 +139,7 @@ fn a_bundle_ends_with_its_runtime() {
     let keys = [0, 1, 2].map(PartitionKey::from);
     let asks = keys.each_ref().map(|key| Ask::charge(key, 1));
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(ask(&limiter, PartitionKey::from("first"))).unwrap();
+    let _ = runtime.block_on(ask(&limiter, PartitionKey::from("first"))).unwrap();
     let mut asked = asks.each_ref().map(|ask| Box::pin(limiter.decide(ask).decided()));
     {
         let _entered = runtime.enter();
