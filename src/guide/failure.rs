@@ -14,7 +14,7 @@
 //!
 //! ```no_run
 //! use tower_sluice::algorithm::TokenBucket;
-//! use tower_sluice::store::{Redis, RedisStore};
+//! use tower_sluice::store::redis::{Redis, RedisStore};
 //! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

@@ -6,7 +6,7 @@
 //! ```no_run
 //! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::store::{Redis, RedisStore};
+//! use tower_sluice::store::redis::{Redis, RedisStore};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -31,7 +31,7 @@
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
-//! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there. How
+//! process can [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
 //! # Names
@@ -52,7 +52,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //!
 //! let sentinels = ["redis://10.0.0.7:26379", "redis://10.0.0.8:26379"];
 //! let watched = Redis::sentinel("main", sentinels).open()?;
@@ -87,7 +87,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -109,7 +109,7 @@
 //!
 //! ```no_run
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Policy, RateLimitLayer, RedisConcurrency};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

@@ -63,6 +63,7 @@ const ENDED: u64 = u64::MAX - 1;
 pub enum SettleError {
     /// No policy of this name awaits a report on the request. Also if the policy has let it pass uncharged: an exempt
     /// request, one that a shadow would have rejected, or one of an outage.
+    #[non_exhaustive]
     UnknownPolicy {
         /// The name.
         policy: String,

@@ -215,6 +215,7 @@ pub enum QuotaError {
     /// A period of zero has no rate.
     ZeroPeriod,
     /// The period is longer than a hundred years.
+    #[non_exhaustive]
     PeriodTooLong {
         /// The period that was asked for.
         period: Duration,

@@ -37,7 +37,7 @@ use crate::values::{
 ///
 /// ```no_run
 /// use tower_sluice::key::HeaderKey;
-/// use tower_sluice::store::Redis;
+/// use tower_sluice::store::redis::Redis;
 /// use tower_sluice::{Policy, RedisConcurrency};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;

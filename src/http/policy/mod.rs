@@ -43,7 +43,7 @@ use self::record::Record;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::values::{Description, PartitionKey, Quota, Shape, Terms};
+use crate::values::{Description, FailureMode, PartitionKey, Quota, Shape, Terms};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
@@ -108,27 +108,6 @@ pub enum MissingKey {
     Skip,
     /// Charges it to one budget that all requests without a key share.
     Share,
-}
-
-/// How a policy treats a request whose limiter fails. Limiters in memory never do.
-///
-/// In every mode, a failure is never reported as a rejection by the limit: the client did nothing wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum FailureMode {
-    /// Decides by the same quota in this process's memory, where everything that the store admits is counted as well.
-    ///
-    /// During an outage, *n* processes admit at most *n* times the quota; over the outage and the recovery, *n* + 1
-    /// times, since the store grants its own quota, too. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
-    ///
-    /// The default, since a client that was limited before stays limited. If a limiter has no local fallback (a custom
-    /// one, say), the request is answered 503.
-    #[default]
-    LocalFallback,
-    /// Fails closed: answers 503.
-    Deny,
-    /// Fails open: the request passes, uncounted.
-    Allow,
 }
 
 impl Policy {

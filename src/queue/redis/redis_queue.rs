@@ -38,7 +38,7 @@ use crate::values::{
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tower_sluice::store::Redis;
+/// use tower_sluice::store::redis::Redis;
 /// use tower_sluice::{Policy, Quota, RedisQueue};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
