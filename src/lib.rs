@@ -91,9 +91,9 @@
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
-//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision |
+//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
-//! | `fast-clock` | no | reads the processor's counter instead of the system clock; saves about 10 ns per decision |
+//! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates, for up to 200 ms. For programs to turn on, not for libraries |
 //! | `axum` | no | reads axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |

@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 /// Clones report to the same request. Without axum, take it from the extensions:
 /// `request.extensions().get::<Settlement>()`; tonic passes them on.
 #[derive(Clone)]
+#[doc(alias("llm", "tokens", "streaming"))]
 pub struct Settlement {
     reports: Arc<Reports>,
     /// Of the layer around this one, whose policies can be settled, too.

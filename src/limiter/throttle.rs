@@ -40,6 +40,7 @@ use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outco
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
 /// # }
 /// ```
+#[doc(alias("outgoing", "worker", "job"))]
 pub struct ThrottleLayer<Req> {
     gate: Arc<Gate<Req>>,
 }

@@ -7,6 +7,7 @@
 /// In every mode, a failure is never reported as a rejection by the limit: the client did nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias("fail open", "fail closed", "outage"))]
 pub enum FailureMode {
     /// Decides by the same quota in this process's memory, where everything that the store admits is counted as well.
     ///

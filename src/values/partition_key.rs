@@ -37,6 +37,7 @@ use sha2::{Digest, Sha256};
 /// value that draws on the budget of another, and all processes that share a store agree. (A hash with a secret per
 /// process would be cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
 #[derive(Clone)]
+#[doc(alias = "uuid")]
 pub struct PartitionKey(Bytes);
 
 /// Inline bytes: they make a `PartitionKey` 48 bytes long.

@@ -134,6 +134,7 @@ use crate::values::{
 /// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a request
 /// is decided outside of a tokio runtime. One without a source, if a request would have to wait, and the limiter was
 /// [closed](Limiter::close).
+#[doc(alias("distributed semaphore", "concurrency limit"))]
 pub struct RedisConcurrency {
     redis: Redis,
     name: Box<str>,

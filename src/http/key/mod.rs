@@ -95,6 +95,7 @@ impl<K: KeyExtractor + ?Sized> KeyExtractor for Box<K> {
 
 /// One key for all requests: all clients share one budget.
 #[derive(Clone, Copy, Debug, Default)]
+#[doc(alias = "GlobalKeyExtractor")]
 pub struct Global;
 
 impl KeyExtractor for Global {

@@ -9,6 +9,7 @@ use super::ranges::{Range, Ranges};
 /// The proxies whose forwarding headers are trusted: by address, by number, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
+#[doc(alias("proxy", "load balancer"))]
 pub struct TrustedProxies {
     /// If empty, there is a count, and every peer is a proxy unless that is zero.
     ranges: Ranges,

@@ -38,6 +38,7 @@ use crate::util::log;
 /// (SHA-256) once per value of it. Nothing is allocated.
 #[derive(Clone, Default)]
 #[must_use]
+#[doc(alias("allowlist", "whitelist", "bypass"))]
 pub struct Exemptions {
     networks: Vec<(ClientIp, Ranges)>,
     headers: Vec<(HeaderName, Hash)>,

@@ -14,6 +14,7 @@ use crate::values::LimiterError;
 
 /// A rejected request: the reason, the status, the detail and the wait.
 #[derive(Clone, Debug)]
+#[doc(alias("429", "too many requests", "Retry-After", "retry after"))]
 pub struct Rejection {
     reason: Reason,
     status: StatusCode,

@@ -132,6 +132,7 @@ use crate::values::{
 /// A [`LimiterError`](crate::LimiterError) whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no
 /// answer, and one without a source if the queue is [closed](Self::close), or if a request that may have to wait is
 /// decided outside of a tokio runtime.
+#[doc(alias("leaky bucket", "distributed queue"))]
 pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,
