@@ -24,7 +24,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::{Instant, timeout_at};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::PacerLayer;
-use tower_sluice::store::Redis;
+use tower_sluice::store::redis::Redis;
 
 /// How many calls each process makes at a time.
 const CONCURRENT: usize = 10;

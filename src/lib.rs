@@ -78,7 +78,7 @@
 //! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the
 //! limit together.
 //!
-//! With a `store::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on several
+//! With a `store::redis::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on several
 //! policies of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that
 //! rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]: by default, each
 //! process falls back to the same quota in memory, in which it has counted what Redis admitted. A queue that processes
@@ -91,16 +91,16 @@
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
-//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision |
+//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
-//! | `fast-clock` | no | reads the processor's counter instead of the system clock; saves about 10 ns per decision |
+//! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates, for up to 200 ms. For programs to turn on, not for libraries |
 //! | `axum` | no | reads axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
-//! | `redis` | no | `store::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
@@ -135,10 +135,10 @@ pub use self::concurrency::RedisConcurrency;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
-    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits,
-    Policy, PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection,
-    RejectionBody, RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError,
-    Settlement, TakenPermits, Verdict, grpc, headers, key,
+    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy,
+    PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody,
+    RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement,
+    TakenPermits, Verdict, grpc, headers, key,
 };
 #[cfg(all(feature = "http", feature = "queue"))]
 pub use self::http::{Pacer, PacerError, PacerFuture, PacerLayer};
@@ -150,8 +150,8 @@ pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
 pub use self::values::{
-    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, LimiterError, Mode, Now, Outcome, PartitionKey,
-    Pending, Quota, QuotaError, Receipt, Shape, Terms, time,
+    Ask, Backlog, Check, Decision, Description, FailureMode, Heritage, Inheritance, LimiterError, Mode, Now, Outcome,
+    PartitionKey, Pending, Quota, QuotaError, Receipt, Shape, Terms, time,
 };
 
 /// Compiles the README's examples.

@@ -65,6 +65,7 @@ pub trait Portable: Algorithm {
 #[non_exhaustive]
 pub enum UnknownState {
     /// A later version of this crate has written it, or something else.
+    #[non_exhaustive]
     Version {
         /// The first byte; `None` if there are no bytes.
         version: Option<u8>,

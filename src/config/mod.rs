@@ -149,6 +149,7 @@ pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
 #[derive(Debug)]
+#[doc(alias = "toml")]
 pub struct Config {
     /// The name of the file, for messages.
     file: String,
@@ -446,7 +447,7 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
     };
     let prefix = raw.ipv6_prefix.map(|prefix| number(source, "ipv6-prefix", 32..=128, &prefix)).transpose()?;
     Ok(match prefix.and_then(|prefix| u8::try_from(prefix).ok()) {
-        Some(prefix) => client_ip.with_ipv6_prefix(prefix),
+        Some(prefix) => client_ip.ipv6_prefix(prefix),
         None => client_ip,
     })
 }

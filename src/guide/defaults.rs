@@ -42,10 +42,10 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`PeerIp::with_ipv6_prefix`](crate::key::PeerIp::with_ipv6_prefix), [`ClientIp::with_ipv6_prefix`](crate::key::ClientIp::with_ipv6_prefix) | 64 bits. IPv4 addresses are whole |
+//! | [`PeerIp::ipv6_prefix`](crate::key::PeerIp::ipv6_prefix), [`ClientIp::ipv6_prefix`](crate::key::ClientIp::ipv6_prefix) | 64 bits. IPv4 addresses are whole |
 //! | [`ClientIp::on_unidentified`](crate::key::ClientIp::on_unidentified) | [`Peer`](crate::key::Unidentified::Peer): counts as the proxy |
-//! | [`ClientIp::with_lenient_forwarded`](crate::key::ClientIp::with_lenient_forwarded) | no: as RFC 7239 has it |
-//! | [`ClientIp::with_obfuscated_nodes`](crate::key::ClientIp::with_obfuscated_nodes) | no: `for=_abc` is unidentified |
+//! | [`ClientIp::lenient_forwarded`](crate::key::ClientIp::lenient_forwarded) | no: as RFC 7239 has it |
+//! | [`ClientIp::obfuscated_nodes`](crate::key::ClientIp::obfuscated_nodes) | no: `for=_abc` is unidentified |
 //! | trusted proxies | none: there is no `ClientIp` without saying which |
 //!
 //! # `RateLimitLayer`
@@ -94,8 +94,8 @@
 //! | [`RedisBuilder::max_in_flight`](crate::store::redis::RedisBuilder::max_in_flight) | 4,096 calls per runtime and server |
 //! | [`RedisBuilder::prefix`](crate::store::redis::RedisBuilder::prefix) | `sluice` |
 //! | [`RedisBuilder::secret`](crate::store::redis::RedisBuilder::secret) | none: hashes of clients have no secret |
-//! | [`RedisStore::leasing`](crate::store::RedisStore::leasing) | none: each request asks |
-//! | [`RedisStore::without_coalescing`](crate::store::RedisStore::without_coalescing) | no: requests of a key share calls |
+//! | [`RedisStore::leasing`](crate::store::redis::RedisStore::leasing) | none: each request asks |
+//! | [`RedisStore::without_coalescing`](crate::store::redis::RedisStore::without_coalescing) | no: requests of a key share calls |
 //! | [`RedisQueue::capacity`](crate::RedisQueue::capacity), [`max_wait`](crate::RedisQueue::max_wait), [`max_waiters`](crate::RedisQueue::max_waiters) | as of `LeakyQueue` |
 //! | [`RedisConcurrency::lease`](crate::RedisConcurrency::lease) | 10 s |
 //! | [`RedisConcurrency::queue`](crate::RedisConcurrency::queue), [`max_wait`](crate::RedisConcurrency::max_wait), [`max_waiters`](crate::RedisConcurrency::max_waiters) | as of `Concurrency` |
@@ -107,7 +107,8 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`ThrottleLayer::cost`](crate::ThrottleLayer::cost) | 1 |
+//! | [`ThrottleLayer::cost_fn`](crate::ThrottleLayer::cost_fn) | 1 |
+//! | [`ThrottleLayer::on_failure`](crate::ThrottleLayer::on_failure) | `LocalFallback`, as of a policy |
 //! | [`PacerLayer::key`](crate::PacerLayer::key) | the host and port of the URI |
 //! | [`PacerLayer::quota`](crate::PacerLayer::quota) | none: what the partner reports |
 //! | [`PacerLayer::max_wait`](crate::PacerLayer::max_wait) | 60 s |

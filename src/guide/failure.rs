@@ -13,7 +13,7 @@
 //! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
-//! use tower_sluice::store::{Redis, RedisStore};
+//! use tower_sluice::store::redis::{Redis, RedisStore};
 //! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter, TokenBucket};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -37,6 +37,8 @@
 //!   to every 5 s, until a probe succeeds.
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
+//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
+//!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
 //!
 //! The log has one line when a limiter begins to fail and one when it recovers. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and

@@ -39,7 +39,7 @@
 //! | `stack`, `quotas` | further policies of the layer |
 //! | `quota_for(method, quota)` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
 //! | `KeyOutcome::with_quota_override` | [`.quota_fn(…)`](crate::Policy::quota_fn) |
-//! | `PeerIp`: IPv6 by /56 | [`PeerIp`](crate::key::PeerIp): IPv6 by /64; `.with_ipv6_prefix(56)` |
+//! | `PeerIp`: IPv6 by /56 | [`PeerIp`](crate::key::PeerIp): IPv6 by /64; `.ipv6_prefix(56)` |
 //! | `SmartIp::new().with_trusted_proxies(…)` | [`ClientIp`](crate::key::ClientIp), with one header: see [behind a proxy](super::proxies) |
 //! | `Header`, `Extension`, `Global` | [`HeaderKey`](crate::key::HeaderKey), [`ExtensionKey`](crate::key::ExtensionKey), no key |
 //! | `Cookie` | [`key_fn`](crate::key::key_fn) |

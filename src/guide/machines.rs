@@ -9,7 +9,7 @@
 //!
 //! use axum::{Router, routing::get};
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::store::{Redis, RedisStore};
+//! use tower_sluice::store::redis::{Redis, RedisStore};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
 //! #[tokio::main]
@@ -45,7 +45,7 @@
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
-//! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there. How
+//! process can [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
 //! # Names
@@ -66,7 +66,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //!
 //! let sentinels = ["redis://10.0.0.7:26379", "redis://10.0.0.8:26379"];
 //! let watched = Redis::sentinel("main", sentinels).open()?;
@@ -89,6 +89,30 @@
 //! - No persistence is needed: at most, what clients owe is lost. For a quota [per month](super::calendar), that may be
 //!   much: let the server append to a file (`appendonly yes`). What is in flight is reported again.
 //!
+//! # Is it ready?
+//!
+//! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known.
+//!
+#![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
+//! use axum::{Router, extract::State, http::StatusCode, routing::get};
+//! use tower_sluice::store::redis::Redis;
+//!
+//! async fn ready(State(redis): State<Redis>) -> StatusCode {
+//!     match redis.ping().await {
+//!         Ok(()) => StatusCode::OK,
+//!         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+//!     }
+//! }
+//!
+//! let redis = Redis::open("redis://10.0.0.7:6379")?;
+//! let app: Router = Router::new().route("/ready", get(ready)).with_state(redis);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A process that is not ready by this could still serve, since it falls back to its own memory. So let a probe use it only
+//! if a shared limit matters more than the service.
+//!
 //! # While Redis fails
 //!
 //! Each process falls back to the same quota in its own memory, which includes the requests that it has admitted. The
@@ -101,7 +125,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -123,7 +147,7 @@
 //!
 //! ```no_run
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Policy, RateLimitLayer, RedisConcurrency};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

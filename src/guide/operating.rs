@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
-//! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
+//! | [`Redis::health`](crate::store::redis::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
 //! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
@@ -202,7 +202,7 @@
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
-//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and waiters of a queue depart at the
+//! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at the
 //! times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts are
 //! kept.
 //!

@@ -34,7 +34,7 @@
 //!         match call? {
 //!             Ok(response) => println!("{}", response.status()),
 //!             // Put the job back, and come again later.
-//!             Err(PacerError::WaitTooLong { retry_after }) => println!("not within two minutes: {retry_after:?}"),
+//!             Err(PacerError::WaitTooLong { retry_after, .. }) => println!("not within two minutes: {retry_after:?}"),
 //!             Err(error) => println!("{error}"),
 //!         }
 //!     }
@@ -131,7 +131,7 @@
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
 //! use tower_sluice::PacerLayer;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //!
 //! # type Body = http_body_util::Full<bytes::Bytes>;
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

@@ -91,7 +91,7 @@
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, whatever the number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
 //! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is
-//!   [stored with the key](crate::store::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one
+//!   [stored with the key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one
 //!   period: a count that comes into a shorter one ends with it.
 //! - A file cannot say which quota a customer has, so there is nothing of this in TOML.
 //!

@@ -160,6 +160,7 @@ pub trait LimiterExt: Limiter {
     /// # Cancel safety
     ///
     /// A future that is dropped while it waits for its turn leaves the queue. A server may have charged it.
+    #[doc(alias("wait", "until_ready"))]
     fn acquire(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         self.decide(&Ask::charge(key, cost)).decided()
     }
@@ -183,6 +184,7 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 /// }
 /// ```
 #[derive(Debug)]
+#[doc(alias = "governor")]
 pub struct RateLimiter<A, S> {
     /// Shared with the heirs of this limiter.
     algorithm: Arc<A>,
@@ -229,6 +231,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
     ///
     /// For another cost or mode, use [`decide`](Limiter::decide).
     #[inline]
+    #[doc(alias = "try_acquire")]
     pub fn check(&self, key: &PartitionKey) -> Decision {
         self.store.charge(&*self.algorithm, &Ask::charge(key, 1))
     }

@@ -269,18 +269,6 @@ mod without_tracing {
     #[cfg(feature = "axum")]
     pub(crate) fn verdict_missing() {}
     pub(crate) fn mounted_twice(_policy: &str) {}
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_opened(_server: &str) {}
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_closed(_server: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_opened(_address: &str, _reason: &dyn Display) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_closed(_address: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_topology_changed(_topology: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_may_evict(_policy: &str) {}
 }
 
 #[cfg(feature = "tracing")]

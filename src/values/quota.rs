@@ -40,6 +40,7 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 /// [`try_per`]: Self::try_per
 /// [`try_burst`]: Self::try_burst
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU32,
     burst: Option<NonZeroU32>,
@@ -103,6 +104,7 @@ impl Quota {
     /// If `limit` or `period` is zero, or the period exceeds a hundred years.
     #[must_use]
     #[track_caller]
+    #[doc(alias("period", "with_period"))]
     pub const fn per(limit: u32, period: Duration) -> Self {
         match Self::try_per(limit, period) {
             Ok(quota) => quota,
@@ -133,6 +135,7 @@ impl Quota {
     /// If `burst` is zero: nothing would ever pass.
     #[must_use]
     #[track_caller]
+    #[doc(alias = "capacity")]
     pub const fn burst(mut self, burst: u32) -> Self {
         let burst = NonZeroU32::new(burst).expect("a burst counts the first request, so it must be at least 1");
         self.burst = Some(burst);
@@ -215,6 +218,7 @@ pub enum QuotaError {
     /// A period of zero has no rate.
     ZeroPeriod,
     /// The period is longer than a hundred years.
+    #[non_exhaustive]
     PeriodTooLong {
         /// The period that was asked for.
         period: Duration,

@@ -14,7 +14,7 @@ fn read(path: &str) -> String {
 fn the_guide_has_the_defaults_of_the_source() {
     let page = read("src/guide/defaults.rs");
     for (setting, value, file, line) in [
-        ("`PeerIp::with_ipv6_prefix`", "64 bits", "src/http/key/network.rs", "IPV6_PREFIX: u8 = 64;"),
+        ("`PeerIp::ipv6_prefix`", "64 bits", "src/http/key/network.rs", "IPV6_PREFIX: u8 = 64;"),
         ("`ChargeOnce::free_retries`", "1", "src/http/policy/charge_once/mod.rs", "free_retries: 1,"),
         ("`ChargeOnce::max_keys`", "65,536", "src/http/policy/charge_once/mod.rs", "const MAX_KEYS: usize = 65_536;"),
         ("`MemoryStore::with_capacity`", "65,536", "src/store/memory/mod.rs", "const DEFAULT_CAPACITY: usize = 65_536;"),

@@ -42,7 +42,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::RequestHead;
 use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::key::{User, peer_addr};
-use tower_sluice::store::Redis;
+use tower_sluice::store::redis::Redis;
 
 use self::limits::Limits;
 

@@ -19,6 +19,7 @@ use crate::util::keyed_hash::Secret;
 /// change names and syntax. Clients obey `Retry-After`.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
+#[doc(alias("X-RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"))]
 pub struct RateLimitFields {
     pub(super) generation: Generation,
     /// The form of `X-RateLimit-Reset`, if `X-RateLimit-*` are sent.

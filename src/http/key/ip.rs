@@ -25,7 +25,7 @@ use crate::values::PartitionKey;
 /// # Accuracy
 ///
 /// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so a key stands for a /64
-/// unless [set otherwise](Self::with_ipv6_prefix). Each IPv4 address is a key, also
+/// unless [set otherwise](Self::ipv6_prefix). Each IPv4 address is a key, also
 /// in its IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`). An address of a local NAT64
 /// (`64:ff9b:1::/48`, RFC 8215) stands for one IPv4 address, wherever in it that is, and is a key, too.
 ///
@@ -40,11 +40,12 @@ use crate::values::PartitionKey;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer};
 ///
 /// let tier = |name: &'static str, prefix, limit| {
-///     Policy::new(name, TokenBucket::new(Quota::per_second(limit))).key(PeerIp::new().with_ipv6_prefix(prefix))
+///     Policy::new(name, TokenBucket::new(Quota::per_second(limit))).key(PeerIp::new().ipv6_prefix(prefix))
 /// };
 /// let layer = RateLimitLayer::new([tier("device", 64, 10), tier("home", 56, 40), tier("site", 48, 200)]);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(alias("ConnectInfo", "PeerIpKeyExtractor", "ip address"))]
 pub struct PeerIp {
     ipv6_prefix: u8,
 }
@@ -63,7 +64,7 @@ impl PeerIp {
     /// If `prefix` is not within 32 and 128.
     #[must_use]
     #[track_caller]
-    pub const fn with_ipv6_prefix(self, prefix: u8) -> Self {
+    pub const fn ipv6_prefix(self, prefix: u8) -> Self {
         Self { ipv6_prefix: checked_prefix(prefix) }
     }
 }

@@ -102,6 +102,7 @@ pointers!(Box, Arc);
 
 /// One key for all requests: all clients share one budget.
 #[derive(Clone, Copy, Debug, Default)]
+#[doc(alias = "GlobalKeyExtractor")]
 pub struct Global;
 
 impl KeyExtractor for Global {

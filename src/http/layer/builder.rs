@@ -109,6 +109,7 @@ impl RateLimitLayerBuilder {
     /// let layer = RateLimitLayer::builder(Policy::new("api", FixedWindow::new(Quota::per_minute(100))))
     ///     .retry_jitter(Duration::from_secs(6));
     /// ```
+    #[doc(alias("thundering herd", "jitter"))]
     pub fn retry_jitter(mut self, max: Duration) -> Self {
         self.settings.responder.jitter = Jitter::up_to(max);
         self
@@ -164,6 +165,7 @@ impl RateLimitLayerBuilder {
     /// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new());
     /// let layer = RateLimitLayer::builder(policy).exempt_preflights(Quota::per_second(50));
     /// ```
+    #[doc(alias("cors", "options"))]
     pub fn exempt_preflights(mut self, budget: Quota) -> Self {
         self.settings.exemption = Some(Exemption::new(budget));
         self
@@ -189,6 +191,7 @@ impl RateLimitLayerBuilder {
     ///         Response::builder().status(rejection.status()).body("slow down, please").unwrap()
     ///     });
     /// ```
+    #[doc(alias("error handler", "429"))]
     pub fn rejection_response<F, B>(mut self, respond: F) -> Self
     where
         F: Fn(&Rejection, &RequestHead<'_>) -> Response<B> + Send + Sync + 'static,

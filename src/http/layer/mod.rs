@@ -90,6 +90,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// ```
 #[derive(Clone)]
 #[must_use]
+#[doc(alias("throttle", "rate limiter", "429", "too many requests", "middleware"))]
 pub struct RateLimitLayer {
     state: Arc<LayerState>,
 }
@@ -119,6 +120,7 @@ impl RateLimitLayer {
     ///
     /// A [`Quota`] is a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter will do.
     #[track_caller]
+    #[doc(alias("per ip", "ip address"))]
     pub fn per_client(limiter: impl IntoLimiter) -> Self {
         Self::new(Policy::new("per-client", limiter).key(PeerIp::new()))
     }
@@ -139,6 +141,7 @@ impl RateLimitLayer {
 
     /// Returns a handle that replaces the policies of this layer, its clones and all their services, while they run.
     #[must_use]
+    #[doc(alias("hot reload", "reload"))]
     pub fn handle(&self) -> LimitsHandle {
         LimitsHandle::new(Arc::clone(&self.state))
     }
@@ -209,6 +212,7 @@ impl RateLimitLayer {
     ///
     /// If there is no policy of this name, if its limiter fails, or if it cannot reset keys, like a queue. If the
     /// limiter is the cause, the ban is lifted nevertheless.
+    #[doc(alias("unban", "unblock"))]
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
         self.named(policy)?.reset(key).await
     }

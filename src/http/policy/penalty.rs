@@ -45,6 +45,7 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
 /// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis,
 /// each process bans by its own rejections.
+#[doc(alias("ban", "block", "fail2ban"))]
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,

@@ -51,6 +51,7 @@ use crate::values::{Decision, LimiterError};
 ///     .with_state(Invitations { limiter, fields });
 /// ```
 #[derive(Clone, Debug)]
+#[doc(alias("429", "too many requests", "Retry-After", "retry after"))]
 pub struct Rejection {
     reason: Reason,
     status: StatusCode,

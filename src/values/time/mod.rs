@@ -170,6 +170,7 @@ impl Clock for Wall {
 /// assert_eq!(clock.now().saturating_since(before), Duration::from_millis(250));
 /// ```
 #[derive(Clone, Debug, Default)]
+#[doc(alias("fake clock", "mock clock"))]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {

@@ -101,6 +101,7 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 /// a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected without a
 /// call; free retries among them are not used up.
 #[must_use]
+#[doc(alias("idempotency key", "Idempotency-Key", "idempotent"))]
 pub struct ChargeOnce {
     header: HeaderName,
     within: Duration,
