@@ -98,7 +98,7 @@
 //! `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or without the feature `axum` the
 //! path as sent.
 //!
-//! [`Config::router`](Config::router) puts the limits around the handlers of an axum app (feature `axum`); with any other
+//! `Config::router` puts the limits around the handlers of an axum app (feature `axum`); with any other
 //! router, mount the [layer](Route::layer) of each route on its [paths](Route::paths).
 //! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
 //! stops.

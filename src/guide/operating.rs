@@ -120,9 +120,12 @@
 //! stays the same until the process ends, and one per request that lacks the extension of an
 //! [`ExtensionKey`](crate::key::ExtensionKey), with its type.
 //!
+//! The line of a mistake has a link (`see`) to its section in [misconfigured](super::misconfigured): what it means, how it comes
+//! about, and the cure.
+//!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: requests have no key | follow its [advice](super::misconfigured#requests-have-no-key); requests are answered 500. With axum 0.8, serve by `into_make_service_with_connect_info` |
 //! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`except`](crate::Policy::except) are not known |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
 //! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
@@ -139,6 +142,7 @@
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
+//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict) |
 //! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls

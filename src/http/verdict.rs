@@ -21,8 +21,8 @@ use crate::values::Decision;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer, Verdict};
 ///
 /// async fn usage(verdict: Verdict) -> String {
-///     let left = |policy: &tower_sluice::PolicyVerdict| format!("{}: {} left", policy.name(), policy.decision().remaining());
-///     verdict.policies().iter().map(left).collect()
+///     let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
+///     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
 /// }
 ///
 /// let layer = RateLimitLayer::builder(Policy::new("daily", FixedWindow::new(Quota::per_day(5_000)))).verdict().build();

@@ -88,6 +88,10 @@ impl RateLimitFields {
     /// ratelimit: "per-client";r=7;t=1, "daily";r=4711;t=81407
     /// ```
     ///
+    /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not hold, from
+    /// which the request is [exempt](crate::Policy::except), or that [skips](crate::MissingKey::Skip) requests without a
+    /// key. The list is then made for the response, by one more allocation or two.
+    ///
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
     /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits
     /// no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and `t` is its wait, without any

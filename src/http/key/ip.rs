@@ -1,6 +1,7 @@
 //! `PeerIp`: keys from the address of the connected peer.
 
 use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::LazyLock;
 
 use super::network::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
 use super::{KeyError, KeyExtractor, hint};
@@ -137,10 +138,13 @@ pub(super) fn peer_unknown() -> KeyError {
     } else {
         "with tonic 0.14, turn on this crate's feature `tonic`"
     };
-    let problem = format!(
-        "peer address unknown: {AXUM}; {TONIC}; with any other server, insert a SocketAddr into the request's extensions"
-    );
-    KeyError::Misconfigured { problem: problem.into() }
+    // Made once: a server with this mistake answers all requests so.
+    static PROBLEM: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "peer address unknown: {AXUM}; {TONIC}; with any other server, insert a SocketAddr into the request's extensions"
+        )
+    });
+    KeyError::Misconfigured { problem: PROBLEM.as_str().into() }
 }
 
 #[cfg(test)]
