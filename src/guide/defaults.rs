@@ -119,8 +119,7 @@
 //!
 //! # A configuration file
 //!
-//! The same, but for `when-full` of a queue and of what is in flight; [the format](crate::config#format) has each default
-//! beside its key.
+//! The same. [The format](crate::config#format) has each default beside its key.
 //!
 //! # In one look
 //!
