@@ -94,7 +94,7 @@
 //!   rate limit.
 //! - An algorithm of your own is [a pure function](crate::algorithm::Algorithm), and runs in memory like these.
 //!
-//! The pictures are drawn by `cargo run --example shapes`, from the decisions of the algorithms themselves.
+//! The pictures are drawn by `cargo run -p tower-sluice-shapes`, from the decisions of the algorithms themselves.
 //!
 //! [`TokenBucket`]: crate::algorithm::TokenBucket
 //! [`LeakyBucket`]: crate::algorithm::LeakyBucket
