@@ -20,6 +20,7 @@ async fn the_documented_permissions_are_enough() {
         &[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..], &of_hashes[..]].concat(),
     );
     let redis = Redis::single(server.url().replace("//", "//app:pw@")).timeout(Duration::from_secs(2)).open().unwrap();
+    redis.ping().await.unwrap();
     let layer = RateLimitLayer::builder([per_client(&redis, "a", at_most(5)), per_client(&redis, "b", at_most(3))])
         .verdict()
         .build();

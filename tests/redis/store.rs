@@ -137,8 +137,12 @@ async fn concurrent_requests_share_a_call() {
 
     let alone = RateLimiter::new(bucket, RedisStore::new(&redis(&server), "alone").without_coalescing());
     let before = calls(&server);
-    futures_util::future::join_all((0..100).map(|_| ask(&alone, "a", 1))).await;
-    assert_eq!(calls(&server) - before, 100);
+    let decisions = futures_util::future::join_all((0..100).map(|_| ask(&alone, "a", 1))).await;
+    let mut remaining: Vec<_> = decisions.iter().map(Decision::remaining).collect();
+    remaining.sort_unstable();
+    assert_eq!(remaining, (9_900..10_000).collect::<Vec<_>>());
+    // One by itself, and the others in bundles with what else there is.
+    assert_eq!(calls(&server) - before, 1 + 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

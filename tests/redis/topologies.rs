@@ -12,7 +12,7 @@ use crate::support::redis::{RedisCluster, RedisServer};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_sluice::key::{KeyError, KeyExtractor};
-use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::redis::{FaultKind, Redis, RedisBuilder, RedisStore};
 use tower_sluice::{Ask, Limiter, PartitionKey, Policy, RateLimitLayer, RateLimiter, RequestHead};
 
 struct FixedKey(&'static str);
@@ -179,6 +179,23 @@ async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
     }
     assert_eq!(charged(&on_replica, "p", at_most(50), "a").await, 30, "fifteen were forgotten");
     assert_eq!(admitted(100).await, 20, "the replica's own count is what counts");
+}
+
+/// A probe answers as soon as the server does, and says within the timeout that it does not.
+#[tokio::test]
+async fn a_ping_fails_while_any_primary_is_out_of_reach() {
+    let cluster = RedisCluster::start(2, 0);
+    let single = RedisServer::start();
+    let open = |builder: RedisBuilder| builder.timeout(Duration::from_secs(2)).open().unwrap();
+    for (redis, server) in
+        [(open(Redis::single(single.url())), &single), (open(Redis::cluster(cluster.urls())), &cluster.nodes[1])]
+    {
+        redis.ping().await.unwrap();
+        server.signal("-STOP");
+        assert_eq!(redis.ping().await.unwrap_err().kind(), FaultKind::TimedOut);
+        server.signal("-CONT");
+        redis.ping().await.unwrap();
+    }
 }
 
 /// Policies whose keys lie in different slots, on a cluster of one node that is named as a single server.

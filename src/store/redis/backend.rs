@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::bundle::Bundles;
 use super::connection::{Fault, FaultKind, Redis};
 use super::evalsha::Call;
 use super::key::{Key, Names};
@@ -21,6 +22,7 @@ pub(super) struct RedisBackend {
     pub(super) redis: Redis,
     pub(super) names: Names,
     name: Box<str>,
+    bundles: Bundles,
     /// Whether keys may have quotas of their own: since questions have some, or since a key was found to have one. From
     /// then on, all calls carry the quotas of their keys.
     has_quotas: AtomicBool,
@@ -29,7 +31,13 @@ pub(super) struct RedisBackend {
 impl RedisBackend {
     pub(super) fn new(redis: &Redis, name: &str) -> Self {
         let names = Names::new(redis.prefix(), name, redis.secret());
-        Self { redis: redis.clone(), names, name: name.into(), has_quotas: AtomicBool::new(false) }
+        Self {
+            redis: redis.clone(),
+            names,
+            name: name.into(),
+            bundles: Bundles::new(redis),
+            has_quotas: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn tags(&self) -> Tags {
@@ -59,6 +67,12 @@ impl RedisBackend {
         Ok(ScriptReply::read(self.redis.call_by(call, limits.deadline, limits.requests).await?)?)
     }
 
+    /// Makes a call of the script of one algorithm, in a bundle perhaps.
+    async fn call_for_one(&self, call: Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
+        // A text is for one key.
+        if call.texts.is_empty() { self.bundles.call(call, limits).await } else { self.call(&call, limits).await }
+    }
+
     /// Makes a charge while our clock shows `asked`: in one call, or in two for a key that has another quota until now.
     async fn charge_at<A: Scripted>(
         &self,
@@ -74,7 +88,7 @@ impl RedisBackend {
             let quota = self.carried_quota(target);
             let mut call = script::decide(algorithm, self.key::<A>(target.tag()), cost, count, asked);
             script::add_one(&mut call, OwnQuota { quota, conversion });
-            let mut answer = self.call(&call, limits).await?;
+            let mut answer = self.call_for_one(call, limits).await?;
             conversion = Under::of(target).convert(&mut answer, 0, quota)?;
             if conversion.is_some() {
                 answer.charged_nothing()?;
@@ -97,7 +111,7 @@ impl RedisBackend {
     /// Reads a state, and under which quota it is kept.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
         let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
-        let mut answer = self.call(&call, limits).await?;
+        let mut answer = self.call_for_one(call, limits).await?;
         let has_state = answer.old(0)?.is_some();
         let kept = Under::of(target).keep(&mut answer, 0)?;
         let is_another = has_state && kept.quota() != target.algorithm().quota();

@@ -5,12 +5,14 @@
 //! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key. `batch` puts the
 //!    charges of several limiters into one call. `charge_once` decides on requests whose retries may be free.
-//! 3. `script` has the Lua scripts: it makes the calls, and computes decisions from the replies. A call names its keys
+//! 3. `bundle` makes calls for different keys as one, while others are in flight.
+//! 4. `script` has the Lua scripts: it makes the calls, and computes decisions from the replies. A call names its keys
 //!    as `key` spells them, and is plain data, see `evalsha`.
-//! 4. `connection` finds the node and sends it the call.
+//! 5. `connection` finds the node and sends it the call.
 
 mod backend;
 mod batch;
+mod bundle;
 mod charge_once;
 mod connection;
 mod evalsha;

@@ -34,6 +34,11 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
 /// look at a table in this process, of 0.8 MiB.
 ///
+/// What is asked about different keys while a call of this store is in flight goes to the server as one run of the script
+/// for up to 32 keys, a *bundle*: it waits for no timer, only for the tasks that its runtime has ready, and takes the
+/// server and this process about half of what single calls take. Each key is decided as if it were alone. Neither in a
+/// cluster, nor for what several policies are charged together.
+///
 /// Requests with an idempotency key, of a policy that [charges retries once](crate::Policy::charge_once), are an exception:
 /// each is decided in a call of its own, and recorded by a second one that nobody waits for.
 ///
@@ -125,8 +130,7 @@ impl<S: Copy + Send + 'static> RedisStore<S> {
         Self(self.0.leasing(most, lifetime))
     }
 
-    /// Makes a call of its own for every request that is not decided without one: see
-    /// [`RemoteStore::without_coalescing`].
+    /// Lets no request wait for another one's call for the same key: see [`RemoteStore::without_coalescing`].
     #[must_use]
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())

@@ -114,9 +114,9 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
         self
     }
 
-    /// Makes a call of its own for every request that is not decided without one. Concurrent requests for one key are
-    /// then decided side by side, instead of one batch after the other: sooner by up to a round trip, and at the cost
-    /// of the server.
+    /// Lets no request wait for another one's call for the same key: requests that come while a call for it is in flight
+    /// are decided side by side, instead of one batch after the other. That is sooner by up to a round trip, and at the
+    /// cost of the server.
     #[must_use]
     pub fn without_coalescing(mut self) -> Self {
         self.coalesces = false;

@@ -144,7 +144,8 @@ async fn processor(server: &RedisServer) -> Outcome<()> {
         let requests = (count.load(Ordering::Relaxed) - asked) as f64;
         let nanos = usage.processor as f64 * 1e3 / requests;
         let (calls, rate) = (usage.calls as f64 / requests, requests / begun.elapsed().as_secs_f64());
-        let model = main_thread(calls, 1.0, (64 / clients) as f64);
+        // Of one key, or each of another.
+        let model = main_thread(calls, if keys == 1 { calls } else { 1.0 }, 1.0);
         report(&format!("main thread per request, ns: {what}"), model, nanos);
         println!("    {rate:.0} requests per second, {:.0} bytes per call on the network", {
             usage.network as f64 / usage.calls as f64

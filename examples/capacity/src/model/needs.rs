@@ -8,11 +8,14 @@ use super::tally::Rates;
 /// What the main thread of a Redis 7.0 takes to run the script of a call, in nanoseconds.
 const SCRIPT_NANOS: f64 = 5_600.0;
 
-/// To read from a connection and to answer, once for all calls that it has in flight there.
+/// To read a call and to answer it.
 const READ_NANOS: f64 = 4_600.0;
 
-/// For each request that a call decides on, beyond the first.
+/// For each request that a call decides on, beyond the first of its key.
 const DECIDED_NANOS: f64 = 120.0;
+
+/// For each key of a call beyond the first: a process that has many calls in flight makes them as one.
+const KEY_NANOS: f64 = 2_900.0;
 
 /// How busy the main thread of a node should be at most: the rest is for peaks, and for a node that fails.
 const BUSY: f64 = 0.5;
@@ -67,16 +70,17 @@ pub(crate) const fn process_mib(has_leases: bool) -> f64 {
     if has_leases { 0.8 + 1.0 + 1.1 } else { 0.8 + 1.0 }
 }
 
-/// What the main thread of a Redis takes for so many calls that decide on so many requests, in nanoseconds, if so many of
-/// the calls come by one connection at the same time. `--check` measures it.
-pub(crate) fn main_thread(calls: f64, decided: f64, at_once: f64) -> f64 {
-    calls * (SCRIPT_NANOS + READ_NANOS / at_once) + (decided - calls).max(0.0) * DECIDED_NANOS
+/// What the main thread of a Redis takes for so many calls with so many keys that decide on so many requests, in
+/// nanoseconds. `--check` measures it.
+pub(crate) fn main_thread(calls: f64, keys: f64, decided: f64) -> f64 {
+    let further = |one: f64, other: f64| (one - other).max(0.0);
+    calls * (SCRIPT_NANOS + READ_NANOS) + further(keys, calls) * KEY_NANOS + further(decided, keys) * DECIDED_NANOS
 }
 
-/// The processors that the main threads of Redis are busy with. Of many processes and nodes, no connection has several
-/// calls in flight.
+/// The processors that the main threads of Redis are busy with. In a cluster, and with few calls in flight, each call has
+/// one key.
 pub(crate) fn processors(rates: &Rates) -> f64 {
-    main_thread(rates.calls, rates.decided, 1.0) / 1e9
+    main_thread(rates.calls, rates.calls, rates.decided) / 1e9
 }
 
 /// How many nodes of a cluster are needed; `None` if the hottest key alone is too much for one.

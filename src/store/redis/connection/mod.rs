@@ -41,7 +41,7 @@ pub use crate::store::remote::BreakerState;
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::{NodeReply, Settings};
+use self::node::{Node, NodeReply, Settings};
 use self::topology::Topology;
 use super::evalsha::Call;
 use super::key::Key;
@@ -146,6 +146,39 @@ impl Redis {
         RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
     }
 
+    /// Checks that the server answers within the [timeout](RedisBuilder::timeout), for a readiness probe; in a cluster, that
+    /// all primaries do. Connects if needed, whatever the circuit breakers say, and needs no permissions but those above.
+    /// One round trip.
+    ///
+    /// While Redis is out of reach, policies follow their [`FailureMode`](crate::FailureMode): with the local fallback, a
+    /// process that is not ready by this could still serve.
+    ///
+    /// ```no_run
+    /// # async fn ready(redis: tower_sluice::store::Redis) -> http::StatusCode {
+    /// match redis.ping().await {
+    ///     Ok(()) => http::StatusCode::OK,
+    ///     Err(_) => http::StatusCode::SERVICE_UNAVAILABLE,
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The first fault; outside of a Tokio runtime, [`FaultKind::NoRuntime`].
+    pub async fn ping(&self) -> Result<(), Fault> {
+        if Handle::try_current().is_err() {
+            return Err(FaultKind::NoRuntime.into());
+        }
+        let deadline = self.deadline();
+        // Sentinels and clusters are asked for their nodes, if they were not yet.
+        self.0.topology.node(0, deadline).await?;
+        let ask = |node: Arc<Node>| tokio::spawn(async move { node.ask(::redis::cmd("TIME"), deadline).await });
+        for answer in self.0.topology.nodes().into_iter().map(ask).collect::<Vec<_>>() {
+            answer.await.map_err(|_| FaultKind::Cancelled)??;
+        }
+        Ok(())
+    }
+
     /// Returns the state of all nodes that are known so far.
     #[must_use]
     pub fn health(&self) -> Vec<NodeHealth> {
@@ -171,7 +204,12 @@ impl Redis {
 
     /// Whether keys of these slots may be in one call.
     pub(crate) fn share_a_node(&self, one: u16, other: u16) -> bool {
-        one == other || !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
+        one == other || self.has_one_node()
+    }
+
+    /// Whether any keys may be in one call.
+    pub(crate) fn has_one_node(&self) -> bool {
+        !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -197,7 +235,8 @@ impl Redis {
         }
         let start = Instant::now();
         let answer = if start < deadline {
-            self.run(call, CallLimits { deadline, requests }).await
+            // In a box, so that a decision that needs no call of its own is not as large as this.
+            Box::pin(self.run(call, CallLimits { deadline, requests })).await
         } else {
             Err(FaultKind::TimedOut.into())
         };

@@ -60,9 +60,14 @@ impl ManualServer {
 
     /// Runs the pipeline.
     pub(crate) fn answers(&mut self) -> Vec<ScriptReply> {
-        let replies: Vec<Value> = self.pipeline.query(&mut self.connection).unwrap();
+        self.replies().into_iter().map(|reply| ScriptReply::read(reply).unwrap()).collect()
+    }
+
+    /// Runs the pipeline, and reads nothing.
+    pub(crate) fn replies(&mut self) -> Vec<Value> {
+        let replies = self.pipeline.query(&mut self.connection).unwrap();
         self.pipeline.clear();
-        replies.into_iter().map(|reply| ScriptReply::read(reply).unwrap()).collect()
+        replies
     }
 
     pub(crate) fn run(&mut self, micros: u64, call: &Call) -> ScriptReply {

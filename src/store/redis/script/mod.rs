@@ -154,18 +154,19 @@ macro_rules! by_algorithm {
     };
 }
 
-static BUCKET: Script = Script::new(lua!("open", "own_quota", "bucket_read", "bucket_take", "close"));
+static BUCKET: Script = Script::new(lua!("open", "each_key", "own_quota", "bucket_read", "bucket_take", "close"));
 
-static FIXED_WINDOW: Script = Script::new(lua!("open", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
+static FIXED_WINDOW: Script =
+    Script::new(lua!("open", "each_key", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
 
 static SLIDING_WINDOW: Script =
-    Script::new(lua!("open", "own_quota", "sliding_window_read", "sliding_window_take", "close"));
+    Script::new(lua!("open", "each_key", "own_quota", "sliding_window_read", "sliding_window_take", "close"));
 
 #[cfg(feature = "calendar")]
 static CALENDAR_WINDOW: Script =
-    Script::new(lua!("open", "own_quota", "calendar_window_read", "calendar_window_take", "close"));
+    Script::new(lua!("open", "each_key", "own_quota", "calendar_window_read", "calendar_window_take", "close"));
 
-/// Returns the script of one algorithm.
+/// Returns the script of one algorithm. It charges any number of keys alike, each by itself.
 fn script_of<A: Scripted>() -> &'static Script {
     match A::NUMBER {
         1 => &BUCKET,

@@ -11,6 +11,9 @@ use crate::store::remote::Applied;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
+/// What a key holds. A bucket's state has 17 characters.
+type Text = SmallVec<[u8; 24]>;
+
 /// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptReply {
@@ -20,7 +23,7 @@ pub(crate) struct ScriptReply {
     /// was charged, see [`Once`](super::Once). Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
     /// What each key held before.
-    old: SmallVec<[Option<Vec<u8>>; 1]>,
+    old: SmallVec<[Option<Text>; 1]>,
 }
 
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
@@ -69,23 +72,43 @@ impl ScriptReply {
         let mut number = || whole(part()?).ok_or(BadReply::Shape);
         let numbers = [number()?, number()?, number()?];
         let old = part()?;
-        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.to_vec())])
+        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.into())])
     }
 
-    /// Reads the same as an array, with what each of the keys held.
+    /// Reads the reply of a script to a call for several keys that are charged each by itself: one part for each key, in
+    /// their order, and none for a key that is to be asked for alone.
+    pub(crate) fn read_each(reply: &Value, keys: usize) -> Result<SmallVec<[Option<Self>; 32]>, BadReply> {
+        let Value::BulkString(text) = reply else { return Err(BadReply::Shape) };
+        let mut words = text.split(|byte| *byte == b' ');
+        let mut word = || words.next().ok_or(BadReply::Shape);
+        let number = |word| whole(word).ok_or(BadReply::Shape);
+        let (seconds, micros) = (number(word()?)?, number(word()?)?);
+        let of_key = |_| {
+            let (admitted, old) = (word()?, word()?);
+            if admitted == b"-" {
+                return Ok(None);
+            }
+            let old = (!old.is_empty()).then(|| old.into());
+            Self::new([seconds, micros, number(admitted)?], smallvec![old]).map(Some)
+        };
+        let replies = (0..keys).map(of_key).collect::<Result<_, _>>()?;
+        if words.next().is_some() { Err(BadReply::Shape) } else { Ok(replies) }
+    }
+
+    /// Reads what [`of_one`](Self::of_one) does from an array, with what each of the keys held.
     fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(whole_number).ok_or(BadReply::Shape);
         let numbers = [number()?, number()?, number()?];
         let old = items.map(|item| match item {
             Value::Nil => Ok(None),
-            Value::BulkString(state) => Ok(Some(state)),
+            Value::BulkString(state) => Ok(Some(state.into())),
             _ => Err(BadReply::Shape),
         });
         Self::new(numbers, old.collect::<Result<_, _>>()?)
     }
 
-    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Vec<u8>>; 1]>) -> Result<Self, BadReply> {
+    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Text>; 1]>) -> Result<Self, BadReply> {
         if micros >= 1_000_000 {
             return Err(BadReply::Shape);
         }
@@ -114,7 +137,7 @@ impl ScriptReply {
 
     /// Replaces what the key at `index` held by what it counts as.
     pub(super) fn put(&mut self, index: usize, state: Option<Vec<u8>>) {
-        self.old[index] = state;
+        self.old[index] = state.map(Text::from);
     }
 
     /// Returns the state that the key at `index` had.

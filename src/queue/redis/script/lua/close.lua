@@ -1,4 +1,5 @@
 until true
+if problem then return redis.error_reply(problem) end
 if state then
   call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
 elseif admitted > 0 then

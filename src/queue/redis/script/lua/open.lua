@@ -2,6 +2,9 @@
 -- Each is stored as ' <first>+<rest>:<last>+<rest>', in order, with a space before it, and none is beyond `due`.
 --
 -- From here on, `old` is the state of the bucket alone.
+local key, beyond = KEYS[1], ARGV[7] or 0
+local old = call('GET', key)
+local admitted, tag, problem, state, expires = 0, ''
 local text, holes = old
 local space = old and string.find(old, ' ', 1, true)
 if space then old, holes = string.sub(old, 1, space - 1), string.sub(old, space) end

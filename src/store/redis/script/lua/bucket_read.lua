@@ -24,7 +24,8 @@ if old then
   end
   if not due or due >= 9007199254740992 or rest >= 9007199254740992 then
     if tag == '' and string.find(old, '@', 1, true) then break end
-    return redis.error_reply('SLUICE the key holds no state of a bucket')
+    problem = 'SLUICE the key holds no state of a bucket'
+    break
   end
   -- Another quota may have had other parts.
   if not parts then rest = 0 elseif rest >= parts then rest = parts - 1 end

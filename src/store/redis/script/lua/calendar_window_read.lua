@@ -13,7 +13,8 @@ if old then
   stored, count_stored = tonumber(stored), tonumber(count_stored)
   if not stored or stored > 9007199254 or count_stored >= 4294967296 then
     if tag == '' and string.find(old, '@', 1, true) then break end
-    return redis.error_reply('SLUICE the key holds no state of a calendar window')
+    problem = 'SLUICE the key holds no state of a calendar window'
+    break
   end
   stored = stored * 1000000
   if now < stored then

@@ -10,7 +10,8 @@ if old then
   stored, count_stored = tonumber(stored), tonumber(count_stored)
   if not stored or stored >= 9007199254740992 or count_stored >= 4294967296 then
     if tag == '' and string.find(old, '@', 1, true) then break end
-    return redis.error_reply('SLUICE the key holds no state of a fixed window')
+    problem = 'SLUICE the key holds no state of a fixed window'
+    break
   end
   if stored > window + 1 then
     -- From the future: see the bucket.

@@ -1,5 +1,6 @@
   end
   until true
+  if problem then return redis.error_reply(problem) end
   olds[index] = old and old .. tag
   if admitted > 0 then
     call('SET', key, state .. tag, 'PXAT', format('%d', (expires + 999) / 1000))

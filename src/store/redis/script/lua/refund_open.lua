@@ -9,4 +9,4 @@ local reply = call('TIME')
 local old = call('GET', key)
 local now = reply[1] * 1000000 + reply[2]
 -- Here, `admitted` is 1 if something was refunded; without a `state`, nothing is owed after that.
-local admitted, tag, state, expires = 0, ''
+local admitted, tag, problem, state, expires = 0, ''

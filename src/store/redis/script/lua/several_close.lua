@@ -1,5 +1,6 @@
   end
   until true
+  if problem then return redis.error_reply(problem) end
   if admitted == 0 then all = 0 end
   states[index], ends[index], reply[3 + index] = state and state .. tag, expires, old and old .. tag
 end

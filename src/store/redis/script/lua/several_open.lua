@@ -11,4 +11,4 @@ for index = 1, #KEYS do
   local key, at = KEYS[index], 6 * index - 4
   local algorithm, old = ARGV[at - 1], call('GET', key)
   local own, texts = 6 * #KEYS + 4 * index - 3, 10 * #KEYS + 2 * index - 1
-  local admitted, beyond, tag, state, expires = 0, 0, ''
+  local admitted, beyond, tag, problem, state, expires = 0, 0, ''

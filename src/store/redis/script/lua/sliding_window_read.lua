@@ -9,7 +9,8 @@ if old then
   stored, first, second = tonumber(stored), tonumber(first), tonumber(second)
   if not stored or stored >= 9007199254740992 or first >= 4294967296 or second >= 4294967296 then
     if tag == '' and string.find(old, '@', 1, true) then break end
-    return redis.error_reply('SLUICE the key holds no state of a sliding window')
+    problem = 'SLUICE the key holds no state of a sliding window'
+    break
   end
   if stored > window + 1 then
     -- From the future: see the bucket.

@@ -15,7 +15,7 @@ use crate::values::{Quota, Receipt};
 
 /// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and
 /// a fraction, and those of windows have counts below 2^32 behind colons.
-const FOREIGN: [&str; 32] = [
+pub(super) const FOREIGN: [&str; 32] = [
     // Other types of values.
     "",
     "hello",

@@ -1,5 +1,6 @@
 //! The scripts against the algorithms in Rust, on a server.
 
+mod each_key;
 mod hostile;
 mod lives;
 mod model;

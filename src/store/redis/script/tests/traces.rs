@@ -38,13 +38,13 @@ const PERIODS: [u64; 13] = [
     ((1 << 50) - 1) * 1_000,
 ];
 
-fn window_quota(random: &mut Random) -> Quota {
+pub(super) fn window_quota(random: &mut Random) -> Quota {
     let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) as u32 };
     let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
     Quota::new(limit, Duration::from_nanos(period)).unwrap()
 }
 
-fn bucket_quota(random: &mut Random) -> Quota {
+pub(super) fn bucket_quota(random: &mut Random) -> Quota {
     let quota = window_quota(random);
     match random.below(3) {
         0 => quota.burst(random.pick(&EDGES)),
@@ -53,7 +53,7 @@ fn bucket_quota(random: &mut Random) -> Quota {
     }
 }
 
-fn cost(random: &mut Random, max: u32) -> u32 {
+pub(super) fn cost(random: &mut Random, max: u32) -> u32 {
     match random.below(8) {
         0 => 0,
         1 => random.pick(&EDGES),

@@ -1,0 +1,215 @@
+//! Bundles: calls with the same script and the same arguments for different keys, made as one.
+//!
+//! As with Nagle's algorithm, a call that finds none in flight is made at once. One that does joins a bundle. The first
+//! one begins it, with a task that lets the other tasks of the runtime run once, and then sends what has come together:
+//! so a bundle is as large as the load makes it, and waits for no timer.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::connection::{Fault, FaultKind, Redis};
+use super::evalsha::{Call, Script};
+use super::key::Key;
+use super::script::ScriptReply;
+use crate::store::remote::CallLimits;
+
+/// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for so many.
+const MOST: usize = 32;
+
+/// The bundles of one limiter.
+pub(super) struct Bundles {
+    redis: Redis,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Calls and bundles that are in flight.
+    in_flight: AtomicUsize,
+    open: Mutex<Open>,
+}
+
+/// The bundles that were not sent yet: in most cases one, or none.
+#[derive(Default)]
+struct Open {
+    bundles: Vec<Bundle>,
+    /// How many were begun.
+    begun: u64,
+}
+
+struct Bundle {
+    number: u64,
+    /// Its task runs there. Other runtimes have bundles of their own: one that is not driven delays its own calls only.
+    runtime: Id,
+    script: &'static Script,
+    args: SmallVec<[u64; 8]>,
+    /// That of the call that began it: no other ends earlier.
+    deadline: Instant,
+    members: Vec<Member>,
+}
+
+/// A call in a bundle.
+struct Member {
+    key: Key,
+    requests: u32,
+    answer: oneshot::Sender<Answer>,
+}
+
+enum Answer {
+    Reply(ScriptReply),
+    Failed(Fault),
+    /// Nothing was charged. The key is to be asked for alone.
+    Alone(Key),
+}
+
+impl Bundles {
+    pub(super) fn new(redis: &Redis) -> Self {
+        Self { redis: redis.clone(), state: Arc::default() }
+    }
+
+    /// Makes a call for one key, without texts, of a script that charges any number of keys. What comes of it is what
+    /// would come of the call by itself.
+    pub(super) async fn call(&self, mut call: Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
+        if let Some(answer) = self.join(&mut call, limits) {
+            match answer.await {
+                Ok(Answer::Reply(reply)) => return Ok(reply),
+                Ok(Answer::Failed(fault)) => return Err(fault),
+                Ok(Answer::Alone(key)) => call.keys.push(key),
+                // The task of the bundle was dropped with its runtime.
+                Err(_) => return Err(FaultKind::Cancelled.into()),
+            }
+        }
+        let _in_flight = InFlight::enter(&self.state);
+        Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?)
+    }
+
+    /// Moves the key of a call into a bundle, and returns where the answer will be; `None` if it is to be made at once.
+    fn join(&self, call: &mut Call, limits: CallLimits) -> Option<oneshot::Receiver<Answer>> {
+        // Relaxed: it decides nothing but which of two ways is quicker.
+        if self.state.in_flight.load(Ordering::Relaxed) == 0 || !self.redis.has_one_node() {
+            return None;
+        }
+        let runtime = Handle::try_current().ok()?;
+        let (sender, answer) = oneshot::channel();
+        let mut open = self.state.lock();
+        let joined = open.bundles.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
+        if let Some(bundle) = joined {
+            // Otherwise it would be given up too late, or much too early.
+            let later = limits.deadline.checked_duration_since(bundle.deadline)?;
+            if later > self.redis.timeout() / 16 {
+                return None;
+            }
+            bundle.members.push(Member { key: call.keys.remove(0), requests: limits.requests, answer: sender });
+            return Some(answer);
+        }
+        open.begun += 1;
+        let number = open.begun;
+        let mut members = Vec::with_capacity(MOST);
+        members.push(Member { key: call.keys.remove(0), requests: limits.requests, answer: sender });
+        let (runtime_id, args) = (runtime.id(), call.args.clone());
+        let bundle =
+            Bundle { number, runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members };
+        open.bundles.push(bundle);
+        // Unlocked before the spawn: a runtime that shuts down drops the task on the spot, and that locks.
+        drop(open);
+        let begun = Begun { state: Arc::clone(&self.state), number };
+        runtime.spawn(send(self.redis.clone(), begun));
+        Some(answer)
+    }
+}
+
+impl State {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bundle {
+    fn takes(&self, call: &Call, runtime: Id) -> bool {
+        self.runtime == runtime
+            && std::ptr::eq(self.script, call.script)
+            && self.args == call.args
+            && self.members.len() < MOST
+    }
+}
+
+/// Runs as the task of a bundle.
+async fn send(redis: Redis, begun: Begun) {
+    // The tasks that are ready now run first, and join it.
+    yield_now().await;
+    let Some(Bundle { script, args, deadline, mut members, .. }) = begun.take() else { return };
+    // Calls that were cancelled by now charge nothing.
+    members.retain(|member| !member.answer.is_closed());
+    let Some(first) = members.first() else { return };
+    // If the server is failing, one call may probe it, and no other waits for that one.
+    if members.len() == 1 || redis.is_failing(|| first.key.slot()) {
+        return members.into_iter().for_each(Member::ask_alone);
+    }
+    let requests = members.iter().map(|member| member.requests).sum();
+    let (keys, answers): (Vec<_>, Vec<_>) = members.into_iter().map(|member| (member.key, member.answer)).unzip();
+    let call = Call { script, keys: keys.into(), args, texts: Vec::new() };
+    let _in_flight = InFlight::enter(&begun.state);
+    let value = redis.call_by(&call, deadline, requests).await;
+    let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len())?));
+    let mut replies = replies.map(SmallVec::into_iter);
+    for (answer, key) in answers.into_iter().zip(call.keys) {
+        let outcome = match &mut replies {
+            Ok(replies) => replies.next().flatten().map_or(Answer::Alone(key), Answer::Reply),
+            // The script was not run: this is the one node of a cluster, which wants the keys of a call in one slot.
+            Err(fault) if fault.wants_single_keys() => Answer::Alone(key),
+            Err(fault) => Answer::Failed(fault.clone()),
+        };
+        // One that was cancelled meanwhile needs no answer.
+        let _ = answer.send(outcome);
+    }
+}
+
+impl Member {
+    fn ask_alone(self) {
+        let _ = self.answer.send(Answer::Alone(self.key));
+    }
+}
+
+/// A bundle that was begun, in the hands of its task. When this is dropped before the bundle was taken, as by a runtime that
+/// shuts down, the bundle is dropped with it, and its calls end.
+struct Begun {
+    state: Arc<State>,
+    number: u64,
+}
+
+impl Begun {
+    fn take(&self) -> Option<Bundle> {
+        let bundles = &mut self.state.lock().bundles;
+        let index = bundles.iter().position(|bundle| bundle.number == self.number)?;
+        Some(bundles.swap_remove(index))
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // Its members are woken outside of the lock.
+        drop(self.take());
+    }
+}
+
+/// Counts a call, or a bundle, as in flight until it is dropped.
+struct InFlight<'a>(&'a AtomicUsize);
+
+impl<'a> InFlight<'a> {
+    fn enter(state: &'a State) -> Self {
+        state.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(&state.in_flight)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

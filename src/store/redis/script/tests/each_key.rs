@@ -1,0 +1,111 @@
+//! One run of a script for many keys: each is charged as if it were alone.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use ::redis::cmd;
+use smallvec::SmallVec;
+
+use super::hostile::FOREIGN;
+use super::traces::{bucket_quota, cost, window_quota};
+use super::{ALL, NOW, start};
+use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use crate::store::redis::connection::evalsha;
+use crate::store::redis::evalsha::Call;
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
+use crate::store::redis::script::random::Random;
+use crate::store::redis::script::{OwnQuota, ScriptReply, Scripted, add_one, decide};
+use crate::values::Quota;
+
+/// Runs with one quota, sent together.
+const RUNS: u64 = 20;
+
+/// Against Rust over a plain map: random keys, of which some are in a run several times.
+fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota) {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let (mut batch, mut admitted, mut rejected) = (0, 0, 0);
+    while batch < 50 {
+        let algorithm = make(quota(&mut random));
+        if algorithm.fits().is_err() {
+            continue;
+        }
+        let own = (batch % 2 == 1).then(|| algorithm.quota());
+        let (mut states, mut expected, mut now) = (HashMap::new(), Vec::new(), START + random.below(1 << 49));
+        for _ in 0..RUNS {
+            let token = algorithm.quota().period_nanos() / 1_000 / u64::from(algorithm.max_cost());
+            now = (now + random.below(2 * token + 2)).min((1 << 52) - 1);
+            let (cost, count) = (cost(&mut random, algorithm.max_cost()).max(1), 1 + random.below(3) as u32);
+            let keys: Vec<u64> = (0..2 + random.below(31)).map(|_| random.below(24)).collect();
+            let names = keys.iter().map(|id| key(format!("{batch} {id}"))).collect();
+            let mut call = Call { keys: names, ..decide(&algorithm, key(""), cost, count, at(now)) };
+            add_one(&mut call, OwnQuota { quota: own, conversion: None });
+            server.add(now, &call);
+            let is_charge = cost <= algorithm.max_cost();
+            let decisions = keys.iter().map(|id| {
+                let state = states.get(id).copied();
+                let decide = |state: &mut Option<A::State>| {
+                    let (decision, next) = algorithm.decide(*state, at(now), cost);
+                    *state = next.or(*state);
+                    decision
+                };
+                let mut after = state;
+                let decisions: Vec<_> = (0..count).map(|_| decide(&mut after)).collect();
+                after.filter(|_| is_charge).map(|after| states.insert(*id, after));
+                decisions
+            });
+            expected.push((now, cost, count, decisions.collect::<Vec<_>>()));
+        }
+        for (reply, (now, cost, count, decisions)) in server.replies().iter().zip(expected) {
+            let replies = ScriptReply::read_each(reply, decisions.len()).unwrap();
+            for (reply, decisions) in replies.into_iter().zip(decisions) {
+                let mut reply = reply.expect("nothing is wrong with this key");
+                assert_eq!(reply.now, at(now));
+                if let (Some(_), Some(old)) = (own, reply.old(0).unwrap()) {
+                    let length = old.iter().position(|byte| *byte == b'@').expect("a quota");
+                    reply.truncate(0, length);
+                }
+                let (found, _) = reply.replay(&algorithm, cost, count).unwrap();
+                assert_eq!(&found[..], &decisions[..], "{algorithm:?}, cost {cost}, {reply:?}");
+                let allowed = found.iter().filter(|decision| decision.is_allowed()).count();
+                (admitted, rejected) = (admitted + allowed, rejected + found.len() - allowed);
+            }
+        }
+        batch += 1;
+    }
+    assert!(admitted > 3_000 && rejected > 3_000, "{admitted} admitted, {rejected} not");
+}
+
+#[test]
+fn each_key_is_charged_as_if_alone() {
+    check(TokenBucket::new, bucket_quota);
+    check(FixedWindow::new, window_quota);
+    check(SlidingWindow::new, window_quota);
+    check(|quota| CalendarWindow::monthly(quota.limit()), window_quota);
+}
+
+/// Whatever a key holds, the others are charged. That one is left as it is, and is to be asked for alone.
+#[test]
+fn a_key_that_cannot_be_read_concerns_no_other() {
+    fn check<A: Scripted>(algorithm: &A) {
+        let (_server, mut connection) = start();
+        let [list, foreign] = [key("list"), key("foreign")];
+        cmd("RPUSH").arg(list.as_str()).arg(1).exec(&mut connection).unwrap();
+        // With a space, and under a quota that is none.
+        for (run, value) in FOREIGN.into_iter().chain(["-1 1 -1", "@ ", "- 1@1:1:1"]).enumerate() {
+            cmd("SET").arg(foreign.as_str()).arg(value).exec(&mut connection).unwrap();
+            let keys = [key(format!("{run} a")), list.clone(), key(format!("{run} b")), foreign.clone()];
+            let mut keys: SmallVec<_> = keys.into_iter().collect();
+            keys.push(key(format!("{run} b")));
+            let call = Call { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
+            let reply = evalsha(&call, call.script.hash()).query(&mut connection).unwrap();
+            let replies = ScriptReply::read_each(&reply, 5).unwrap();
+            let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
+            assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
+            assert_eq!(cmd("GET").arg(foreign.as_str()).query::<String>(&mut connection).unwrap(), value);
+            assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(&mut connection).unwrap(), 1);
+        }
+    }
+    check(&TokenBucket::new(Quota::per_second(10)));
+    check(&FixedWindow::new(Quota::per_second(10)));
+    check(&SlidingWindow::new(Quota::per_second(10)));
+}
