@@ -48,7 +48,7 @@ fn schedule(load: &str) -> Option<Vec<u64>> {
         "burst" => at_once(50, 0).collect(),
         "groups" => every(1_000).flat_map(|at| at_once(10, at)).collect(),
         // The next edge is a second after the one before the beginning.
-        "edge" => at_once(20, 900 - AFTER_EDGE).chain(at_once(20, 1_100 - AFTER_EDGE)).collect(),
+        "edge" => at_once(20, 700 - AFTER_EDGE).chain(at_once(20, 1_100 - AFTER_EDGE)).collect(),
         _ => return None,
     })
 }
@@ -75,7 +75,8 @@ impl Loads {
     }
 }
 
-/// Runs a load, and responds with the results of each route when the last request is completed. If the client
+/// Runs a load, and responds with the results of each route when the last request is completed, and with how late the
+/// latest request was sent: on a busy machine, a load is not what it should be. If the client
 /// disconnects before, the load ends, and its requests with it.
 ///
 /// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that.
@@ -100,22 +101,25 @@ pub(crate) async fn run(
         begin += until_edge(&windows).await.filter(|wait| *wait <= WAIT).unwrap_or_default();
         begin += Duration::from_millis(AFTER_EDGE);
     }
-    let mut running = JoinSet::new();
+    let (mut running, mut late) = (JoinSet::new(), Duration::ZERO);
     for at in schedule {
-        sleep_until(begin + Duration::from_millis(at)).await;
+        let due = begin + Duration::from_millis(at);
+        sleep_until(due).await;
         for (index, path) in paths.iter().enumerate() {
             let request = request_to(path, &headers, peer);
             let app = loads.app.clone();
-            running.spawn(async move { (index, answer(app, request).await) });
+            running.spawn(async move { (index, answer(app, request, due).await) });
         }
     }
     let mut results: Vec<_> = paths.iter().map(|_| Results::default()).collect();
     while let Some(done) = running.join_next().await {
         if let Ok((index, answer)) = done {
+            late = late.max(answer.late);
             results[index].add(answer);
         }
     }
-    Json(Value::Array(paths.iter().zip(&results).map(|(path, results)| results.json(path)).collect())).into_response()
+    let routes: Vec<_> = paths.iter().zip(&results).map(|(path, results)| results.json(path)).collect();
+    Json(json!({ "late_ms": late.as_micros().div_ceil(1_000), "routes": routes })).into_response()
 }
 
 /// Returns how long a fixed window still lasts, or `None` if its decisions do not say. No client pays for the question.
@@ -146,6 +150,8 @@ fn request_to(path: &str, headers: &HeaderMap, peer: ConnectInfo<SocketAddr>) ->
 
 /// What a request got.
 struct Answer {
+    /// How much later than planned it was sent.
+    late: Duration,
     is_admitted: bool,
     waited: Duration,
     status: StatusCode,
@@ -153,7 +159,8 @@ struct Answer {
 }
 
 /// Sends a request, and reads the whole response.
-async fn answer(app: Router, request: Request) -> Answer {
+async fn answer(app: Router, request: Request, due: Instant) -> Answer {
+    let late = due.elapsed();
     let response = app.oneshot(request).await.unwrap_or_else(|never| match never {});
     let verdict = response.extensions().get::<Verdict>();
     let is_admitted = verdict.is_none_or(Verdict::is_allowed);
@@ -162,7 +169,7 @@ async fn answer(app: Router, request: Request) -> Answer {
     let (head, body) = response.into_parts();
     // Until then, the request is in flight.
     let _ = to_bytes(body, LARGEST).await;
-    Answer { is_admitted, waited, status: head.status, headers: head.headers }
+    Answer { late, is_admitted, waited, status: head.status, headers: head.headers }
 }
 
 /// What the requests to one route got.

@@ -15,12 +15,6 @@ const put = (element, text) => {
 };
 const make = (name, text, className = "") => Object.assign(document.createElement(name), { textContent: text, className });
 
-/** The next of 1, 1.5, 2, 3, 5, 7, 10, … for a scale. */
-function roundUp(value) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
-  return [1, 1.5, 2, 3, 5, 7, 10].map((step) => step * power).find((step) => step >= value);
-}
-
 // ---- A route: its numbers and its chart ----
 
 const COUNTS = { offered: "sent", admitted: "admitted", delayed: "waited", rejected: "rejected", left: "gave up" };
@@ -50,6 +44,7 @@ class Card {
   /** Counts from here on, when a load begins. */
   begin() {
     this.base = this.route;
+    if (this.route) this.count();
     put(this.find(".last"), "nothing rejected yet");
   }
 
@@ -61,10 +56,14 @@ class Card {
     this.route = route;
     const words = route.policies.map(({ name, words }) => (words.startsWith(`${name}:`) ? words : `${name}: ${words}`));
     put(this.find(".policies"), words.join("; ") || "no policy: everything passes");
+    this.count();
+  }
+
+  count() {
     for (const [count, element] of Object.entries(this.numbers)) {
-      const number = route[count] - (this.base?.[count] ?? 0);
+      const number = this.route[count] - (this.base?.[count] ?? 0);
       put(element, String(number));
-      element.parentElement.hidden = (count === "delayed" && route.waiting === null) || (count === "left" && !number);
+      element.parentElement.hidden = (count === "delayed" && this.route.waiting === null) || (count === "left" && !number);
     }
   }
 
@@ -128,7 +127,7 @@ class Card {
     if (!rejection) return put(this.find(".last"), "nothing rejected");
     const { status, fields } = rejection;
     const told = FIELDS.filter((name) => name in fields).map((name) => `${name}: ${fields[name]}`);
-    put(this.find(".last"), [`last rejection: ${status}`, ...told].join("\n"));
+    put(this.find(".last"), [`last rejection: ${status}`, ...told].join(" · "));
   }
 }
 
@@ -137,11 +136,11 @@ function drawAll(now) {
   for (const card of all) card.measure(now);
   // One scale for all routes with a limit. A route without one would make it too small.
   const limited = all.filter((card) => card.meaning.limit !== null);
-  const above = roundUp(Math.max(10, ...limited.map((card) => Math.max(card.above, card.meaning.limit * 1.4))));
-  const below = roundUp(Math.max(5, ...limited.map((card) => card.below)));
+  const above = Math.max(10, ...limited.map((card) => Math.max(card.above, card.meaning.limit * 1.5)));
+  const below = Math.max(5, ...limited.map((card) => card.below));
   for (const card of all) {
     if (card.meaning.limit !== null) card.draw(now, above, below);
-    else card.draw(now, roundUp(Math.max(10, card.above)), card.below ? roundUp(card.below) : 0.01);
+    else card.draw(now, Math.max(10, card.above), card.below);
   }
 }
 
@@ -223,27 +222,29 @@ async function load(button) {
   for (const card of cards.values()) card.begin();
   running = new AbortController();
   enable();
-  put(byId("done"), "running …");
-  let ended = "complete";
+  put(byId("done"), "Running …");
+  let ended = "";
   try {
     const asked = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ load: name }), signal: running.signal };
     const answer = await fetch("/load", asked);
     if (!answer.ok) throw new Error(await answer.text());
-    for (const { path, last_rejection: rejection } of await answer.json()) {
+    const { late_ms: late, routes } = await answer.json();
+    if (late > 50) ended = `Sent up to ${late} ms late: this machine is busy.`;
+    for (const { path, last_rejection: rejection } of routes) {
       for (const card of cards.values()) if (card.path === path) card.showRejection(rejection);
     }
   } catch (error) {
-    ended = running.signal.aborted ? "stopped" : `failed: ${error.message}`;
+    ended = running.signal.aborted ? "Stopped." : `Failed: ${error.message}`;
   }
   running = null;
   // A load on limits that are half used up would show something else.
   isRecovering = true;
   enable();
-  put(byId("done"), `${ended}; the limits recover …`);
+  put(byId("done"), `${ended} The limits recover …`.trim());
   setTimeout(() => {
     isRecovering = false;
     enable();
-    put(byId("done"), `${ended}; ready for the next load`);
+    put(byId("done"), `${ended} Ready.`.trim());
   }, RECOVERY);
 }
 
