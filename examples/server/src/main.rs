@@ -3,7 +3,7 @@
 //!     cargo run -p tower-sluice-server
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
-//! and open <http://127.0.0.1:3000/> for live charts, and buttons that put load on each route.
+//! and open <http://127.0.0.1:3000/> for live charts, and buttons that send the same load to all routes.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature
@@ -22,6 +22,7 @@ mod connections;
 mod downloads;
 mod echo;
 mod limits;
+mod load;
 mod metrics;
 mod page;
 mod watch;
@@ -37,7 +38,7 @@ use axum::extract::{Request, State};
 use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -48,8 +49,18 @@ use tower_sluice::key::{User, peer_addr};
 use self::limits::Limits;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
-const OWN_PATHS: [&str; 9] =
-    ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics", downloads::TOWER, downloads::OPEN];
+const OWN_PATHS: [&str; 10] = [
+    "/",
+    "/page.css",
+    "/page.js",
+    "/live",
+    load::PATH,
+    "/whoami",
+    "/healthz",
+    "/metrics",
+    downloads::TOWER,
+    downloads::OPEN,
+];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
 fn main() -> ExitCode {
@@ -213,7 +224,10 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
-    app.merge(page::router(Arc::clone(&shared), tallies))
+    let routes = app.clone().layer(middleware::from_fn(authenticate));
+    let loads = Arc::new(load::Loads::new(Arc::clone(&shared), routes));
+    app.merge(page::router(Arc::clone(&shared), tallies, Arc::clone(&downloads)))
+        .route(load::PATH, post(load::run).with_state(loads))
         .merge(downloads::router(downloads))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/whoami", get(whoami).with_state(Arc::clone(&shared)))

@@ -1,109 +1,94 @@
 //! Draws one picture per shape of traffic: the offered requests, and below them a row per algorithm.
 //!
-//! A block is a request: above the line while it waits and when it passes, below it when it is rejected.
+//! A block is a request: above the line while it waits and when it passes, below it when it is rejected. The pictures
+//! have no background, and their colours follow the theme. A phone shows them at half their size, at which the text can
+//! still be read.
 
-use plotters::backend::SVGBackend;
-use plotters::coord::Shift;
-use plotters::element::{PathElement, Polygon, Rectangle, Text};
-use plotters::prelude::{DrawingArea, IntoDrawingArea};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontDesc, FontStyle, IntoFont, IntoTextStyle, RGBColor};
+use std::fmt::Write;
 
 use crate::simulation::{QUOTA, Run, SAMPLE};
 use crate::traffic::{END, Traffic};
 
-const BACKGROUND: RGBColor = RGBColor(252, 252, 250);
-const INK: RGBColor = RGBColor(38, 43, 51);
-const PALE_INK: RGBColor = RGBColor(105, 112, 122);
-const RULE: RGBColor = RGBColor(206, 209, 214);
-const LEVEL: RGBColor = RGBColor(88, 94, 104);
-const OFFERED: RGBColor = RGBColor(150, 156, 166);
-const PASSES: RGBColor = RGBColor(37, 99, 190);
-const WAITS: RGBColor = RGBColor(178, 205, 242);
-const REJECTED: RGBColor = RGBColor(217, 95, 2);
+/// The rules by which a picture has its colours: those of the system in an `<img>`, and those of rustdoc's theme in the
+/// guide, where pictures are part of the page and their rules apply to it.
+const THEMES: [(&str, &str, &str); 4] = [
+    ("", LIGHT, ""),
+    ("@media(prefers-color-scheme:dark){", DARK, "}"),
+    ("[data-theme=light] ", LIGHT, ""),
+    (":is([data-theme=dark],[data-theme=ayu]) ", DARK, ""),
+];
+// The live page of the example server has the same colours (`page.css`).
+const LIGHT: &str = "--ink:#262b33;--quiet:#5a626d;--rule:#d3d6da;--level:#585e68;--offered:#969ca6;--passes:#2563be;--waits:#a5c5f2;--rejected:#d95f02";
+const DARK: &str = "--ink:#e6e9ee;--quiet:#a6aeb9;--rule:#3d444d;--level:#c3c9d1;--offered:#7f8792;--passes:#5f9df5;--waits:#2f568f;--rejected:#f08a3c";
+
+const STYLE: &str = ".shape text{font:18px sans-serif;fill:var(--quiet)}\
+    .shape .name{font-weight:bold;fill:var(--ink)}\
+    .shape .pass{fill:var(--passes)}.shape .reject{fill:var(--rejected)}\
+    .shape path{fill:none}\
+    .shape .blocks{stroke-width:6}\
+    .shape .level{stroke:var(--level);stroke-width:2}\
+    .shape .rule{stroke:var(--rule)}.shape .line{stroke:var(--quiet)}";
 
 const INFALLIBLE: &str = "a string takes everything";
 const SMALL: &str = "the picture has a few hundred blocks";
 
 // Pixels.
-const WIDTH: i32 = 916;
-const LEFT: i32 = 140;
-const COLUMN: i32 = 8;
-const HEAD: i32 = 62;
-const FOOT: i32 = 30;
-const GAP: i32 = 16;
+const WIDTH: i32 = 600;
+const LEFT: i32 = 20;
+const COLUMN: i32 = 7;
+const HEAD: i32 = 104;
+const LABEL: i32 = 28;
+const FOOT: i32 = 28;
+const GAP: i32 = 14;
 
-/// Draws the picture as SVG, of the width of a page.
+/// Draws the picture as SVG, no wider than the page.
 pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
     let rows: Vec<Row> = [Row::offered(traffic)].into_iter().chain(runs.iter().map(Row::of)).collect();
     let highest = rows.iter().map(|row| highest(&row.present).max(highest(&row.rejected))).max().unwrap_or(0);
-    let block = (66 / highest.max(1)).clamp(5, 7);
+    let block = (66 / highest.max(1)).clamp(5, 6);
     let tops: Vec<i32> =
         rows.iter().scan(HEAD, |next, row| Some(std::mem::replace(next, *next + row.height(block) + GAP))).collect();
     let bottom = rows.iter().zip(&tops).map(|(row, top)| top + row.height(block)).max().unwrap_or(HEAD);
     let height = bottom + FOOT;
 
-    let mut svg = String::new();
-    {
-        let canvas = SVGBackend::with_string(&mut svg, (WIDTH.unsigned_abs(), height.unsigned_abs()));
-        let canvas = Canvas(canvas.into_drawing_area());
-        canvas.rectangle((0, 0), (WIDTH, height), BACKGROUND);
-        legend(&canvas, traffic);
-        for (row, top) in rows.iter().zip(&tops) {
-            row.draw_blocks(&canvas, top + row.above(block), block);
-        }
-        // Cuts all bars into columns with one line that winds through the picture.
-        let cuts = (0..=columns()).flat_map(|column| {
-            let (x, ends) = (LEFT + column * COLUMN, [HEAD, bottom]);
-            if column % 2 == 0 { [(x, ends[0]), (x, ends[1])] } else { [(x, ends[1]), (x, ends[0])] }
-        });
-        canvas.path(cuts, BACKGROUND, 1);
-        for (row, top) in rows.iter().zip(&tops) {
-            row.draw_lines(&canvas, *top, block);
-        }
-        for second in 0..=END / 1_000 {
-            canvas.text(&format!("{second} s"), (x_of(second * 1_000), bottom + 8), 14, PALE_INK, HPos::Center);
-        }
-        canvas.0.present().expect(INFALLIBLE);
-    }
-    // No wider than the page, and with a label for screen readers. The removed attributes are the defaults.
-    let size = format!("<svg width=\"{WIDTH}\" height=\"{height}\"");
-    let sized = format!(
-        "<svg role=\"img\" aria-label=\"{}\" width=\"{WIDTH}\" style=\"max-width:100%;height:auto\" \
-         font-family=\"sans-serif\" shape-rendering=\"crispEdges\"",
+    let mut svg = Svg(format!(
+        "<svg class=\"shape\" role=\"img\" aria-label=\"{}\" width=\"{WIDTH}\" viewBox=\"0 0 {WIDTH} {height}\" \
+         style=\"max-width:100%;height:auto\" xmlns=\"http://www.w3.org/2000/svg\">\n<style>",
         traffic.title
-    );
-    [
-        " opacity=\"1\"",
-        " stroke=\"none\"",
-        " stroke-width=\"1\"",
-        " font-family=\"sans-serif\"",
-        " text-anchor=\"start\"",
-    ]
-    .iter()
-    .fold(svg, |svg, default| svg.replace(default, ""))
-    .replacen(&size, &sized, 1)
+    ));
+    for (before, colors, after) in THEMES {
+        svg.write(format_args!("{before}.shape{{{colors}}}{after}"));
+    }
+    svg.write(format_args!("{STYLE}</style>\n"));
+    legend(&mut svg, traffic);
+    for (row, top) in rows.iter().zip(&tops) {
+        row.draw(&mut svg, *top, block);
+    }
+    for second in 0..=END / 1_000 {
+        svg.text((x_of(second * 1_000), bottom + 22), "middle", format_args!("{second} s"));
+    }
+    svg.0 + "</svg>\n"
 }
 
-fn legend(canvas: &Canvas<'_>, traffic: &Traffic) {
-    canvas.bold(traffic.title, (14, 14), 21);
+fn legend(svg: &mut Svg, traffic: &Traffic) {
+    svg.text((LEFT, 24), "start", format_args!("<tspan class=\"name\">{}</tspan>", traffic.title));
+    svg.text((LEFT, 52), "start", "Each limiter is set to ten per second.");
     let mut x = LEFT;
-    for (color, name, width) in [(PASSES, "passes", 66), (WAITS, "waits", 58), (REJECTED, "is rejected", 90)] {
-        canvas.rectangle((x, 43), (x + COLUMN, 50), color);
-        canvas.text(name, (x + 13, 40), 14, PALE_INK, HPos::Left);
+    for (color, name, width) in [("passes", "passes", 94), ("waits", "waits", 84), ("rejected", "is rejected", 128)] {
+        svg.path("blocks", Some((color, 6)), format_args!("M{} 82v-14", x + 4));
+        svg.text((x + 14, 82), "start", name);
         x += width;
     }
-    canvas.rectangle((x, 46), (x + 14, 48), LEVEL);
-    let rest = "what the algorithm remembers; each is set to ten per second";
-    canvas.text(rest, (x + 20, 40), 14, PALE_INK, HPos::Left);
+    svg.path("level", None, format_args!("M{x} 75h18"));
+    svg.text((x + 25, 82), "start", "what it remembers");
 }
 
 /// The blocks above and below a line, column by column, in requests.
 struct Row {
     name: &'static str,
     remembers: &'static str,
-    figures: Vec<(String, RGBColor)>,
-    color: RGBColor,
+    figures: String,
+    color: &'static str,
     passing: Vec<i32>,
     /// Requests that pass or wait.
     present: Vec<i32>,
@@ -117,8 +102,8 @@ impl Row {
         Self {
             name: "Offered",
             remembers: "by one client",
-            figures: vec![(format!("{} requests", traffic.arrivals.len()), PALE_INK)],
-            color: OFFERED,
+            figures: format!("{} requests", traffic.arrivals.len()),
+            color: "offered",
             present: passing.clone(),
             passing,
             rejected: Vec::new(),
@@ -127,10 +112,14 @@ impl Row {
     }
 
     fn of(run: &Run) -> Self {
-        let wait = run.longest_wait();
-        let mut figures = vec![(format!("{} pass", run.admitted()), PASSES)];
-        figures.extend((run.rejected() > 0).then(|| (format!("{} rejected", run.rejected()), REJECTED)));
-        figures.extend((wait > 0).then(|| (format!("wait up to {wait} ms"), PALE_INK)));
+        let mut figures = format!("<tspan class=\"pass\">{} pass</tspan>", run.admitted());
+        let (wait, rejected) = (run.longest_wait(), run.rejected());
+        if wait > 0 {
+            figures += &format!(" within {wait} ms");
+        }
+        if rejected > 0 {
+            figures += &format!(", <tspan class=\"reject\">{rejected} rejected</tspan>");
+        }
         let passing = count(run.fates.iter().filter_map(|fate| fate.left));
         let level: Vec<i32> = run.level.iter().map(|level| i32::try_from(*level).expect(SMALL)).collect();
         // Waiters are requests, and drawn as blocks.
@@ -144,7 +133,7 @@ impl Row {
             name: run.name,
             remembers: run.remembers,
             figures,
-            color: PASSES,
+            color: "passes",
             passing,
             present,
             rejected: count(rejected.map(|fate| fate.arrived)),
@@ -152,40 +141,31 @@ impl Row {
         }
     }
 
-    /// Returns the pixels above the line: for the blocks, for all levels, and for three lines of text.
+    /// Returns the pixels above the line: for the blocks, and for all levels.
     fn above(&self, block: i32) -> i32 {
         let level = if self.level.is_empty() { 0 } else { i32::try_from(QUOTA.limit()).expect(SMALL) };
-        (highest(&self.present).max(level) * block).max(46)
+        highest(&self.present).max(level) * block
     }
 
     fn height(&self, block: i32) -> i32 {
-        self.above(block) + highest(&self.rejected) * block
+        LABEL + self.above(block) + highest(&self.rejected) * block
     }
 
-    fn draw_blocks(&self, canvas: &Canvas<'_>, line: i32, block: i32) {
-        canvas.skyline(&self.present, line, -block, WAITS);
-        canvas.skyline(&self.passing, line, -block, self.color);
-        canvas.skyline(&self.rejected, line, block, REJECTED);
-        let cuts = (-highest(&self.present)..=highest(&self.rejected)).flat_map(|row| {
-            let (y, ends) = (line + row * block, [LEFT, LEFT + columns() * COLUMN]);
-            if row % 2 == 0 { [(ends[0], y), (ends[1], y)] } else { [(ends[1], y), (ends[0], y)] }
-        });
-        canvas.path(cuts, BACKGROUND, 1);
-    }
-
-    fn draw_lines(&self, canvas: &Canvas<'_>, top: i32, block: i32) {
-        let (line, right) = (top + self.above(block), LEFT + columns() * COLUMN);
-        canvas.bold(self.name, (14, line - 32), 17);
-        canvas.text(self.remembers, (14, line - 13), 14, PALE_INK, HPos::Left);
-        for (index, (figure, color)) in (0..).zip(&self.figures) {
-            canvas.text(figure, (right + 12, line - 40 + 17 * index), 15, *color, HPos::Left);
-        }
-        for second in 0..=END / 1_000 {
-            let x = x_of(second * 1_000);
-            canvas.rectangle((x, top), (x + 1, top + self.height(block)), RULE);
-        }
-        canvas.rectangle((LEFT, line), (right, line + 1), PALE_INK);
-        canvas.path(corners(steps(&self.level, line, -block)), LEVEL, 2);
+    fn draw(&self, svg: &mut Svg, top: i32, block: i32) {
+        let (line, bottom, right) =
+            (top + LABEL + self.above(block), top + self.height(block), LEFT + columns() * COLUMN);
+        let label = format_args!("<tspan class=\"name\">{}</tspan> {}", self.name, self.remembers);
+        svg.text((LEFT, top + 16), "start", label);
+        svg.text((right, top + 16), "end", &self.figures);
+        let seconds = (0..=END / 1_000).map(|second| format!("M{} {}V{bottom}", x_of(second * 1_000), top + LABEL));
+        svg.path("rule", None, seconds.collect::<String>());
+        let waiting: Vec<i32> = self.present.iter().zip(&self.passing).map(|(all, passing)| all - passing).collect();
+        let none = vec![0; self.passing.len()];
+        svg.blocks("waits", &waiting, &self.passing, line, -block);
+        svg.blocks(self.color, &self.passing, &none, line, -block);
+        svg.blocks("rejected", &self.rejected, &none, line, block);
+        svg.path("line", None, format_args!("M{LEFT} {line}H{right}"));
+        svg.steps(&self.level, line, -block);
     }
 }
 
@@ -210,60 +190,55 @@ fn x_of(millis: u64) -> i32 {
     LEFT + i32::try_from(millis / SAMPLE).expect(SMALL) * COLUMN
 }
 
-/// Outlines a row of bars.
-fn steps(heights: &[i32], line: i32, block: i32) -> impl Iterator<Item = (i32, i32)> {
-    (0..).zip(heights).flat_map(move |(column, height)| {
-        let (x, y) = (LEFT + column * COLUMN, line + height * block);
-        [(x, y), (x + COLUMN, y)]
-    })
-}
+/// The text of the picture so far.
+struct Svg(String);
 
-/// Keeps only the points at which a line of steps turns.
-fn corners(steps: impl Iterator<Item = (i32, i32)>) -> Vec<(i32, i32)> {
-    let mut corners: Vec<(i32, i32)> = Vec::new();
-    for point in steps {
-        if matches!(corners[..], [.., (_, before), (_, last)] if before == last && last == point.1) {
-            corners.pop();
-        }
-        corners.push(point);
-    }
-    corners
-}
-
-/// A drawing area in pixels. It writes to a string, which cannot fail.
-struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
-
-impl Canvas<'_> {
-    fn rectangle(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
-        self.0.draw(&Rectangle::new([from, to], color.filled())).expect(INFALLIBLE);
+impl Svg {
+    fn write(&mut self, text: std::fmt::Arguments<'_>) {
+        self.0.write_fmt(text).expect(INFALLIBLE);
     }
 
-    fn path(&self, points: impl IntoIterator<Item = (i32, i32)>, color: RGBColor, width: u32) {
-        let points: Vec<_> = points.into_iter().collect();
-        if !points.is_empty() {
-            self.0.draw(&PathElement::new(points, color.stroke_width(width))).expect(INFALLIBLE);
-        }
+    fn text(&mut self, (x, y): (i32, i32), anchor: &str, text: impl std::fmt::Display) {
+        let anchor = if anchor == "start" { String::new() } else { format!(" text-anchor=\"{anchor}\"") };
+        self.write(format_args!("<text x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>\n"));
     }
 
-    /// Draws bars on a line, as one shape.
-    fn skyline(&self, heights: &[i32], line: i32, block: i32, color: RGBColor) {
-        if highest(heights) > 0 {
-            let right = LEFT + columns() * COLUMN;
-            let outline = [(LEFT, line)].into_iter().chain(steps(heights, line, block)).chain([(right, line)]);
-            self.0.draw(&Polygon::new(corners(outline), color)).expect(INFALLIBLE);
+    /// Draws a line, and cuts it into blocks of a colour if it has one. The dashes of each `M` begin anew.
+    fn path(&mut self, class: &str, blocks: Option<(&str, i32)>, line: impl std::fmt::Display) {
+        let dashes =
+            blocks.map(|(color, block)| format!(" style=\"stroke:var(--{color});stroke-dasharray:{} 1\"", block - 1));
+        self.write(format_args!("<path class=\"{class}\"{} d=\"{line}\"/>\n", dashes.unwrap_or_default()));
+    }
+
+    /// Draws columns of blocks, each on those that `below` counts.
+    fn blocks(&mut self, color: &str, heights: &[i32], below: &[i32], line: i32, block: i32) {
+        let columns = (0..).zip(heights.iter().zip(below)).filter(|(_, (height, _))| **height > 0);
+        let columns = columns.map(|(column, (height, below))| {
+            // A pixel off the line.
+            let from = line + below * block + block.signum();
+            format!("M{} {from}v{}", LEFT + column * COLUMN + COLUMN / 2, height * block)
+        });
+        let columns: String = columns.collect();
+        if !columns.is_empty() {
+            self.path("blocks", Some((color, block.abs())), columns);
         }
     }
 
-    fn text(&self, text: &str, at: (i32, i32), size: i32, color: RGBColor, align: HPos) {
-        self.write(text, at, ("sans-serif", size).into_font(), color, align);
-    }
-
-    fn bold(&self, text: &str, at: (i32, i32), size: i32) {
-        self.write(text, at, ("sans-serif", size).into_font().style(FontStyle::Bold), INK, HPos::Left);
-    }
-
-    fn write(&self, text: &str, at: (i32, i32), font: FontDesc<'_>, color: RGBColor, align: HPos) {
-        let style = font.into_text_style(&self.0).color(&color).pos(Pos::new(align, VPos::Top));
-        self.0.draw(&Text::new(text.to_owned(), at, style)).expect(INFALLIBLE);
+    /// Draws a line of steps, with a point where it turns.
+    fn steps(&mut self, heights: &[i32], line: i32, block: i32) {
+        let mut steps = String::new();
+        let mut last = None;
+        for (column, height) in (0..).zip(heights) {
+            let (x, y) = (LEFT + column * COLUMN, line + height * block);
+            match last {
+                None => steps += &format!("M{x} {y}"),
+                Some(last) if last == y => {}
+                Some(_) => steps += &format!("H{x}V{y}"),
+            }
+            last = Some(y);
+        }
+        if !steps.is_empty() {
+            self.path("level", None, format_args!("{steps}H{}", LEFT + columns() * COLUMN));
+        }
     }
 }
