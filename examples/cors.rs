@@ -3,10 +3,7 @@
 //! are answered before they reach the limit, where they would count like all requests. Fields that a script may read
 //! beyond the usual ones must be exposed.
 //!
-//!     cargo run -p examples --example cors
-//!     curl -i -H 'origin: https://page.example' http://127.0.0.1:3000/     # twice
-//!
-//! Another address than 127.0.0.1:3000 can be given as the argument; port 0 picks a free one.
+//!     cargo run -p examples --bin cors
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,6 +33,8 @@ async fn main() -> std::io::Result<()> {
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;
-    println!("listening on http://{}", listener.local_addr()?);
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("listening on {url}");
+    println!("try: for i in 1 2; do curl -si -H 'origin: https://page.example' {url}/; done");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 }

@@ -1,9 +1,7 @@
 //! Keys of your own: the tenant in the host name, and the account that an outer layer has
 //! authenticated.
 //!
-//!     cargo run -p examples --example custom_key
-//!     for i in $(seq 4); do curl -s http://a.localhost:3000/ -H 'authorization: Bearer 7'; echo; done
-//!     curl -s http://b.localhost:3000/ -H 'authorization: Bearer 7'
+//!     cargo run -p examples --bin custom_key
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
@@ -34,7 +32,16 @@ async fn main() -> std::io::Result<()> {
     // The layer added last is the outermost: it authenticates before anything is counted.
     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer).layer(from_fn(authenticate));
 
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("listening on {url}");
+    let port = listener.local_addr()?.port();
+    for tenant in ["a", "b"] {
+        println!(
+            "try: for i in $(seq 4); do curl -s -o /dev/null -w '%{{http_code}} ' -H 'authorization: Bearer 7' http://{tenant}.localhost:{port}/; done"
+        );
+    }
     axum::serve(listener, app).await
 }
 

@@ -1,0 +1,117 @@
+//! An API that is sold: keys with plans, a pace and a month per customer, requests in flight, and tokens of a language
+//! model. Page `plans` of the guide explains the program.
+//!
+//!     cargo run -p examples --features calendar --bin plans
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use futures_util::stream;
+use tower_sluice::key::{PeerIp, User};
+use tower_sluice::{
+    CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow,
+};
+
+/// What a plan allows.
+#[derive(Clone, Copy)]
+struct Plan {
+    pace: Quota,
+    per_month: u32,
+    tokens: Quota,
+}
+
+const FREE: Plan = Plan { pace: Quota::per_minute(60), per_month: 1_000, tokens: Quota::per_minute(20_000) };
+const PRO: Plan =
+    Plan { pace: Quota::per_minute(6_000).burst(500), per_month: 1_000_000, tokens: Quota::per_minute(500_000) };
+const MONTH: Duration = Duration::from_secs(30 * 86_400);
+
+/// Stands for your table of accounts.
+fn account(api_key: &str) -> Option<(User, Plan)> {
+    match api_key {
+        "key-of-ada" => Some((User::new("ada"), PRO)),
+        "key-of-bob" => Some((User::new("bob"), FREE)),
+        _ => None,
+    }
+}
+
+async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+    let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+    let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
+    request.extensions_mut().insert(user);
+    request.extensions_mut().insert(plan);
+    Ok(next.run(request).await)
+}
+
+fn plan(request: &RequestHead<'_>) -> Option<Plan> {
+    request.extensions().get().copied()
+}
+
+/// Streams an answer, and reports what it took.
+async fn chat(settlement: Settlement, prompt: String) -> Body {
+    let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
+    let answer = stream::unfold((words.into_iter(), 0), move |(mut words, tokens)| {
+        let settlement = settlement.clone();
+        async move {
+            let Some(word) = words.next() else {
+                // The stream ends: so many tokens it was.
+                let _ = settlement.settle("tokens", tokens);
+                return None;
+            };
+            Some((Ok::<_, std::io::Error>(Bytes::from(word)), (words, tokens + 1)))
+        }
+    });
+    Body::from_stream(answer)
+}
+
+fn app() -> Result<Router, Box<dyn std::error::Error>> {
+    // Each quota of a policy is that of a customer without a plan of his own.
+    let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
+    let plans = RateLimitLayer::new([
+        Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
+        // Of a quota for a window of the calendar, only the limit counts.
+        Policy::new("month", month)
+            .key(User::key())
+            .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH))),
+        Policy::new("in-flight", Concurrency::new(8)).key(User::key()),
+    ]);
+    let tokens = Policy::new("tokens", SlidingWindow::new(FREE.tokens))
+        .key(User::key())
+        .quota_fn(|request| Some(plan(request)?.tokens))
+        .cost(500) // what an answer usually takes; corrected when it has ended
+        .settled_by_handler()
+        .owe_shortfalls();
+    // Ten wrong keys per hour and address; right ones are not counted.
+    let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(10)))
+        .key(PeerIp::new())
+        .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+
+    let chat = Router::new().route("/v1/chat", post(chat)).layer(RateLimitLayer::new(tokens));
+    Ok(Router::new()
+        .route("/v1/orders", get(|| async { "[]" }))
+        .merge(chat)
+        .layer(plans)
+        .layer(from_fn(authenticate))
+        .layer(RateLimitLayer::new(guesses))) // The last is the outermost.
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("listening on {url}");
+    println!("try: curl -si -H 'x-api-key: key-of-bob' {url}/v1/orders | grep -i ratelimit");
+    println!("try: curl -s -H 'x-api-key: key-of-bob' -d 'how are you' {url}/v1/chat");
+    println!("try: curl -si -H 'x-api-key: key-of-ada' {url}/v1/orders | grep -i ratelimit");
+    axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
