@@ -1,0 +1,65 @@
+//! A running example, and the commands that it prints.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+pub(crate) struct Program {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    pub(crate) url: String,
+}
+
+impl Program {
+    /// Starts it, and waits until it says where it listens.
+    pub(crate) fn start(path: &str, arguments: &[&str]) -> Self {
+        let mut process = Command::new(path).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let mut program = Self { process, output, url: String::new() };
+        let line = program.next_line();
+        program.url = line.strip_prefix("listening on ").expect(&line).to_owned();
+        program
+    }
+
+    pub(crate) fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// The command in the next line that it prints.
+    pub(crate) fn next_command(&mut self) -> String {
+        let line = self.next_line();
+        let (_, command) = line.split_once("try: ").expect(&line);
+        command.to_owned()
+    }
+
+    /// Runs the next command that it prints. Returns what that prints.
+    pub(crate) fn try_next(&mut self) -> String {
+        shell(&self.next_command())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Fails if it has exited already, which is fine.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Runs a command as a shell does. Returns what it prints.
+pub(crate) fn shell(command: &str) -> String {
+    run("sh", &["-c", command])
+}
+
+/// Runs a program to its end. Returns what it prints.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?} failed: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
