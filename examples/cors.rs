@@ -3,7 +3,7 @@
 //! are answered before they reach the limit, where they would count like all requests. Fields that a script may read
 //! beyond the usual ones must be exposed.
 //!
-//!     cargo run --example cors
+//!     cargo run -p examples --example cors
 //!     curl -i -H 'origin: https://page.example' http://127.0.0.1:3000/     # twice
 //!
 //! Another address than 127.0.0.1:3000 can be given as the argument; port 0 picks a free one.
@@ -21,7 +21,7 @@ use tower_sluice::{Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    let quota = Quota::new(1, Duration::from_secs(2)).expect("the quota is not empty");
+    let quota = Quota::per(1, Duration::from_secs(2));
     let limit = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
 
     let cors = CorsLayer::new()

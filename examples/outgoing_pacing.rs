@@ -2,7 +2,7 @@
 //! ten wait, and the others get the time after which to retry. For a partner that reports its limit over HTTP, see
 //! `obedient_client`.
 //!
-//!     cargo run --example outgoing_pacing
+//!     cargo run -p examples --example outgoing_pacing
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ async fn main() {
     while let Some(call) = calls.join_next().await {
         match call.expect("no call panics") {
             Ok((order, at)) => println!("order {order:2} left after {:4} ms", at.as_millis()),
-            Err(ThrottleError::Rejected { retry_after: Some(wait) }) => println!("full; retry in {wait:?}"),
+            Err(ThrottleError::Rejected { retry_after: Some(wait), .. }) => println!("full; retry in {wait:?}"),
             Err(error) => println!("{error}"),
         }
     }

@@ -1,19 +1,16 @@
 //! An axum app in which each client may send 20 requests at once, and 10 per second in the long run.
 //!
-//!     cargo run --example quickstart
+//!     cargo run -p examples --example quickstart
 //!     for i in $(seq 25); do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/; done
 
 use std::net::SocketAddr;
 
 use axum::{Router, routing::get};
-use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::PeerIp;
-use tower_sluice::{Policy, Quota, RateLimitLayer};
+use tower_sluice::{Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    let quota = Quota::per_second(10).burst(20);
-    let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+    let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
 
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
 

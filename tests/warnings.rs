@@ -174,6 +174,8 @@ fn a_missing_peer_address_is_logged_once_with_its_cure() {
     let [line] = &*log else { panic!("{log:?}") };
     assert!(line.trim_start().starts_with("ERROR tower_sluice: "), "{line}");
     assert!(line.contains("by-peer") && line.contains("into_make_service_with_connect_info"), "{line}");
+    let page = "https://docs.rs/tower-sluice/latest/tower_sluice/guide/misconfigured/#requests-have-no-key";
+    assert!(line.contains(page), "{line}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn window(terms: Terms, keys: usize) -> Quota {
 
 impl Ruled for TokenBucket {
     fn of_terms(Terms { period, burst }: Terms, _: usize) -> Self {
-        Self::new(Quota::new(1, period).expect("a sensible quota").burst(burst))
+        Self::new(Quota::per(1, period).burst(burst))
     }
 }
 

@@ -27,8 +27,8 @@ impl<'a> Case<'a> {
 
     fn key(&self, trusted: TrustedProxies) -> ClientIp {
         let key = ClientIp::new(self.header.clone().into(), trusted);
-        let key = if self.options & 1 == 0 { key } else { key.with_lenient_forwarded() };
-        if self.options & 2 == 0 { key } else { key.with_obfuscated_nodes() }
+        let key = if self.options & 1 == 0 { key } else { key.lenient_forwarded() };
+        if self.options & 2 == 0 { key } else { key.obfuscated_nodes() }
     }
 
     fn request(&self, peer: &str, lines: &[impl AsRef<[u8]>]) -> Request<()> {

@@ -73,7 +73,7 @@ fn limiter(algorithm: Algorithm, quota: Quota, clock: &ManualClock) -> std::sync
 }
 
 fuzz_target!(|case: Case<'_>| {
-    let Ok(mut quota) = Quota::new(case.limit, case.period.into()) else { return };
+    let Ok(mut quota) = Quota::try_per(case.limit, case.period.into()) else { return };
     if let (Some(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) = (case.burst, case.algorithm) {
         let Ok(with_burst) = quota.try_burst(burst) else { return };
         quota = with_burst;

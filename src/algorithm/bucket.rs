@@ -93,6 +93,7 @@ bucket! {
     /// // A third of a second, rounded up to the nanosecond.
     /// assert_eq!(third.retry_after(), Some(Duration::from_nanos(333_333_334)));
     /// ```
+    #[doc(alias("GCRA", "leaky bucket as a meter"))]
     TokenBucket
 }
 
@@ -120,5 +121,6 @@ bucket! {
     /// // Filled by four, so that six more would fit.
     /// assert_eq!(decision.limit() - decision.remaining(), 4);
     /// ```
+    #[doc(alias("GCRA", "meter"))]
     LeakyBucket
 }

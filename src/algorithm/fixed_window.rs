@@ -41,6 +41,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// assert_eq!(rejected.retry_after(), Some(Duration::from_secs(1)));
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "fixed window counter")]
 pub struct FixedWindow {
     quota: Quota,
     staggered: bool,

@@ -7,11 +7,13 @@ use crate::values::Quota;
 #[non_exhaustive]
 pub enum Kind {
     /// A [`TokenBucket`](super::TokenBucket) or [`LeakyBucket`](super::LeakyBucket).
+    #[non_exhaustive]
     Bucket {
         /// The burst, and the rate at which it is earned.
         quota: Quota,
     },
     /// A [`FixedWindow`](super::FixedWindow).
+    #[non_exhaustive]
     FixedWindow {
         /// The limit in each window, and its length.
         quota: Quota,
@@ -19,6 +21,7 @@ pub enum Kind {
         staggered: bool,
     },
     /// A [`SlidingWindow`](super::SlidingWindow).
+    #[non_exhaustive]
     SlidingWindow {
         /// The limit, and the length of a window.
         quota: Quota,

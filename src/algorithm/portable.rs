@@ -65,6 +65,7 @@ pub trait Portable: Algorithm {
 #[non_exhaustive]
 pub enum UnknownState {
     /// A later version of this crate has written it, or something else.
+    #[non_exhaustive]
     Version {
         /// The first byte; `None` if there are no bytes.
         version: Option<u8>,
@@ -125,7 +126,7 @@ impl<'a> Numbers<'a> {
         }
         let mut numbers = Self(&bytes[2..]);
         let (limit, burst, period) = (numbers.u32()?, numbers.u32()?, numbers.u64()?);
-        let quota = Quota::new(limit, duration_from_nanos(period.into())).map_err(|_| UnknownState::Content)?;
+        let quota = Quota::try_per(limit, duration_from_nanos(period.into())).map_err(|_| UnknownState::Content)?;
         Ok((if burst == 0 { quota } else { quota.burst(burst) }, numbers))
     }
 
@@ -238,7 +239,7 @@ mod tests {
     /// Stored states outlive a version of the crate: these bytes may not change.
     #[test]
     fn the_bytes_of_version_1_stay_as_they_are() {
-        let quota = Quota::new(7, Duration::from_secs(60)).unwrap();
+        let quota = Quota::per(7, Duration::from_secs(60));
         let now = Timestamp::from_nanos(120_000_000_001);
         let head = |kind: &str| format!("01{kind}00000007000000000000000df8475800");
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

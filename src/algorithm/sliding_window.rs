@@ -55,6 +55,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// assert!(!window.decide(state, at_ms(1_250), 1).0.is_allowed());
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(alias("sliding window counter", "rolling window"))]
 pub struct SlidingWindow {
     quota: Quota,
     staggered: bool,

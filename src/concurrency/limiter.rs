@@ -95,6 +95,7 @@ use crate::values::{Backlog, LimiterError};
 /// drop(permit);
 /// assert!(exports.try_acquire(&alice, 1).is_some());
 /// ```
+#[doc(alias("semaphore", "concurrency limit", "bulkhead", "in flight"))]
 pub struct Concurrency {
     limit: u32,
     max_keys: usize,

@@ -13,6 +13,7 @@ use super::redis::Leased;
 /// Dropping it is one atomic operation, and takes a lock if others wait for the units. Units on Redis are released in the
 /// background, by one call.
 #[must_use = "the units are released when the permit is dropped"]
+#[doc(alias("semaphore", "guard"))]
 pub struct Permit(Held);
 
 /// Releases its units when it is dropped.

@@ -98,6 +98,8 @@
 //! `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or without the feature `axum` the
 //! path as sent.
 //!
+//! `Config::router` puts the limits around the handlers of an axum app (feature `axum`); with any other
+//! router, mount the [layer](Route::layer) of each route on its [paths](Route::paths).
 //! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
 //! stops.
 //!
@@ -116,6 +118,8 @@ mod parser_errors;
 mod policy;
 mod raw;
 mod reader;
+#[cfg(feature = "axum")]
+mod router;
 mod source;
 mod store;
 #[cfg(test)]
@@ -145,7 +149,10 @@ pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
 #[derive(Debug)]
+#[doc(alias = "toml")]
 pub struct Config {
+    /// The name of the file, for messages.
+    file: String,
     client_ip: ClientIp,
     redis: Option<Redis>,
     fixed: Fixed,
@@ -222,7 +229,7 @@ impl Config {
         let common = Common { client_ip: &client_ip, answer, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
         let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
-        Ok(Self { client_ip, redis, fixed, routes })
+        Ok(Self { file: file.to_owned(), client_ip, redis, fixed, routes })
     }
 
     /// Returns the extractor of the key `client-ip`.
@@ -440,7 +447,7 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
     };
     let prefix = raw.ipv6_prefix.map(|prefix| number(source, "ipv6-prefix", 32..=128, &prefix)).transpose()?;
     Ok(match prefix.and_then(|prefix| u8::try_from(prefix).ok()) {
-        Some(prefix) => client_ip.with_ipv6_prefix(prefix),
+        Some(prefix) => client_ip.ipv6_prefix(prefix),
         None => client_ip,
     })
 }

@@ -20,10 +20,10 @@ use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
-use crate::http::{ChargeOnce, Exemptions, FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
+use crate::http::{ChargeOnce, Exemptions, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
 use crate::limiter::Limiter;
 use crate::store::WhenFull;
-use crate::values::Quota;
+use crate::values::{FailureMode, Quota};
 
 /// The most requests that `charge-once` can remember: some 50 GiB.
 const MOST_RECORDS: u32 = 1_000_000_000;
@@ -309,7 +309,7 @@ pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, Conf
 }
 
 fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
-    Quota::new(limit, duration(source, field, per)?)
+    Quota::try_per(limit, duration(source, field, per)?)
         .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
 }
 

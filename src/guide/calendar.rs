@@ -1,15 +1,14 @@
 //! Sell a quota per month.
 //!
 //! **You want** a plan of 10,000 requests per month, counted from the first, from the customer's billing day, or from
-//! midnight of every day, by the clocks of a country. A [`FixedWindow`](crate::algorithm::FixedWindow) cannot do that:
+//! midnight of every day, by the clocks of a country. A [`FixedWindow`](crate::FixedWindow) cannot do that:
 //! its periods are counted from 1970, and drift through the months. A
-//! [`CalendarWindow`](crate::algorithm::CalendarWindow) (feature `calendar`) begins at midnight of the dates you name.
+//! [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) begins at midnight of the dates you name.
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
-//! use tower_sluice::algorithm::{CalendarWindow, TokenBucket};
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{CalendarWindow, Policy, Quota, RateLimitLayer};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,7 +18,7 @@
 //!     let layer = RateLimitLayer::new([
 //!         Policy::new("plan", plan).key(customer()),
 //!         // A quota per month does not protect the service: all of it may come in one second.
-//!         Policy::new("pace", TokenBucket::new(Quota::per_second(10).burst(20))).key(customer()),
+//!         Policy::new("pace", Quota::per_second(10).burst(20)).key(customer()),
 //!     ]);
 //!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //!

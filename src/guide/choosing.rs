@@ -38,11 +38,11 @@
 //! - **The buckets** spend the saved tokens, and then admit every other request: evenly.
 //! - **The fixed window** admits everything for half a second and nothing for the other half. The service behind it
 //!   gets the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
-//!   [staggered](crate::algorithm::FixedWindow::staggered), or [jitter](crate::RateLimitLayerBuilder::retry_jitter) is
+//!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
 //! - **The queue** admits no more than the others, and makes every request wait for the longest time: a queue
-//!   evens out bursts, and does not help against lasting overload. See [waiting](super::waiting).
+//!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue).
 //!
 //! # Around the edge of a window
 //!
@@ -63,7 +63,7 @@
 //! | | at most, in any time *t* | state of a key | in memory |
 //! |---|---|---|---|
 //! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 16 bytes |
-//! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::algorithm::SlidingWindow#accuracy)) | two counts | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
+//! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::SlidingWindow#accuracy)) | two counts | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`CalendarWindow`](super::calendar) | 2 × limit around an edge | one count | 50 bytes |
 //! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
@@ -76,28 +76,25 @@
 //! Then both are charged; otherwise none is:
 //!
 //! ```
-//! use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{FixedWindow, Policy, Quota, RateLimitLayer};
 //!
 //! let key = || HeaderKey::from_static("x-api-key");
 //! let layer = RateLimitLayer::new([
-//!     Policy::new("per-second", TokenBucket::new(Quota::per_second(10).burst(20))).key(key()),
+//!     Policy::new("per-second", Quota::per_second(10).burst(20)).key(key()),
 //!     Policy::new("per-day", FixedWindow::new(Quota::per_day(5_000))).key(key()),
 //! ]);
 //! ```
 //!
 //! # Others
 //!
-//! - A limit on requests **at the same time**, at any rate, is tower's
-//!   [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html). Put it inside the
-//!   rate limit.
+//! - A limit on requests **at the same time**, at any rate, is [`Concurrency`](super::in_flight).
 //! - An algorithm of your own is [a pure function](crate::algorithm::Algorithm), and runs in memory like these.
 //!
-//! The pictures are drawn by `cargo run --example shapes`, from the decisions of the algorithms themselves.
+//! The pictures are drawn by `cargo run -p tower-sluice-shapes`, from the decisions of the algorithms themselves.
 //!
-//! [`TokenBucket`]: crate::algorithm::TokenBucket
-//! [`LeakyBucket`]: crate::algorithm::LeakyBucket
-//! [`SlidingWindow`]: crate::algorithm::SlidingWindow
-//! [`FixedWindow`]: crate::algorithm::FixedWindow
+//! [`TokenBucket`]: crate::TokenBucket
+//! [`LeakyBucket`]: crate::LeakyBucket
+//! [`SlidingWindow`]: crate::SlidingWindow
+//! [`FixedWindow`]: crate::FixedWindow
 //! [`LeakyQueue`]: crate::LeakyQueue

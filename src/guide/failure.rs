@@ -13,9 +13,8 @@
 //! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
-//! use tower_sluice::algorithm::TokenBucket;
-//! use tower_sluice::store::{Redis, RedisStore};
-//! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter};
+//! use tower_sluice::store::redis::{Redis, RedisStore};
+//! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter, TokenBucket};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let store = RedisStore::new(&redis, "logins");
@@ -38,6 +37,8 @@
 //!   to every 5 s, until a probe succeeds.
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
+//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
+//!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
 //!
 //! The log has one line when a limiter begins to fail and one when it recovers. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
@@ -73,7 +74,7 @@
 //! # The server is set up wrong
 //!
 //! If a request's key cannot be determined, the layer answers 500 and logs the cure: see
-//! [operating](super::operating#what-is-logged). With one bucket for all clients instead, the mistake would show only
+//! [misconfigured](super::misconfigured). With one bucket for all clients instead, the mistake would show only
 //! under load.
 //!
 //! # What a client gets

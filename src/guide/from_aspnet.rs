@@ -14,27 +14,26 @@
 //! becomes
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::User;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let quota = Quota::per_second(10).burst(20);
-//! let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(quota)).key(User::key()));
+//! let layer = RateLimitLayer::new(Policy::new("api", quota).key(User::key()));
 //! ```
 //!
 //! where an outer layer has authenticated the request and inserted a [`User`](crate::key::User).
 //!
 //! | ASP.NET Core | here |
 //! |---|---|
-//! | `FixedWindowRateLimiterOptions { PermitLimit, Window }` | [`FixedWindow`](crate::algorithm::FixedWindow)`::new(Quota::new(permit_limit, window)?)` |
-//! | `SlidingWindowRateLimiterOptions { PermitLimit, Window, SegmentsPerWindow }` | [`SlidingWindow`](crate::algorithm::SlidingWindow); there are no segments to choose |
-//! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::algorithm::TokenBucket)`::new(Quota::new(tokens_per_period, replenishment_period)?.burst(token_limit))` |
-//! | `ConcurrencyLimiterOptions` | not a rate: tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html), inside this layer |
+//! | `FixedWindowRateLimiterOptions { PermitLimit, Window }` | [`FixedWindow`](crate::FixedWindow)`::new(Quota::per(permit_limit, window))` |
+//! | `SlidingWindowRateLimiterOptions { PermitLimit, Window, SegmentsPerWindow }` | [`SlidingWindow`](crate::SlidingWindow); there are no segments to choose |
+//! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::TokenBucket)`::new(Quota::per(tokens_per_period, replenishment_period).burst(token_limit))` |
+//! | `ConcurrencyLimiterOptions { PermitLimit, QueueLimit }` | [`Concurrency`](super::in_flight)`::new(permit_limit).queue(queue_limit)` |
 //! | `QueueLimit = n` | [`LeakyQueue`](crate::LeakyQueue)`::new(quota).capacity(n)` in place of the limiter |
 //! | `QueueProcessingOrder.OldestFirst` | always so; there is no `NewestFirst` |
 //! | `AutoReplenishment`, `TryReplenish()` | nothing: tokens follow from the time, without a timer |
 //! | `RateLimitPartition.Get…Limiter(key, …)` | [`.key(…)`](crate::Policy::key): see [keys](super::keys) |
-//! | `RateLimitPartition.GetNoLimiter(key)` | [`.when(…)`](crate::Policy::when) that is false for it |
+//! | `RateLimitPartition.GetNoLimiter(key)` | [`.except(…)`](super::allow_list), or a [`.when(…)`](crate::Policy::when) that is false for it |
 //! | different options per partition | [`.quota_fn(…)`](super::quotas#a-quota-per-customer) |
 //! | `PartitionedRateLimiter.CreateChained(…)` | several policies in one layer |
 //! | `GlobalLimiter`, and a policy per endpoint | a layer around the router, and one on the route |
@@ -42,7 +41,7 @@
 //! | `[DisableRateLimiting]` | a route outside the layer |
 //! | `AttemptAcquire(n)`: permits | [`.cost(n)`](crate::Policy::cost) |
 //! | `RejectionStatusCode` (503 unless set) | 429, or 503 if clients share the limit; [`.status(…)`](crate::Policy::status) |
-//! | `OnRejected`, and in it `MetadataName.RetryAfter` | `Retry-After` is always sent; [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) for the rest |
+//! | `OnRejected`, and in it `MetadataName.RetryAfter` | `Retry-After` is always sent; [`rejection_response`](super::rejections) for the rest |
 //!
 //! # A queue
 //!

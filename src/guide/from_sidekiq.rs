@@ -15,7 +15,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Quota, RedisQueue, ThrottleError, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
@@ -36,7 +36,7 @@
 //!
 //!     let order = 7;
 //!     match shop.ready().await?.call(order).await {
-//!         Err(ThrottleError::Rejected { retry_after: Some(wait) }) => println!("reschedule {order} in {wait:?}"),
+//!         Err(ThrottleError::Rejected { retry_after: Some(wait), .. }) => println!("reschedule {order} in {wait:?}"),
 //!         result => println!("{}", result?),
 //!     }
 //!     Ok(())
@@ -49,8 +49,8 @@
 //! | `window(name, 5, 30)`: in any 30 seconds | [`SlidingWindow`] on a [`RedisStore`] | [`SlidingWindow`] |
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
-//! | `points(…)` | a bucket, with a [cost](crate::ThrottleLayer::cost) | the same |
-//! | `concurrent(name, 50, …)` | nothing: it is not a rate | tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html) |
+//! | `points(…)` | a bucket, with a [cost](crate::ThrottleLayer::cost_fn) | the same |
+//! | `concurrent(name, 50, …)` | [`RedisConcurrency`](crate::RedisConcurrency) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
@@ -61,9 +61,8 @@
 //! Names and keys:
 //!
 //! ```no_run
-//! use tower_sluice::algorithm::LeakyBucket;
-//! use tower_sluice::store::{Redis, RedisStore};
-//! use tower_sluice::{Quota, RateLimiter, ThrottleLayer};
+//! use tower_sluice::store::redis::{Redis, RedisStore};
+//! use tower_sluice::{LeakyBucket, Quota, RateLimiter, ThrottleLayer};
 //!
 //! struct Call {
 //!     shop: u64,
@@ -73,7 +72,7 @@
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let points = LeakyBucket::new(Quota::per_second(50).burst(1_000));
 //! let bucket = RateLimiter::new(points, RedisStore::new(&redis, "shops"));
-//! let layer = ThrottleLayer::keyed(bucket, |call: &Call| call.shop).cost(|call| call.points);
+//! let layer = ThrottleLayer::keyed(bucket, |call: &Call| call.shop).cost_fn(|call| call.points);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -89,13 +88,12 @@
 //! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge
 //!   or refund the difference on the limiter: [`Mode::UpTo`](crate::Mode::UpTo), [`refund`](crate::Limiter::refund). In
 //!   a server, [`cost_after`](crate::Policy::cost_after) does both.
-//! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. That is
-//!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
-//!   [`ThrottleError::Limiter`](crate::ThrottleError::Limiter), and the caller decides.
+//! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
+//!   [`FailureMode::Deny`](crate::FailureMode::Deny): [`on_failure`](crate::ThrottleLayer::on_failure).
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
-//! [`FixedWindow`]: crate::algorithm::FixedWindow
-//! [`SlidingWindow`]: crate::algorithm::SlidingWindow
-//! [`LeakyBucket`]: crate::algorithm::LeakyBucket
-//! [`RedisStore`]: crate::store::RedisStore
+//! [`FixedWindow`]: crate::FixedWindow
+//! [`SlidingWindow`]: crate::SlidingWindow
+//! [`LeakyBucket`]: crate::LeakyBucket
+//! [`RedisStore`]: crate::store::redis::RedisStore
 //! [`RedisQueue`]: crate::RedisQueue

@@ -13,12 +13,11 @@
 //! use std::time::Duration;
 //!
 //! use axum::{Router, routing::get};
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
-//! let quota = Quota::new(1, Duration::from_secs(2))?.burst(5); // one every two seconds
-//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let quota = Quota::per(1, Duration::from_secs(2)).burst(5); // one every two seconds
+//! let policy = Policy::new("per-client", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(policy);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //! # Ok::<_, tower_sluice::QuotaError>(())
@@ -30,19 +29,19 @@
 //!
 //! | `tower_governor` | here |
 //! |---|---|
-//! | `per_second(n)`: one every *n* seconds | `Quota::new(1, Duration::from_secs(n))?` |
-//! | `per_millisecond(n)`, `period(d)` | `Quota::new(1, d)?`; 100 ms is `Quota::per_second(10)` |
+//! | `per_second(n)`: one every *n* seconds | `Quota::per(1, Duration::from_secs(n))` |
+//! | `per_millisecond(n)`, `period(d)` | `Quota::per(1, d)`; 100 ms is `Quota::per_second(10)` |
 //! | `burst_size(n)` | [`burst(n)`](crate::Quota::burst); unset, it is the limit, not 8 |
 //! | `GovernorConfig::default()` | `Quota::per_second(2).burst(8)` |
 //! | `GovernorConfig::secure()` | `Quota::per_minute(15).burst(2)` |
 //! | `finish()`, an `Option` | an error with the reason, or in a constant, a compile error |
 //! | `PeerIpKeyExtractor` (the default) | [`PeerIp`](crate::key::PeerIp); not the default |
-//! | `SmartIpKeyExtractor` | [`ClientIp`](crate::key::ClientIp), with [your proxies](super::keys#addresses-behind-proxies) |
+//! | `SmartIpKeyExtractor` | [`ClientIp`](crate::key::ClientIp), with [your proxies](super::proxies) |
 //! | `GlobalKeyExtractor` | no key |
 //! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
 //! | `methods(vec![Method::POST])` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
 //! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) for the old ones |
-//! | `error_handler(…)` | [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) |
+//! | `error_handler(…)` | [`rejection_response`](super::rejections) |
 //! | a thread that calls `retain_recent()` | nothing |
 //! | `GovernorLayer<K, M, RespBody>` | [`RateLimitLayer`](crate::RateLimitLayer), no parameters |
 //! | `into_make_service_with_connect_info` | the same |
@@ -51,9 +50,9 @@
 //!
 //! ```
 //! use tower_sluice::headers::{RateLimitFields, ResetForm};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
-//! let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
+//! let policy = Policy::new("per-client", Quota::per_second(2));
 //! let layer = RateLimitLayer::builder(policy)
 //!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds))
 //!     .build();

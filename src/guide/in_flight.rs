@@ -8,7 +8,6 @@
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //! use axum::{Router, routing::get};
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::HeaderKey;
 //! use tower_sluice::{Concurrency, Policy, Quota, RateLimitLayer};
 //!
@@ -16,7 +15,7 @@
 //! async fn main() -> std::io::Result<()> {
 //!     let api_key = HeaderKey::from_static("x-api-key");
 //!     let layer = RateLimitLayer::new([
-//!         Policy::new("per-minute", TokenBucket::new(Quota::per_minute(60))).key(api_key.clone()),
+//!         Policy::new("per-minute", Quota::per_minute(60)).key(api_key.clone()),
 //!         Policy::new("in-flight", Concurrency::new(4)).key(api_key),
 //!     ]);
 //!     let app = Router::new().route("/export", get(|| async { "a long table" })).layer(layer);

@@ -1,21 +1,34 @@
-//! One limit for several machines.
+//! Several machines: one limit that they share.
 //!
 //! **You want** four servers behind a load balancer to admit ten per second together, and not forty. Keep the budgets
 //! on Redis (feature `redis`):
 //!
-//! ```no_run
-//! use tower_sluice::algorithm::TokenBucket;
-//! use tower_sluice::key::PeerIp;
-//! use tower_sluice::store::{Redis, RedisStore};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter};
+#![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
+//! use std::net::SocketAddr;
 //!
-//! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
-//! let limiter = RateLimiter::new(bucket, RedisStore::new(&redis, "per-client"));
-//! let policy = Policy::new("per-client", limiter);
-//! let layer = RateLimitLayer::new(policy.key(PeerIp::new()));
-//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! use axum::{Router, routing::get};
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::store::redis::{Redis, RedisStore};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // Connects with the first request. Until it can, this process decides by itself.
+//!     let redis = Redis::open("redis://10.0.0.7:6379")?;
+//!     let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
+//!     let limiter = RateLimiter::new(bucket, RedisStore::new(&redis, "per-client"));
+//!     let layer = RateLimitLayer::new(Policy::new("per-client", limiter).key(PeerIp::new()));
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//!     Ok(())
+//! }
 //! ```
+//!
+//! Behind a load balancer, the key is [`ClientIp`](super::proxies) in place of `PeerIp`. Run two processes on different
+//! ports, and send 25 requests to each in turn: together, they admit twenty at once.
 //!
 //! Nothing else changes: the same algorithms, headers and exact waits. In memory, *n* machines admit up to *n* times
 //! the limit. To protect each machine from overload, that is right, and Redis is not needed.
@@ -32,7 +45,7 @@
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
-//! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there. How
+//! process can [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
 //! # Names
@@ -53,7 +66,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //!
 //! let sentinels = ["redis://10.0.0.7:26379", "redis://10.0.0.8:26379"];
 //! let watched = Redis::sentinel("main", sentinels).open()?;
@@ -76,6 +89,30 @@
 //! - No persistence is needed: at most, what clients owe is lost. For a quota [per month](super::calendar), that may be
 //!   much: let the server append to a file (`appendonly yes`). What is in flight is reported again.
 //!
+//! # Is it ready?
+//!
+//! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known.
+//!
+#![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
+//! use axum::{Router, extract::State, http::StatusCode, routing::get};
+//! use tower_sluice::store::redis::Redis;
+//!
+//! async fn ready(State(redis): State<Redis>) -> StatusCode {
+//!     match redis.ping().await {
+//!         Ok(()) => StatusCode::OK,
+//!         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+//!     }
+//! }
+//!
+//! let redis = Redis::open("redis://10.0.0.7:6379")?;
+//! let app: Router = Router::new().route("/ready", get(ready)).with_state(redis);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A process that is not ready by this could still serve, since it falls back to its own memory. So let a probe use it only
+//! if a shared limit matters more than the service.
+//!
 //! # While Redis fails
 //!
 //! Each process falls back to the same quota in its own memory, which includes the requests that it has admitted. The
@@ -88,7 +125,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -110,7 +147,7 @@
 //!
 //! ```no_run
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Policy, RateLimitLayer, RedisConcurrency};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

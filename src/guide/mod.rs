@@ -1,28 +1,52 @@
-//! The guide: a page per task.
+//! The guide: a page per task, in reading order.
 //!
-//! | task | page |
+//! **The first hour**
+//!
+//! | you want to | page |
+//! |---|---|
+//! | limit each client of a service | [start here](start) |
+//! | protect a login | [`login`] |
+//! | sell an API: plans, months, what is in flight, tokens of a language model | [`plans`] |
+//! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
+//! | share one limit between several machines | [`machines`] |
+//! | let requests wait instead of rejecting them | [`queue`] |
+//! | limit gRPC, or obey a limit as a gRPC client | [`grpc`] |
+//! | limit part of a handler, jobs, a WebSocket | [`direct`] |
+//! | call a partner that has limits of its own | [`partners`] |
+//! | read limits from a file, and change them while the server runs | [`configuration`] |
+//! | exempt health checks and callers of your own | [`allow_list`] |
+//! | answer rejections in your own JSON | [`rejections`] |
+//! | test your limits | [`testing`] |
+//!
+//! **In production**
+//!
+//! | you want to | page |
+//! |---|---|
+//! | try a limit out, monitor it, read its log, change it | [`operating`] |
+//! | cure a mistake that the log reports | [`misconfigured`] |
+//! | know what happens when something fails | [`failure`] |
+//! | know what is in force if you set nothing | [`defaults`] |
+//! | know how large a server that takes, and what it costs | [`capacity`] |
+//! | share limits on DynamoDB | [`dynamodb`] |
+//! | share limits on a store of your own | [`own_stores`] |
+//!
+//! **In depth**
+//!
+//! | you want to | page |
 //! |---|---|
 //! | choose an algorithm, with pictures | [`choosing`] |
-//! | set the rate, the burst and the cost of requests | [`quotas`] |
-//! | sell a quota per day, week or month | [`calendar`] |
-//! | let requests wait instead of rejecting them | [`waiting`] |
+//! | choose the rate, the burst and the cost of requests | [`quotas`] |
+//! | choose the key: whose budget a request draws on | [`keys`] |
+//! | limit by day, week or month | [`calendar`] |
 //! | limit what is in flight at once | [`in_flight`] |
 //! | charge what a response really cost | [`real_costs`] |
-//! | call an API that has limits of its own | [`partners`] |
-//! | give each client its own budget, also behind proxies | [`keys`] |
-//! | share one limit between machines | [`machines`] |
-//! | share it on DynamoDB | [`dynamodb`] |
-//! | share it on a store of your own | [`own_stores`] |
-//! | know how large a server that takes, and what it costs | [`capacity`] |
-//! | limit gRPC | [`grpc`] |
-//! | try a limit out, monitor it, read its log, change it | [`operating`] |
-//! | know what happens when something fails | [`failure`] |
-//! | migrate from `tower_governor` | [`from_tower_governor`] |
-//! | migrate from ASP.NET Core's rate limiting | [`from_aspnet`] |
-//! | migrate from Sidekiq Enterprise's limiters | [`from_sidekiq`] |
 //!
-//! The pages are text and add no code to your program. Complete programs are in the
-//! [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the repository.
+//! **Coming from** [tower_governor](from_tower_governor) · [axum-governor](from_axum_governor) ·
+//! [ASP.NET Core](from_aspnet) · [express-rate-limit](from_express) · [Sidekiq Enterprise](from_sidekiq)
+//!
+//! The pages are text and add no code to your program. Their programs are complete, and each is compiled with the tests.
+//! Further programs are in the [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the
+//! repository.
 
 // The pages link to items of all features, even if some are off.
 #![cfg_attr(
@@ -30,21 +54,34 @@
     allow(rustdoc::broken_intra_doc_links)
 )]
 
+pub mod allow_list;
 pub mod calendar;
 pub mod capacity;
 pub mod choosing;
+pub mod configuration;
+pub mod defaults;
+pub mod direct;
 pub mod dynamodb;
 pub mod failure;
 pub mod from_aspnet;
+pub mod from_axum_governor;
+pub mod from_express;
 pub mod from_sidekiq;
 pub mod from_tower_governor;
 pub mod grpc;
 pub mod in_flight;
 pub mod keys;
+pub mod login;
 pub mod machines;
+pub mod misconfigured;
 pub mod operating;
 pub mod own_stores;
 pub mod partners;
+pub mod plans;
+pub mod proxies;
+pub mod queue;
 pub mod quotas;
 pub mod real_costs;
-pub mod waiting;
+pub mod rejections;
+pub mod start;
+pub mod testing;

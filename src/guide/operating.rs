@@ -8,13 +8,12 @@
 //! are served, and clients see nothing of it.
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Ask, Policy, Quota, RateLimitLayer};
 //!
 //! let layer = RateLimitLayer::new([
-//!     Policy::new("per-client", TokenBucket::new(Quota::per_second(50))).key(PeerIp::new()),
-//!     Policy::new("stricter", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()).shadow(),
+//!     Policy::new("per-client", Quota::per_second(50)).key(PeerIp::new()),
+//!     Policy::new("stricter", Quota::per_second(10)).key(PeerIp::new()).shadow(),
 //! ]);
 //! // After a day:
 //! let would_have_rejected = layer.shadow_rejected("stricter");
@@ -31,18 +30,17 @@
 //! |---|---|---|
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
-//! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
+//! | [`Redis::health`](crate::store::redis::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
 //! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
-//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::waiting) |
+//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::store::MemoryStore;
-//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, RateLimiter};
+//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
 //! let clients = MemoryStore::with_capacity(1_000_000);
 //! let clients = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_second(10)), clients));
@@ -82,11 +80,10 @@
 #![cfg_attr(feature = "metrics", doc = "```")]
 #![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
 //! use metrics_exporter_prometheus::PrometheusBuilder;
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let metrics = PrometheusBuilder::new().with_recommended_naming(true).install_recorder()?;
-//! let policy = Policy::new("clients", TokenBucket::new(Quota::per_second(10)));
+//! let policy = Policy::new("clients", Quota::per_second(10));
 //! let layer = RateLimitLayer::builder(policy).route("/api").build();
 //!
 //! // In the handler of /metrics:
@@ -117,15 +114,18 @@
 //!
 //! # What is logged
 //!
-//! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
+//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one line as they begin and
 //! one as they end. Never a key or a client's address, and no line per rejection: otherwise rejected clients could fill
 //! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that
 //! stays the same until the process ends, and one per request that lacks the extension of an
 //! [`ExtensionKey`](crate::key::ExtensionKey), with its type.
 //!
+//! The line of a mistake has a link (`see`) to its section in [misconfigured](super::misconfigured): what it means, how it comes
+//! about, and the cure.
+//!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: requests have no key | follow its [advice](super::misconfigured#requests-have-no-key); requests are answered 500. With axum 0.8, serve by `into_make_service_with_connect_info` |
 //! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`except`](crate::Policy::except) are not known |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
 //! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
@@ -142,14 +142,14 @@
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
+//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict) |
 //! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!
 //! ```
-//! use tower_sluice::algorithm::SlidingWindow;
 //! use tower_sluice::key::User;
-//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), LimiterError> {
@@ -183,11 +183,10 @@
 //! changes nothing.
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
 //!
-//! let clients = |quota| Policy::new("clients", TokenBucket::new(quota)).key(PeerIp::new());
+//! let clients = |quota| Policy::new("clients", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(clients(Quota::per_second(10)));
 //! let limits = layer.handle();
 //!
@@ -207,7 +206,7 @@
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
-//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and waiters of a queue depart at the
+//! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at the
 //! times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts are
 //! kept.
 //!

@@ -10,9 +10,8 @@
 //! use std::sync::{Arc, Mutex};
 //! use std::time::Duration;
 //!
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
-//! use tower_sluice::{LimiterExt, PartitionKey, Quota, RateLimiter};
+//! use tower_sluice::{LimiterExt, PartitionKey, Quota, RateLimiter, TokenBucket};
 //!
 //! /// In place of a client of your store.
 //! #[derive(Default)]

@@ -1,7 +1,7 @@
-//! Partners: call an API that has a limit, and be rejected as rarely as possible.
+//! Call a partner: use an API that has a limit, and be rejected as rarely as possible.
 //!
-//! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause for as
-//! long as it asks for, and the call should not lose its place.
+//! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause for
+//! as long as it asks for, and the call should not lose its place.
 //!
 //! A [`PacerLayer`] around your HTTP client does that. It reads what the partner's responses report of its limits, and
 //! knows nothing else. A complete program:
@@ -34,7 +34,7 @@
 //!         match call? {
 //!             Ok(response) => println!("{}", response.status()),
 //!             // Put the job back, and come again later.
-//!             Err(PacerError::WaitTooLong { retry_after }) => println!("not within two minutes: {retry_after:?}"),
+//!             Err(PacerError::WaitTooLong { retry_after, .. }) => println!("not within two minutes: {retry_after:?}"),
 //!             Err(error) => println!("{error}"),
 //!         }
 //!     }
@@ -51,9 +51,64 @@
 //! 4. If the partner rejects it (429, or 503 with `Retry-After`), the whole line pauses, and the call is the first in
 //!    line again: three [attempts](crate::PacerLayer::attempts) in all. Then the caller gets the rejection as it is.
 //!
-//! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again. With `reqwest`,
-//! whose own client is a Tower service of its own requests, put the layer around a service of `http::Request` that
-//! converts them (`reqwest::Request::try_from`).
+//! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again.
+//!
+//! # With reqwest
+//!
+//! The layer goes around any service of `http::Request`. That of `reqwest` is one of its own requests; a closure converts
+//! (tried with reqwest 0.12):
+//!
+//! ```no_run
+//! use http::Request;
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_sluice::PacerLayer;
+//!
+//! # mod reqwest {
+//! #     pub type Error = std::io::Error;
+//! #     pub struct Body;
+//! #     pub struct Request;
+//! #     impl TryFrom<http::Request<Vec<u8>>> for Request {
+//! #         type Error = Error;
+//! #         fn try_from(_: http::Request<Vec<u8>>) -> Result<Self, Error> { Ok(Self) }
+//! #     }
+//! #     pub struct Response;
+//! #     impl From<Response> for http::Response<Body> {
+//! #         fn from(_: Response) -> Self { Self::new(Body) }
+//! #     }
+//! #     impl From<http::Response<Body>> for Response {
+//! #         fn from(_: http::Response<Body>) -> Self { Self }
+//! #     }
+//! #     impl Response {
+//! #         pub async fn text(self) -> Result<String, Error> { Ok(String::new()) }
+//! #     }
+//! #     #[derive(Clone)]
+//! #     pub struct Client;
+//! #     impl Client {
+//! #         pub fn new() -> Self { Self }
+//! #         pub async fn execute(&self, _: Request) -> Result<Response, Error> { Ok(Response) }
+//! #     }
+//! # }
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let reqwest = reqwest::Client::new();
+//!     let send = service_fn(move |request: Request<Vec<u8>>| {
+//!         let reqwest = reqwest.clone();
+//!         async move {
+//!             let response = reqwest.execute(reqwest::Request::try_from(request)?).await?;
+//!             Ok::<_, reqwest::Error>(http::Response::<reqwest::Body>::from(response))
+//!         }
+//!     });
+//!     let mut partner = ServiceBuilder::new().layer(PacerLayer::new()).service(send);
+//!
+//!     let request = Request::get("https://partner.example/orders").body(Vec::new())?;
+//!     let response = reqwest::Response::from(partner.ready().await?.call(request).await?);
+//!     println!("{}", response.text().await?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! If the partner's limit is known and its responses report nothing, no layer is needed: await
+//! [`acquire`](super::direct#a-job) of a queue before each call.
 //!
 //! # What a partner reports, and what you set
 //!
@@ -76,7 +131,7 @@
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
 //! use tower_sluice::PacerLayer;
-//! use tower_sluice::store::Redis;
+//! use tower_sluice::store::redis::Redis;
 //!
 //! # type Body = http_body_util::Full<bytes::Bytes>;
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -98,6 +153,6 @@
 //! rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per second, all that
 //! came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
 //!
-//! More: [queues](super::waiting#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
+//! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
 //!
 //! [`PacerLayer`]: crate::PacerLayer

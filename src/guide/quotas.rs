@@ -10,9 +10,10 @@
 //! const API: Quota = Quota::per_second(10).burst(20); // ten per second, twenty at once
 //! const EXPORTS: Quota = Quota::per_day(5); // five at once, then one every 4.8 hours
 //! const EVENLY: Quota = Quota::per_minute(60).burst(1); // one per second, never two together
+//! const LOGIN: Quota = Quota::per(5, Duration::from_secs(15 * 60)); // five per quarter of an hour
 //!
 //! // From a file: nothing panics.
-//! let quota = Quota::new(3, Duration::from_secs(5))?.try_burst(6)?;
+//! let quota = Quota::try_per(3, Duration::from_secs(5))?.try_burst(6)?;
 //! assert_eq!((quota.limit(), quota.max_burst()), (3, 6));
 //! # Ok::<_, tower_sluice::QuotaError>(())
 //! ```
@@ -27,7 +28,7 @@
 //!
 //! A client that was idle gets burst + rate × *t* in its first *t*. With `per_minute(60)`, that is 120 in the first
 //! minute, and 60 in each that follows. If you promise 60 in *any* minute, use a
-//! [`SlidingWindow`](crate::algorithm::SlidingWindow), or set a small burst.
+//! [`SlidingWindow`](crate::SlidingWindow), or set a small burst.
 //!
 //! # Which burst?
 //!
@@ -47,10 +48,9 @@
 //! # A request that costs more
 //!
 //! ```
-//! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::{Policy, Quota};
 //!
-//! let policy = Policy::new("points", TokenBucket::new(Quota::per_minute(600).burst(100)))
+//! let policy = Policy::new("points", Quota::per_minute(600).burst(100))
 //!     .cost_fn(|request| match request.uri().path() {
 //!         "/search" => 10,
 //!         "/health" => 0, // passes, and counts for nothing
@@ -67,65 +67,31 @@
 //!
 //! # A quota per customer
 //!
-//! **You sell** an API in plans, or negotiate a limit with each customer. Your authentication layer looks up the account
-//! and puts the customer's quota into the request; [`quota_fn`](crate::Policy::quota_fn) reads it there:
+//! Your authentication layer looks up the account and puts the customer's quota into the request;
+//! [`quota_fn`](crate::Policy::quota_fn) reads it there. [Sell an API](super::plans) is the complete program.
 //!
-//! ```no_run
-//! use axum::extract::Request;
-//! use axum::http::StatusCode;
-//! use axum::middleware::{Next, from_fn};
-//! use axum::response::Response;
-//! use axum::{Router, routing::get};
-//! use tower_sluice::algorithm::TokenBucket;
+//! ```
 //! use tower_sluice::key::User;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{Policy, Quota};
 //!
-//! /// What the account allows.
+//! /// What the account allows: an extension.
 //! #[derive(Clone, Copy)]
 //! struct Plan(Quota);
 //!
-//! /// Stands for your table of accounts.
-//! fn account(api_key: &str) -> Option<(User, Option<Plan>)> {
-//!     match api_key {
-//!         "key-of-ada" => Some((User::new("ada"), Some(Plan(Quota::per_minute(6_000).burst(500))))),
-//!         "key-of-bob" => Some((User::new("bob"), None)),
-//!         _ => None,
-//!     }
-//! }
-//!
-//! async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
-//!     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
-//!     let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
-//!     request.extensions_mut().insert(user);
-//!     if let Some(plan) = plan {
-//!         request.extensions_mut().insert(plan);
-//!     }
-//!     Ok(next.run(request).await)
-//! }
-//!
-//! #[tokio::main]
-//! async fn main() -> std::io::Result<()> {
-//!     // Bob has no plan of his own, and so the quota of the policy.
-//!     let api = Policy::new("api", TokenBucket::new(Quota::per_minute(60)))
-//!         .key(User::key())
-//!         .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
-//!     let app = Router::new()
-//!         .route("/", get(|| async { "hello" }))
-//!         .layer(RateLimitLayer::new(api))
-//!         .layer(from_fn(authenticate)); // The last is the outermost: requests are authenticated first.
-//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-//!     axum::serve(listener, app).await
-//! }
+//! // A customer without a plan has the quota of the policy.
+//! let api = Policy::new("api", Quota::per_minute(60))
+//!     .key(User::key())
+//!     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
 //! ```
 //!
-//! - Ada's responses have `RateLimit-Policy: "api";q=6000;w=60` or the like, Bob's `"api";q=60;w=60`.
-//! - If Ada's plan changes, her next request is decided under the new one, and what she has used stays used: there is no
-//!   fresh budget in changing plans to and fro, and an upgrade helps at once.
+//! - Each response advertises the quota of its own customer.
+//! - If a plan changes, the next request is decided under the new one, and what was used stays used: there is no fresh
+//!   budget in changing plans to and fro, and an upgrade helps at once.
 //! - No plan, or one that cannot be found, means the policy's own quota, and never none.
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, whatever the number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
 //! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is
-//!   [stored with the key](crate::store::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one
+//!   [stored with the key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one
 //!   period: a count that comes into a shorter one ends with it.
 //! - A file cannot say which quota a customer has, so there is nothing of this in TOML.
 //!
@@ -133,9 +99,8 @@
 //!
 //! ```
 //! use http::StatusCode;
-//! use tower_sluice::algorithm::SlidingWindow;
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Policy, Quota};
+//! use tower_sluice::{Policy, Quota, SlidingWindow};
 //!
 //! let failed_logins = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
 //!     .key(PeerIp::new())
@@ -151,8 +116,8 @@
 //! A request is charged when it is admitted, before the service is called, and stays charged if the client disconnects:
 //! opening and cancelling requests must not be free. A rejection costs nothing, so a client that keeps sending is
 //! admitted again as soon as one that waits. To change that, add a [penalty](crate::Policy::penalty): a client that
-//! keeps sending before the advertised wait is over is banned for a while. (For guesses at a password, see
-//! [keys](super::keys#guesses), too.)
+//! keeps sending before the advertised wait is over is banned for a while. Against guesses at a password, see [protect a
+//! login](super::login).
 //!
 //! # Charge a retry once
 //!
@@ -163,9 +128,8 @@
 //! use std::time::Duration;
 //!
 //! use http::HeaderName;
-//! use tower_sluice::algorithm::FixedWindow;
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::{ChargeOnce, Policy, Quota};
+//! use tower_sluice::{ChargeOnce, FixedWindow, Policy, Quota};
 //!
 //! let once = ChargeOnce::by_header(HeaderName::from_static("idempotency-key"))
 //!     .within(Duration::from_secs(24 * 3_600))

@@ -17,9 +17,8 @@
 //! use std::net::SocketAddr;
 //! use axum::{Router, body::{Body, Bytes}, routing::post};
 //! use futures_util::stream;
-//! use tower_sluice::algorithm::SlidingWindow;
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, Settlement};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, Settlement, SlidingWindow};
 //!
 //! async fn chat(settlement: Settlement, prompt: String) -> Body {
 //!     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();

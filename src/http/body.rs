@@ -1,5 +1,6 @@
 //! The body of a rejection.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -117,6 +118,24 @@ where
     }
 }
 
+/// For a [response](crate::Rejection::response) that a handler returns.
+impl Body for RejectionBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.get_mut().poll_frame(cx).map(|frame| frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.size_hint()
+    }
+}
+
 macro_rules! from_bytes {
     ($($bytes:ty => $content:expr),+ $(,)?) => {$(
         impl From<$bytes> for RejectionBody {
@@ -154,8 +173,6 @@ impl fmt::Debug for RejectionBody {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use super::*;
 
     /// A body that knows its length of zero, but not that it has ended.

@@ -31,7 +31,7 @@ pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::pacer::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
-    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError,
+    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, MissingKey, Penalty, Policy, PolicyError,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]

@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 /// Clones report to the same request. Without axum, take it from the extensions:
 /// `request.extensions().get::<Settlement>()`; tonic passes them on.
 #[derive(Clone)]
+#[doc(alias("llm", "tokens", "streaming"))]
 pub struct Settlement {
     reports: Arc<Reports>,
     /// Of the layer around this one, whose policies can be settled, too.
@@ -63,6 +64,7 @@ const ENDED: u64 = u64::MAX - 1;
 pub enum SettleError {
     /// No policy of this name awaits a report on the request. Also if the policy has let it pass uncharged: an exempt
     /// request, one that a shadow would have rejected, or one of an outage.
+    #[non_exhaustive]
     UnknownPolicy {
         /// The name.
         policy: String,

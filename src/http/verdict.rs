@@ -9,18 +9,31 @@ use crate::http::policy::Policy;
 use crate::values::Decision;
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
-/// [`verdict`](crate::RateLimitLayerBuilder::verdict) attaches it to the extensions of all responses; every
-/// [`Rejection`](crate::Rejection) has it.
+/// [`verdict`](crate::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for the handler,
+/// and of all responses, for outer layers; every [`Rejection`](crate::Rejection) has it.
 ///
-/// ```
-/// # fn show<B>(response: &http::Response<B>) {
-/// if let Some(verdict) = response.extensions().get::<tower_sluice::Verdict>() {
-///     for policy in verdict.policies() {
-///         println!("{}: {} left", policy.name(), policy.decision().remaining());
-///     }
+/// With axum (crate feature `axum`), a handler takes it as an argument:
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, routing::get};
+/// use tower_sluice::algorithm::FixedWindow;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer, Verdict};
+///
+/// async fn usage(verdict: Verdict) -> String {
+///     let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
+///     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
 /// }
-/// # }
+///
+/// let layer = RateLimitLayer::builder(Policy::new("daily", FixedWindow::new(Quota::per_day(5_000)))).verdict().build();
+/// let app: Router = Router::new().route("/usage", get(usage)).layer(layer);
 /// ```
+///
+/// If no layer adds it, such a request is answered 500, which is logged once; an `Option<Verdict>` is `None` then. Without
+/// axum, take it from the extensions: `request.extensions().get::<Verdict>()`, or those of the response.
+///
+/// The verdict of the request is that of its arrival. If a charge is [settled](crate::Policy::settled_by_handler) by the
+/// response, only that of the response has what was charged in the end.
 ///
 /// Policies appear in the order in which they are charged: as declared, but those in memory first, those that
 /// delay after those that reject, and shadows last. Those that one call to Redis decides are next to one another, in
@@ -73,6 +86,14 @@ impl Verdict {
         !self.is_rejected
     }
 
+    /// Attaches it to an admitted request, behind the verdict of an outer layer.
+    pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
+        match extensions.get_mut::<Self>() {
+            Some(outer) => outer.policies.extend(self.policies.iter().cloned()),
+            None => drop(extensions.insert(self.clone())),
+        }
+    }
+
     /// Attaches it to a response, in front of the verdict of an inner layer.
     pub(crate) fn insert_into(mut self, extensions: &mut Extensions) {
         if let Some(inner) = extensions.remove::<Self>() {
@@ -87,6 +108,11 @@ impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
         Self { name: Arc::clone(policy.shared_name()), decision, shadow: policy.is_shadow(), fell_back }
+    }
+
+    /// The decision of a limiter that a handler has asked.
+    pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
+        Self { name, decision, shadow: false, fell_back: false }
     }
 
     /// The policy's name.
@@ -130,14 +156,15 @@ mod tests {
 
     #[test]
     fn the_policies_of_inner_layers_follow() {
-        let verdict = |name: &str| {
-            let decision = Decision::allow(1, 1);
-            Verdict::of([PolicyVerdict { name: name.into(), decision, shadow: false, fell_back: false }])
-        };
-        let mut extensions = Extensions::new();
-        verdict("inner").insert_into(&mut extensions);
-        verdict("outer").insert_into(&mut extensions);
-        let names: Vec<_> = extensions.get::<Verdict>().unwrap().policies().iter().map(PolicyVerdict::name).collect();
-        assert_eq!(names, ["outer", "inner"]);
+        let verdict = |name: &str| Verdict::of([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
+        let (mut request, mut response) = (Extensions::new(), Extensions::new());
+        verdict("outer").extend_request(&mut request);
+        verdict("inner").extend_request(&mut request);
+        verdict("inner").insert_into(&mut response);
+        verdict("outer").insert_into(&mut response);
+        for extensions in [request, response] {
+            let verdict = extensions.get::<Verdict>().unwrap();
+            assert_eq!(verdict.policies().iter().map(PolicyVerdict::name).collect::<Vec<_>>(), ["outer", "inner"]);
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) use self::hold::Hold;
 pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer};
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::time::Clock;
 use crate::values::{
@@ -160,6 +160,7 @@ pub trait LimiterExt: Limiter {
     /// # Cancel safety
     ///
     /// A future that is dropped while it waits for its turn leaves the queue. A server may have charged it.
+    #[doc(alias("wait", "until_ready"))]
     fn acquire(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         self.decide(&Ask::charge(key, cost)).decided()
     }
@@ -183,6 +184,7 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 /// }
 /// ```
 #[derive(Debug)]
+#[doc(alias = "governor")]
 pub struct RateLimiter<A, S> {
     /// Shared with the heirs of this limiter.
     algorithm: Arc<A>,
@@ -229,6 +231,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
     ///
     /// For another cost or mode, use [`decide`](Limiter::decide).
     #[inline]
+    #[doc(alias = "try_acquire")]
     pub fn check(&self, key: &PartitionKey) -> Decision {
         self.store.charge(&*self.algorithm, &Ask::charge(key, 1))
     }
@@ -272,11 +275,11 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
     }
 }
 
-/// Conversion into a limiter: of an [`Algorithm`] (over a [`MemoryStore`] of its own),
-/// a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
+/// Conversion into a limiter: of a [`Quota`] (a [`TokenBucket`] in memory), an [`Algorithm`] (over a [`MemoryStore`] of
+/// its own), a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
-    note = "pass an algorithm, or `Arc::new(...)` of a limiter; to share one budget between policies, \
+    note = "pass a quota, an algorithm, or `Arc::new(...)` of a limiter; to share one budget between policies, \
             clone an `Arc::new(RateLimiter::in_memory(...))`"
 )]
 pub trait IntoLimiter {
@@ -287,6 +290,13 @@ pub trait IntoLimiter {
 impl<A: Algorithm> IntoLimiter for A {
     fn into_limiter(self) -> Arc<dyn Limiter> {
         Arc::new(RateLimiter::in_memory(self))
+    }
+}
+
+/// A [`TokenBucket`] in memory.
+impl IntoLimiter for Quota {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        TokenBucket::new(self).into_limiter()
     }
 }
 

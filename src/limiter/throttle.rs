@@ -1,5 +1,8 @@
 //! `ThrottleLayer`: limits services that do not speak HTTP, and clients.
 
+#[cfg(test)]
+mod tests;
+
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -13,7 +16,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::limiter::{Hold, IntoLimiter, Limiter};
-use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
+use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
 ///
@@ -37,6 +40,7 @@ use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, P
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
 /// # }
 /// ```
+#[doc(alias("outgoing", "worker", "job"))]
 pub struct ThrottleLayer<Req> {
     gate: Arc<Gate<Req>>,
 }
@@ -46,12 +50,22 @@ struct Gate<Req> {
     limiter: Arc<dyn Limiter>,
     /// Whether requests hold their units until they are over.
     holds: bool,
+    has_fallback: bool,
+    on_failure: FailureMode,
     key: KeyFn<Req>,
     cost: CostFn<Req>,
 }
 
-type KeyFn<Req> = Box<dyn Fn(&Req) -> PartitionKey + Send + Sync>;
-type CostFn<Req> = Box<dyn Fn(&Req) -> u32 + Send + Sync>;
+// Shared with the layers that were cloned before an option was set.
+type KeyFn<Req> = Arc<dyn Fn(&Req) -> PartitionKey + Send + Sync>;
+type CostFn<Req> = Arc<dyn Fn(&Req) -> u32 + Send + Sync>;
+
+impl<Req> Clone for Gate<Req> {
+    fn clone(&self) -> Self {
+        let (limiter, key, cost) = (Arc::clone(&self.limiter), Arc::clone(&self.key), Arc::clone(&self.cost));
+        Self { limiter, key, cost, ..*self }
+    }
+}
 
 impl<Req> ThrottleLayer<Req> {
     /// One budget for all requests.
@@ -65,20 +79,31 @@ impl<Req> ThrottleLayer<Req> {
         key: impl Fn(&Req) -> K + Send + Sync + 'static,
     ) -> Self {
         let (limiter, key) = (limiter.into_limiter(), move |request: &Req| key(request).into());
-        let holds = limiter.describe().holds();
-        Self { gate: Arc::new(Gate { limiter, holds, key: Box::new(key), cost: Box::new(|_| 1) }) }
+        let description = limiter.describe();
+        let gate = Gate {
+            limiter,
+            holds: description.holds(),
+            has_fallback: description.answers(Mode::Fallback),
+            on_failure: FailureMode::default(),
+            key: Arc::new(key),
+            cost: Arc::new(|_: &Req| 1),
+        };
+        Self { gate: Arc::new(gate) }
     }
 
-    /// Sets the cost of a request; 1 unless set.
-    ///
-    /// # Panics
-    ///
-    /// If a clone of the layer, or a service that it made, is alive.
+    /// Computes the cost of a request; 1 unless set. Clones and services that were made before keep theirs, and share the
+    /// budgets.
     #[must_use]
-    #[track_caller]
-    pub fn cost(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
-        let gate = Arc::get_mut(&mut self.gate).expect("the cost is set before the layer is used");
-        gate.cost = Box::new(cost);
+    pub fn cost_fn(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
+        Arc::make_mut(&mut self.gate).cost = Arc::new(cost);
+        self
+    }
+
+    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless
+    /// set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case.
+    #[must_use]
+    pub fn on_failure(mut self, choice: FailureMode) -> Self {
+        Arc::make_mut(&mut self.gate).on_failure = choice;
         self
     }
 }
@@ -129,18 +154,19 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
-        let check = self.gate.limiter.decide(&Ask::charge(&key, cost));
-        let state = match check {
-            Check::Ready(result) => match self.gate.admit(result, &key, cost) {
-                Ok(hold) => State::Passing { response: self.inner.call(request), hold },
-                Err(error) => State::Rejected { error: Some(error) },
-            },
-            Check::Pending(pending) => {
+        let next = match self.gate.limiter.decide(&Ask::charge(&key, cost)) {
+            Check::Ready(answer) => self.gate.next(answer, &key, cost, false),
+            Check::Pending(pending) => Next::Wait { pending, fell_back: false },
+        };
+        let state = match next {
+            Next::Pass { hold } => State::Passing { response: self.inner.call(request), hold },
+            Next::Reject(error) => State::Rejected { error: Some(error) },
+            Next::Wait { pending, fell_back } => {
                 // The service that was polled ready is the one that will be called; its clone stays here.
                 let clone = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, clone);
+                let service = std::mem::replace(&mut self.inner, clone);
                 let gate = Arc::clone(&self.gate);
-                State::Waiting { pending, rest: Some(Rest { service: ready, request, gate, key, cost }) }
+                State::Waiting { pending, rest: Some(Rest { service, request, gate, key, cost, fell_back }) }
             }
         };
         ThrottleFuture { state }
@@ -148,19 +174,47 @@ where
 }
 
 impl<Req> Gate<Req> {
-    /// Returns what an admitted request holds until it is over, if anything.
-    fn admit<E>(
+    /// Returns what follows an answer of the limiter, or of its local fallback.
+    fn next<E>(
         &self,
-        result: Result<Decision, LimiterError>,
+        answer: Result<Decision, LimiterError>,
         key: &PartitionKey,
         cost: u32,
-    ) -> Result<Option<Hold>, ThrottleError<E>> {
-        let decision = result.map_err(ThrottleError::Limiter)?;
-        match decision.outcome() {
-            Outcome::Allow => Ok(self.holds.then(|| Hold::new(&self.limiter, key, &decision, cost))),
-            Outcome::Deny { retry_after } => Err(ThrottleError::Rejected { retry_after }),
+        fell_back: bool,
+    ) -> Next<E> {
+        let error = match answer.as_ref().map(Decision::outcome) {
+            Ok(Outcome::Allow) => {
+                let admission = answer.ok().filter(|_| self.holds);
+                return Next::Pass { hold: admission.map(|admission| Hold::new(&self.limiter, key, &admission, cost)) };
+            }
+            Ok(Outcome::Deny { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
+            Err(error) => error.clone(),
+        };
+        // Who closed it wants its requests rejected: the limiter has not failed.
+        if error.is_closed() {
+            return Next::Reject(ThrottleError::Limiter(error));
+        }
+        match self.on_failure {
+            FailureMode::Allow => Next::Pass { hold: None },
+            FailureMode::LocalFallback if self.has_fallback && !fell_back => {
+                match self.limiter.decide(&Ask::charge(key, cost).to(Mode::Fallback)) {
+                    Check::Ready(answer) => self.next(answer, key, cost, true),
+                    Check::Pending(pending) => Next::Wait { pending, fell_back: true },
+                }
+            }
+            FailureMode::LocalFallback | FailureMode::Deny => Next::Reject(ThrottleError::Limiter(error)),
         }
     }
+}
+
+/// What becomes of a request.
+enum Next<E> {
+    /// It is passed on, and holds this until it is over.
+    Pass { hold: Option<Hold> },
+    /// It ends with an error.
+    Reject(ThrottleError<E>),
+    /// The limiter has yet to decide, or its local fallback.
+    Wait { pending: Pending, fell_back: bool },
 }
 
 impl<S: fmt::Debug, Req> fmt::Debug for Throttle<S, Req> {
@@ -197,6 +251,8 @@ struct Rest<S, Req> {
     gate: Arc<Gate<Req>>,
     key: PartitionKey,
     cost: u32,
+    /// Whether the limiter has failed, so that its fallback is asked.
+    fell_back: bool,
 }
 
 impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
@@ -216,14 +272,16 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
                 StateProj::Rejected { error } => {
                     return Poll::Ready(Err(error.take().expect("polled after it was ready")));
                 }
-                // -> Passing or Rejected, once the limiter has decided
+                // -> Passing or Rejected, once the limiter has decided; Waiting, if its fallback waits as well
                 StateProj::Waiting { pending, rest } => {
-                    let result = ready!(pending.as_mut().poll(cx));
-                    let rest = rest.take().expect("taken only once, when the turn has come");
-                    let Rest { mut service, request, gate, key, cost } = rest;
-                    let next = match gate.admit(result, &key, cost) {
-                        Ok(hold) => State::Passing { response: service.call(request), hold },
-                        Err(error) => State::Rejected { error: Some(error) },
+                    let answer = ready!(pending.as_mut().poll(cx));
+                    let mut rest = rest.take().expect("taken only once, when the limiter has answered");
+                    let next = match rest.gate.next(answer, &rest.key, rest.cost, rest.fell_back) {
+                        Next::Pass { hold } => State::Passing { response: rest.service.call(rest.request), hold },
+                        Next::Reject(error) => State::Rejected { error: Some(error) },
+                        Next::Wait { pending, fell_back } => {
+                            State::Waiting { pending, rest: Some(Rest { fell_back, ..rest }) }
+                        }
                     };
                     state.set(next);
                 }
@@ -243,12 +301,13 @@ impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
 #[non_exhaustive]
 pub enum ThrottleError<E> {
     /// The limit is used up, or the wait in the queue would be too long.
+    #[non_exhaustive]
     Rejected {
         /// The exact time after which the same request would pass, alone on its key; `None` if no wait helps, or if the
         /// time is not known, as with a [`Concurrency`](crate::Concurrency).
         retry_after: Option<Duration>,
     },
-    /// The limiter cannot decide.
+    /// The limiter cannot decide, and neither does the [`FailureMode`].
     Limiter(LimiterError),
     /// The inner service failed.
     Service(E),

@@ -164,6 +164,7 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 /// ```
 ///
 /// [`LimiterError`]: crate::LimiterError
+#[doc(alias("leaky bucket", "traffic shaper", "fifo", "delay"))]
 pub struct LeakyQueue {
     quota: Quota,
     bounds: Bounds,

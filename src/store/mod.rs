@@ -12,9 +12,6 @@ mod stats;
 #[doc(hidden)]
 pub use self::memory::check_invariants_of;
 pub use self::memory::{MemoryStore, WhenFull};
-#[cfg(feature = "redis")]
-#[doc(no_inline)]
-pub use self::redis::{Redis, RedisStore};
 pub(crate) use self::stats::next_table_number;
 pub use self::stats::{Stats, TableStats};
 

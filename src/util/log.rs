@@ -1,10 +1,14 @@
 //! Log lines, one function each: mistakes in the configuration, changes of state, and decisions at `debug`. No line
 //! contains a key. Above `debug`, nothing is logged per request, or clients could flood the log.
+//!
+//! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs` checks
+//! that it is there.
 
 #![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
 #[cfg(feature = "tracing")]
 mod with_tracing {
+    use std::error::Error;
     use std::fmt::{self, Display};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Once, OnceLock};
@@ -14,16 +18,34 @@ mod with_tracing {
 
     const TARGET: &str = "tower_sluice";
 
+    /// The address of a section of the guide's page on mistakes.
+    macro_rules! page {
+        ($section:literal) => {
+            concat!("https://docs.rs/tower-sluice/latest/tower_sluice/guide/misconfigured/#", $section)
+        };
+    }
+
     pub(crate) fn misconfigured(policy: &str, problem: &str) {
-        tracing::error!(target: TARGET, policy, problem, "rate limiter misconfigured: requests have no key");
+        tracing::error!(target: TARGET, see = page!("requests-have-no-key"), policy, problem, "rate limiter misconfigured: requests have no key");
     }
 
     pub(crate) fn networks_unknown(policy: &str, problem: &dyn Display) {
-        tracing::error!(target: TARGET, policy, %problem, "rate limiter misconfigured: no request is exempt by its network");
+        tracing::error!(target: TARGET, see = page!("no-request-is-exempt-by-its-network"), policy, %problem, "rate limiter misconfigured: no request is exempt by its network");
     }
 
     pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
-        tracing::warn!(target: TARGET, policy, %error, requests, "limiter failed");
+        tracing::warn!(target: TARGET, policy, error = %Chain(error), requests, "limiter failed");
+    }
+
+    /// An error and its sources.
+    struct Chain<'a>(&'a LimiterError);
+
+    impl Display for Chain<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)?;
+            let mut sources = std::iter::successors(self.0.source(), |&error| error.source());
+            sources.try_for_each(|source| write!(f, ": {source}"))
+        }
     }
 
     pub(crate) fn not_inherited(policy: &str) {
@@ -95,6 +117,7 @@ mod with_tracing {
             if LEFT.swap(0, Ordering::Relaxed) > 0 {
                 tracing::warn!(
                     target: TARGET,
+                    see = page!("the-cors-layer-is-inside-of-the-rate-limit"),
                     "the CORS layer is inside of the rate limit, so that rejections lack CORS fields and browsers report \
                      them as network errors: put it outside"
                 );
@@ -108,28 +131,28 @@ mod with_tracing {
     pub(crate) fn rejection_body_failed(error: &dyn Display) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
-            tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed and was cut off");
+            tracing::warn!(target: TARGET, see = page!("the-body-of-a-custom-rejection-failed"), %error, "the body of a custom rejection failed and was cut off");
         });
     }
 
     #[cfg(feature = "queue")]
     pub(crate) fn queue_full() {
-        tracing::warn!(target: TARGET, "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
+        tracing::warn!(target: TARGET, see = page!("a-queue-is-full-of-keys"), "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
     }
 
     pub(crate) fn counts_are_full(keys: usize) {
-        tracing::warn!(target: TARGET, keys, "more keys have requests in flight than a limiter has room for, and requests of new ones are rejected: raise its max_keys");
+        tracing::warn!(target: TARGET, see = page!("more-keys-have-requests-in-flight-than-there-is-room-for"), keys, "more keys have requests in flight than a limiter has room for, and requests of new ones are rejected: raise its max_keys");
     }
 
     pub(crate) fn table_filling_up() {
-        tracing::warn!(target: TARGET, "a memory store is filling up and may lose keys: raise its capacity");
+        tracing::warn!(target: TARGET, see = page!("a-memory-store-is-filling-up"), "a memory store is filling up and may lose keys: raise its capacity");
     }
 
     /// Logged once per process, since a client that bypasses the proxies can cause it at will.
     pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
-            tracing::warn!(target: TARGET, %header, count, "fewer elements than proxies: too large a count, or a direct connection");
+            tracing::warn!(target: TARGET, see = page!("fewer-elements-than-proxies"), %header, count, "fewer elements than proxies: too large a count, or a direct connection");
         });
     }
 
@@ -137,32 +160,41 @@ mod with_tracing {
     // such as "private".
 
     pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
-        tracing::warn!(target: TARGET, network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
+        tracing::warn!(target: TARGET, see = page!("the-peer-is-a-proxy"), network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
     }
 
     pub(crate) fn untrusted_forwarding(network: &str, header: &dyn Display) {
-        tracing::warn!(target: TARGET, network, %header, "a forwarding header was not trusted and was ignored: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery");
+        tracing::warn!(target: TARGET, see = page!("a-forwarding-header-was-not-trusted"), network, %header, "a forwarding header was not trusted and was ignored: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery");
     }
 
     pub(crate) fn another_forwarding_header(configured: &dyn Display, seen: &dyn Display) {
-        tracing::warn!(target: TARGET, %configured, %seen, "a trusted proxy sends another forwarding header than the configured one: set IpSource to the header that your proxy sends");
+        tracing::warn!(target: TARGET, see = page!("a-trusted-proxy-sends-another-forwarding-header"), %configured, %seen, "a trusted proxy sends another forwarding header than the configured one: set IpSource to the header that your proxy sends");
     }
 
     pub(crate) fn one_key_for_all(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
+        tracing::warn!(target: TARGET, see = page!("all-requests-had-the-same-key"), policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
     }
 
     pub(crate) fn no_route_matched() {
-        tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
+        tracing::warn!(target: TARGET, see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
 
     /// At `debug`, as requests without a user are usual. `extension` is the name of a type.
     pub(crate) fn extension_missing(extension: &str) {
-        tracing::debug!(target: TARGET, extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
+        tracing::debug!(target: TARGET, see = page!("a-request-lacks-its-extension"), extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
+    }
+
+    /// Logged once per process: each request to the handler finds the mistake again.
+    #[cfg(feature = "axum")]
+    pub(crate) fn verdict_missing() {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            tracing::error!(target: TARGET, see = page!("a-handler-takes-a-verdict-that-no-layer-adds"), "a handler takes a Verdict that no layer adds, and its requests are answered 500: build the layer with RateLimitLayerBuilder::verdict, and put it around the handler");
+        });
     }
 
     pub(crate) fn mounted_twice(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
+        tracing::warn!(target: TARGET, see = page!("a-layer-is-mounted-around-itself"), policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
     }
 
     #[cfg(feature = "remote")]
@@ -194,7 +226,7 @@ mod with_tracing {
 
     #[cfg(feature = "redis")]
     pub(crate) fn redis_may_evict(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
+        tracing::warn!(target: TARGET, see = page!("redis-may-evict-budgets"), policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
     }
 }
 
@@ -234,19 +266,9 @@ mod without_tracing {
     pub(crate) fn one_key_for_all(_policy: &str) {}
     pub(crate) fn no_route_matched() {}
     pub(crate) fn extension_missing(_extension: &str) {}
+    #[cfg(feature = "axum")]
+    pub(crate) fn verdict_missing() {}
     pub(crate) fn mounted_twice(_policy: &str) {}
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_opened(_server: &str) {}
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_closed(_server: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_opened(_address: &str, _reason: &dyn Display) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_closed(_address: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_topology_changed(_topology: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_may_evict(_policy: &str) {}
 }
 
 #[cfg(feature = "tracing")]

@@ -92,11 +92,17 @@ impl LimiterError {
         self.0.is_closed
     }
 
-    /// Sets the underlying error.
+    /// Sets the underlying error. If the message ends with the text of that, it is cut there: what prints an error with
+    /// its sources would print it twice.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let Failure { reason, is_closed, .. } = &*self.0;
-        Self(Arc::new(Failure { reason: reason.clone(), is_closed: *is_closed, source: Some(source.into()) }))
+        let (Failure { reason, is_closed, .. }, source) = (&*self.0, source.into());
+        let reason = match reason.strip_suffix(&source.to_string()).map(|rest| rest.trim_end_matches([' ', ':'])) {
+            Some("") => "the limiter cannot decide",
+            Some(rest) => rest,
+            None => reason,
+        };
+        Self(Arc::new(Failure { reason: reason.to_owned(), is_closed: *is_closed, source: Some(source) }))
     }
 }
 
@@ -115,5 +121,23 @@ impl fmt::Display for LimiterError {
 impl Error for LimiterError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_does_not_repeat_its_source() {
+        let chain = |message: &str, source: &'static str| {
+            let error = LimiterError::new(message).with_source(source);
+            let source = error.source().expect("it was set");
+            format!("{error}: {source}")
+        };
+        assert_eq!(chain("timed out", "timed out"), "the limiter cannot decide: timed out");
+        assert_eq!(chain("the store failed: timed out", "timed out"), "the store failed: timed out");
+        assert_eq!(chain("the store failed", "timed out"), "the store failed: timed out");
+        assert_eq!(chain("the store failed", ""), "the store failed: ");
     }
 }

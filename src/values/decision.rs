@@ -306,6 +306,7 @@ impl Decision {
     /// The exact wait after which the same request is admitted, alone on its key. `None` if it is
     /// admitted now, or never will be, or at a time that is [not known](Self::is_until_released).
     #[must_use]
+    #[doc(alias = "Retry-After")]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.kind {
             Kind::Reject => Some(self.waits()),

@@ -11,6 +11,7 @@ mod check;
 mod decision;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod description;
+mod failure_mode;
 mod inheritance;
 mod partition_key;
 mod quota;
@@ -30,6 +31,7 @@ pub use self::check::{Check, LimiterError, Pending};
 pub(crate) use self::decision::Span;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
+pub use self::failure_mode::FailureMode;
 pub(crate) use self::inheritance::Finish;
 pub use self::inheritance::{Heritage, Inheritance};
 pub use self::partition_key::PartitionKey;

@@ -1,9 +1,10 @@
 //! `PartitionKey`: the bytes that identify a budget.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 
@@ -25,6 +26,9 @@ use sha2::{Digest, Sha256};
 /// assert_ne!(PartitionKey::from_parts(["ab", "c"]), PartitionKey::from_parts(["a", "bc"]));
 /// ```
 ///
+/// Made of text, bytes, integers (big-endian) and addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure such as
+/// that of an [`ExtensionKey`](crate::key::ExtensionKey), `uuid.as_u128()`, which is the same key.
+///
 /// # Cost
 ///
 /// Keys of up to 46 bytes (every address, most API keys) are stored inline, keys of up to 256 bytes in an allocation.
@@ -33,6 +37,7 @@ use sha2::{Digest, Sha256};
 /// value that draws on the budget of another, and all processes that share a store agree. (A hash with a secret per
 /// process would be cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
 #[derive(Clone)]
+#[doc(alias = "uuid")]
 pub struct PartitionKey(Bytes);
 
 /// Inline bytes: they make a `PartitionKey` 48 bytes long.
@@ -182,6 +187,24 @@ impl From<String> for PartitionKey {
     }
 }
 
+impl From<Cow<'_, str>> for PartitionKey {
+    fn from(key: Cow<'_, str>) -> Self {
+        Self::from(key.as_bytes())
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for PartitionKey {
+    fn from(key: [u8; N]) -> Self {
+        Self::from(key.as_slice())
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for PartitionKey {
+    fn from(key: &[u8; N]) -> Self {
+        Self::from(key.as_slice())
+    }
+}
+
 impl From<Vec<u8>> for PartitionKey {
     fn from(key: Vec<u8>) -> Self {
         Self::from(key.as_slice())
@@ -205,9 +228,23 @@ from_integers!(u32, u64, u128, i32, i64);
 impl From<IpAddr> for PartitionKey {
     fn from(ip: IpAddr) -> Self {
         match ip.to_canonical() {
-            IpAddr::V4(ip) => Self::from(ip.octets().as_slice()),
-            IpAddr::V6(ip) => Self::from(ip.octets().as_slice()),
+            IpAddr::V4(ip) => Self::from(ip.octets()),
+            IpAddr::V6(ip) => Self::from(ip.octets()),
         }
+    }
+}
+
+/// As the [`IpAddr`] of this address.
+impl From<Ipv4Addr> for PartitionKey {
+    fn from(ip: Ipv4Addr) -> Self {
+        Self::from(IpAddr::V4(ip))
+    }
+}
+
+/// As the [`IpAddr`] of this address: an IPv4-mapped one is the IPv4 address.
+impl From<Ipv6Addr> for PartitionKey {
+    fn from(ip: Ipv6Addr) -> Self {
+        Self::from(IpAddr::V6(ip))
     }
 }
 
@@ -316,7 +353,23 @@ mod tests {
         let v4 = PartitionKey::from("1.2.3.4".parse::<IpAddr>().unwrap());
         let mapped = PartitionKey::from("::ffff:1.2.3.4".parse::<IpAddr>().unwrap());
         assert_eq!(v4, mapped);
+        assert_eq!(v4, PartitionKey::from(Ipv4Addr::new(1, 2, 3, 4)));
+        assert_eq!(v4, PartitionKey::from(Ipv4Addr::new(1, 2, 3, 4).to_ipv6_mapped()));
         assert_ne!(v4, PartitionKey::from("2001:db8::1.2.3.4".parse::<IpAddr>().unwrap()));
+    }
+
+    #[test]
+    fn a_key_does_not_depend_on_the_type_that_held_its_bytes() {
+        let text = PartitionKey::from("alice");
+        assert_eq!(PartitionKey::from(b"alice"), text);
+        assert_eq!(PartitionKey::from(*b"alice"), text);
+        assert_eq!(PartitionKey::from(Cow::Borrowed("alice")), text);
+        assert_eq!(PartitionKey::from(Cow::<str>::Owned("alice".into())), text);
+        // As the bytes and the number of a UUID.
+        assert_eq!(
+            PartitionKey::from(*b"0123456789abcdef"),
+            PartitionKey::from(u128::from_be_bytes(*b"0123456789abcdef"))
+        );
     }
 
     #[test]

@@ -25,10 +25,22 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 /// [`LeakyQueue`](crate::LeakyQueue), which is there to space requests out. Windows have no burst:
 /// their whole limit may come at once, and they reject a quota with another burst.
 ///
-/// The constructors named after a period are `const` and panic on zero, so that a zero in a
-/// constant does not compile. [`Quota::new`] and [`Quota::try_burst`] are for numbers that are read
-/// at run time.
+/// The constructors are `const` and panic on nonsense, so that a zero in a constant does not compile. [`try_per`] and
+/// [`try_burst`] are for numbers that are read at run time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::Quota;
+///
+/// const LOGIN: Quota = Quota::per(5, Duration::from_secs(15 * 60));
+/// ```
+///
+/// Where a limiter is wanted, a quota is a [`TokenBucket`](crate::TokenBucket) in memory.
+///
+/// [`try_per`]: Self::try_per
+/// [`try_burst`]: Self::try_burst
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU32,
     burst: Option<NonZeroU32>,
@@ -49,7 +61,7 @@ impl Quota {
     #[must_use]
     #[track_caller]
     pub const fn per_second(limit: u32) -> Self {
-        Self::of(limit, 1)
+        Self::per(limit, Duration::from_secs(1))
     }
 
     /// `limit` units per minute.
@@ -60,7 +72,7 @@ impl Quota {
     #[must_use]
     #[track_caller]
     pub const fn per_minute(limit: u32) -> Self {
-        Self::of(limit, 60)
+        Self::per(limit, Duration::from_secs(60))
     }
 
     /// `limit` units per hour.
@@ -71,7 +83,7 @@ impl Quota {
     #[must_use]
     #[track_caller]
     pub const fn per_hour(limit: u32) -> Self {
-        Self::of(limit, 3_600)
+        Self::per(limit, Duration::from_secs(3_600))
     }
 
     /// `limit` units per 24 hours.
@@ -82,29 +94,37 @@ impl Quota {
     #[must_use]
     #[track_caller]
     pub const fn per_day(limit: u32) -> Self {
-        Self::of(limit, 86_400)
-    }
-
-    #[track_caller]
-    const fn of(limit: u32, seconds: u64) -> Self {
-        let limit = NonZeroU32::new(limit).expect("a quota's limit must be at least 1");
-        Self { limit, burst: None, period_nanos: seconds * 1_000_000_000 }
+        Self::per(limit, Duration::from_secs(86_400))
     }
 
     /// `limit` units per `period`.
     ///
+    /// # Panics
+    ///
+    /// If `limit` or `period` is zero, or the period exceeds a hundred years.
+    #[must_use]
+    #[track_caller]
+    #[doc(alias("period", "with_period"))]
+    pub const fn per(limit: u32, period: Duration) -> Self {
+        match Self::try_per(limit, period) {
+            Ok(quota) => quota,
+            Err(QuotaError::ZeroPeriod) => panic!("a quota's period must not be zero"),
+            Err(QuotaError::PeriodTooLong { .. }) => panic!("a quota's period must not exceed a hundred years"),
+            Err(_) => panic!("a quota's limit must be at least 1"),
+        }
+    }
+
+    /// [`per`](Self::per), for numbers that are read at run time.
+    ///
     /// # Errors
     ///
     /// If `limit` or `period` is zero, or the period exceeds a hundred years.
-    pub fn new(limit: u32, period: Duration) -> Result<Self, QuotaError> {
-        let period_nanos = nanos_of(period);
+    pub const fn try_per(limit: u32, period: Duration) -> Result<Self, QuotaError> {
         let Some(limit) = NonZeroU32::new(limit) else { return Err(QuotaError::ZeroLimit) };
-        if period_nanos == 0 {
-            Err(QuotaError::ZeroPeriod)
-        } else if period_nanos > MAX_PERIOD_NANOS {
-            Err(QuotaError::PeriodTooLong { period })
-        } else {
-            Ok(Self { limit, burst: None, period_nanos })
+        match nanos_of(period) {
+            0 => Err(QuotaError::ZeroPeriod),
+            period_nanos if period_nanos > MAX_PERIOD_NANOS => Err(QuotaError::PeriodTooLong { period }),
+            period_nanos => Ok(Self { limit, burst: None, period_nanos }),
         }
     }
 
@@ -115,6 +135,7 @@ impl Quota {
     /// If `burst` is zero: nothing would ever pass.
     #[must_use]
     #[track_caller]
+    #[doc(alias = "capacity")]
     pub const fn burst(mut self, burst: u32) -> Self {
         let burst = NonZeroU32::new(burst).expect("a burst counts the first request, so it must be at least 1");
         self.burst = Some(burst);
@@ -197,6 +218,7 @@ pub enum QuotaError {
     /// A period of zero has no rate.
     ZeroPeriod,
     /// The period is longer than a hundred years.
+    #[non_exhaustive]
     PeriodTooLong {
         /// The period that was asked for.
         period: Duration,
@@ -224,6 +246,8 @@ impl Error for QuotaError {}
 
 #[cfg(test)]
 mod tests {
+    use std::panic;
+
     use super::*;
 
     #[test]
@@ -233,12 +257,29 @@ mod tests {
     }
 
     #[test]
+    fn quotas_of_any_period_are_constants() {
+        const LOGIN: Quota = Quota::per(5, Duration::from_secs(15 * 60));
+        assert_eq!((LOGIN.limit(), LOGIN.period()), (5, Duration::from_secs(900)));
+        assert_eq!(Quota::per(7, Duration::from_secs(60)), Quota::per_minute(7));
+        assert_eq!(Quota::per(1, Duration::from_nanos(1)).period(), Duration::from_nanos(1));
+    }
+
+    #[test]
+    fn constructors_panic_with_the_reason() {
+        let reason =
+            |limit, period| *panic::catch_unwind(|| Quota::per(limit, period)).unwrap_err().downcast::<&str>().unwrap();
+        assert!(reason(0, Duration::from_secs(1)).contains("limit"));
+        assert!(reason(1, Duration::ZERO).contains("period must not be zero"));
+        assert!(reason(1, Duration::MAX).contains("hundred years"));
+    }
+
+    #[test]
     fn impossible_numbers_are_rejected_by_name() {
         let second = Duration::from_secs(1);
-        assert_eq!(Quota::new(0, second), Err(QuotaError::ZeroLimit));
-        assert_eq!(Quota::new(1, Duration::ZERO), Err(QuotaError::ZeroPeriod));
-        assert!(matches!(Quota::new(1, Duration::MAX), Err(QuotaError::PeriodTooLong { .. })));
+        assert_eq!(Quota::try_per(0, second), Err(QuotaError::ZeroLimit));
+        assert_eq!(Quota::try_per(1, Duration::ZERO), Err(QuotaError::ZeroPeriod));
+        assert!(matches!(Quota::try_per(1, Duration::MAX), Err(QuotaError::PeriodTooLong { .. })));
         assert_eq!(Quota::per_second(1).try_burst(0), Err(QuotaError::ZeroBurst));
-        assert_eq!(Quota::new(5, second), Ok(Quota::per_second(5)));
+        assert_eq!(Quota::try_per(5, second), Ok(Quota::per_second(5)));
     }
 }

@@ -7,6 +7,8 @@ mod layers;
 #[path = "../support/log.rs"]
 mod log;
 mod mistakes;
+#[cfg(feature = "axum")]
+mod router;
 mod schema;
 
 use tower_sluice::config::Config;

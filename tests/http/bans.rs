@@ -132,7 +132,7 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     let header = || shared().key(HeaderKey::from_static("x-api-key"));
     for policy in [shared(), header().on_missing_key(MissingKey::Share), shared().shadow()] {
         let error = RateLimitLayer::try_new(policy).unwrap_err();
-        assert_eq!(error, PolicyError::PenaltyOnSharedKey { name: "api".to_owned() });
+        assert!(matches!(&error, PolicyError::PenaltyOnSharedKey { name, .. } if name == "api"));
         assert!(error.to_string().contains("key the policy by client"), "{error}");
     }
     for policy in [header(), header().on_missing_key(MissingKey::Skip)] {

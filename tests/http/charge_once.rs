@@ -375,14 +375,14 @@ fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_t
         let quota = Quota::per_hour(12).burst(4);
         let window = quota.limit();
         let times = |quota: Quota| {
-            let more = Quota::new(quota.limit() * free, quota.period()).unwrap();
+            let more = Quota::per(quota.limit() * free, quota.period());
             more.burst(quota.max_burst() * free)
         };
         let make = |quota: Quota| -> Arc<dyn Limiter> {
             match seed % 3 {
                 0 => timed(TokenBucket::new(quota), &clock),
-                1 => timed(FixedWindow::new(Quota::new(quota.limit(), quota.period()).unwrap()), &clock),
-                _ => timed(SlidingWindow::new(Quota::new(quota.limit(), quota.period()).unwrap()), &clock),
+                1 => timed(FixedWindow::new(Quota::per(quota.limit(), quota.period())), &clock),
+                _ => timed(SlidingWindow::new(Quota::per(quota.limit(), quota.period())), &clock),
             }
         };
         let worst = u64::from([quota.max_burst(), 2 * window, window][usize::try_from(seed % 3).unwrap()]);
@@ -392,7 +392,7 @@ fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_t
                 .charge_once(once(&clock, free)),
         );
         let mut model = Model { quota: make(quota), retries: make(times(quota)), records: HashMap::new(), free };
-        let all = Quota::new(quota.limit() * (1 + free), quota.period()).unwrap();
+        let all = Quota::per(quota.limit() * (1 + free), quota.period());
         let mut checkers = [(); 2].map(|()| IntervalChecker::new(all, worst * u64::from(1 + free)));
         let mut open: Vec<((u64, u64, u32), Fate, Open)> = Vec::new();
         for _ in 0..200 {

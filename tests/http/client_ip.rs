@@ -82,7 +82,7 @@ fn client_vectors() {
 
         let needs_lenience = case["lenient"].as_bool().unwrap_or(false);
         if needs_lenience || want.is_some() {
-            assert_eq!(got(&strict.clone().with_lenient_forwarded()), want, "{case}");
+            assert_eq!(got(&strict.clone().lenient_forwarded()), want, "{case}");
         }
         assert_eq!(got(&strict), want.filter(|_| !needs_lenience), "{case}");
     }
@@ -97,12 +97,12 @@ fn key_vectors() {
         let written = case["ip"].as_str().unwrap();
 
         let direct = request(&without_zone(written), XFF, [""; 0]);
-        let peer = ClientIp::peer().with_ipv6_prefix(prefix);
+        let peer = ClientIp::peer().ipv6_prefix(prefix);
         assert_eq!(peer.network(&RequestHead::from(&direct)).unwrap().to_string(), key, "{case}");
         assert_eq!(partition(&peer, &direct), PartitionKey::from(ip(base).unwrap()), "{case}");
 
         let proxied = request(PROXY, XFF, [written]);
-        let behind = behind_proxies().with_ipv6_prefix(prefix);
+        let behind = behind_proxies().ipv6_prefix(prefix);
         assert_eq!(behind.network(&RequestHead::from(&proxied)).unwrap().to_string(), key, "{case}");
         assert_eq!(partition(&behind, &proxied), partition(&peer, &direct), "{case}");
     }
@@ -233,7 +233,7 @@ fn well_known_headers_have_constructors() {
 #[test]
 fn obfuscated_nodes_are_clients_only_if_enabled() {
     let plain = ClientIp::new(IpSource::Forwarded, proxies());
-    let named = plain.clone().with_obfuscated_nodes();
+    let named = plain.clone().obfuscated_nodes();
     let of = |key: &ClientIp, line: &str| partition(key, &request(PROXY, "forwarded", [line]));
     let proxy = PartitionKey::from(ip("10.0.0.1").unwrap());
 
@@ -258,7 +258,7 @@ fn obfuscated_nodes_are_clients_only_if_enabled() {
     );
     let stranger = request("9.9.9.9:1", "forwarded", ["for=_abc"]);
     assert_eq!(partition(&named, &stranger), PartitionKey::from(ip("9.9.9.9").unwrap()));
-    let counted = ClientIp::new(IpSource::Forwarded, TrustedProxies::count(2)).with_obfuscated_nodes();
+    let counted = ClientIp::new(IpSource::Forwarded, TrustedProxies::count(2)).obfuscated_nodes();
     assert_eq!(of(&counted, "for=6.6.6.6, for=_abc, for=_proxy"), of(&named, "for=_abc"));
 }
 
@@ -483,7 +483,7 @@ proptest! {
         let hops = tail.len() + 1;
         for trusted in [proxies(), TrustedProxies::count(hops), proxies().and_count(hops)] {
             let key = ClientIp::new(header.parse().unwrap(), trusted);
-            let key = if lenient { key.with_lenient_forwarded() } else { key };
+            let key = if lenient { key.lenient_forwarded() } else { key };
             prop_assert_eq!(resolve(&key, PROXY, header, &lines), client.address(), "{:?}", lines);
         }
         let key = ClientIp::new(header.parse().unwrap(), proxies());
@@ -500,7 +500,7 @@ proptest! {
         for header in [XFF, "forwarded", "x-real-ip", "cloudfront-viewer-address"] {
             for trusted in [proxies(), TrustedProxies::count(count), TrustedProxies::private().and_count(count)] {
                 let key = ClientIp::new(header.parse().unwrap(), trusted);
-                let key = if lenient { key.with_lenient_forwarded() } else { key };
+                let key = if lenient { key.lenient_forwarded() } else { key };
                 let request = request(PROXY, header, &lines);
                 prop_assert!(key.extract(&RequestHead::from(&request)).is_ok());
             }

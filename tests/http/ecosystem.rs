@@ -65,7 +65,7 @@ async fn an_axum_app_without_peer_addresses_answers_500_and_sends_no_cure() {
     let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
     assert_eq!(response.status(), 500);
     let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
-    let detail = "The server is not set up to check the rate limit `per-client`.";
+    let detail = "The server is misconfigured.";
     assert!(String::from_utf8_lossy(&body).contains(detail), "{body:?}");
 }
 
@@ -190,7 +190,7 @@ async fn a_client_paces_its_outgoing_calls() {
     for call in calls {
         answers.push((call.await.unwrap(), start.elapsed().as_millis()));
     }
-    let Err(ThrottleError::Rejected { retry_after }) = answers.pop().unwrap().0 else {
+    let Err(ThrottleError::Rejected { retry_after, .. }) = answers.pop().unwrap().0 else {
         panic!("the fifth fits nowhere")
     };
     assert_eq!(retry_after, Some(Duration::from_millis(200)));
@@ -209,13 +209,13 @@ async fn requests_of_any_type_have_keys_and_costs() {
         if job.pages == 13 { Err(std::io::Error::other("jammed")) } else { Ok(job.pages) }
     });
     let layer =
-        ThrottleLayer::keyed(TokenBucket::new(Quota::per_hour(20)), |job: &Job| job.tenant).cost(|job| job.pages);
+        ThrottleLayer::keyed(TokenBucket::new(Quota::per_hour(20)), |job: &Job| job.tenant).cost_fn(|job| job.pages);
     let service = layer.layer(printer);
     let print = |tenant, pages| service.clone().oneshot(Job { tenant, pages });
     assert_eq!(print("a", 15).await.unwrap(), 15);
     let denied = print("a", 15).await.unwrap_err();
     assert!(denied.to_string().starts_with("rate limit exceeded, retry after 17"), "{denied}");
-    assert!(matches!(print("a", 21).await, Err(ThrottleError::Rejected { retry_after: None })));
+    assert!(matches!(print("a", 21).await, Err(ThrottleError::Rejected { retry_after: None, .. })));
     assert_eq!(print("b", 15).await.unwrap(), 15);
     let jammed = print("c", 13).await.unwrap_err();
     assert!(matches!(jammed, ThrottleError::Service(_)) && jammed.to_string() == "jammed");

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
@@ -13,8 +13,8 @@ use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimitLayerBuilder, RateLimiter, Reason, RejectionBody,
-    RejectionFormat,
+    Exemptions, LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimitLayerBuilder, RateLimiter, Reason,
+    RejectionBody, RejectionFormat,
 };
 
 type Answered = Response<Full<Bytes>>;
@@ -90,7 +90,7 @@ async fn the_published_sequences_are_reproduced() {
     for sequence in sequences.as_array().unwrap() {
         let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
         let period = Duration::from_secs(number(&sequence["rate"][1]).into());
-        let quota = Quota::new(number(&sequence["rate"][0]), period).unwrap().burst(number(&sequence["burst"]));
+        let quota = Quota::per(number(&sequence["rate"][0]), period).burst(number(&sequence["burst"]));
         let clock = ManualClock::new();
         let layer = || {
             let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
@@ -139,12 +139,37 @@ async fn several_policies_are_reported_in_one_line_without_shadows() {
         per_minute("elsewhere", 7).when(|request| request.uri().path() == "/elsewhere"),
         per_minute("second", 1),
     ]);
-    let policy = "ratelimit-policy: \"first\";q=5;w=60, \"elsewhere\";q=7;w=60, \"second\";q=1;w=60";
+    let policy = "ratelimit-policy: \"first\";q=5;w=60, \"second\";q=1;w=60";
     assert_eq!(fields(&ask(&layer, get("/")).await), ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
     // The first was not charged this time.
     let rejected = ask(&layer, get("/")).await;
     assert_eq!(fields(&rejected)[1..3], ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
     assert!(rejected.body().contains(r#""violated-policies":["second"]"#), "{}", rejected.body());
+    let elsewhere = ask(&layer, get("/elsewhere")).await;
+    let all = "\"first\";q=5;w=60, \"elsewhere\";q=7;w=60, \"second\";q=1;w=60";
+    assert_eq!(field(&elsewhere, "ratelimit-policy"), Some(all));
+}
+
+#[tokio::test]
+async fn a_policy_that_does_not_apply_is_not_advertised() {
+    let header = HeaderKey::from_static("x-api-key");
+    let internal = Exemptions::new().path("/internal").unwrap();
+    let layer = RateLimitLayer::new([
+        per_minute("all", 5),
+        per_minute("writes", 9).when(|request| request.method() == Method::POST),
+        per_minute("customers", 9).key(header).on_missing_key(MissingKey::Skip),
+        per_minute("outside", 9).except(internal),
+    ]);
+    let listed = |response: &Response<String>| field(response, "ratelimit-policy").map(str::to_owned);
+    let all = "\"all\";q=5;w=60";
+    let of =
+        |names: &[&str]| Some(names.iter().fold(all.to_owned(), |list, name| format!("{list}, \"{name}\";q=9;w=60")));
+    assert_eq!(listed(&ask(&layer, get("/internal")).await), of(&[]));
+    assert_eq!(listed(&ask(&layer, get("/")).await), of(&["outside"]));
+    let mut request = get("/");
+    *request.method_mut() = Method::POST;
+    request.headers_mut().insert("x-api-key", HeaderValue::from_static("k"));
+    assert_eq!(listed(&ask(&layer, request).await), of(&["writes", "customers", "outside"]));
 }
 
 #[tokio::test]
@@ -278,7 +303,7 @@ async fn the_key_is_reported_as_a_keyed_hash_and_never_in_cacheable_responses() 
 #[tokio::test]
 async fn an_exhausted_quota_is_reported_with_a_sufficient_time() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
-    let quota = Quota::new(5, Duration::from_secs(10)).unwrap();
+    let quota = Quota::per(5, Duration::from_secs(10));
     let sliding = RateLimiter::new(SlidingWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
     let fixed = RateLimiter::new(FixedWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
     for policy in [Policy::new("p", sliding), Policy::new("p", fixed)] {

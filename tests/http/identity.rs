@@ -129,7 +129,7 @@ fn a_hundred_thousand_addresses_of_one_network() {
         IpAddr::V6(Ipv6Addr::from_bits(network | state.rotate_left(61) >> (128 - free_bits)))
     };
     let mut keys = |free_bits, prefix| {
-        let key = PeerIp::new().with_ipv6_prefix(prefix);
+        let key = PeerIp::new().ipv6_prefix(prefix);
         let requests = (0..100_000).map(|_| request(within(free_bits), &XFF, &[""; 0]));
         requests.map(|request| key.extract(&RequestHead::from(&request)).unwrap()).collect::<HashSet<_>>().len()
     };
@@ -147,7 +147,7 @@ fn a_hundred_thousand_addresses_of_one_network() {
 #[test]
 fn stacked_prefixes_bound_a_site() {
     let tier = |name: &'static str, prefix, limit| {
-        Policy::new(name, TokenBucket::new(Quota::per_hour(limit))).key(PeerIp::new().with_ipv6_prefix(prefix))
+        Policy::new(name, TokenBucket::new(Quota::per_hour(limit))).key(PeerIp::new().ipv6_prefix(prefix))
     };
     let layer = RateLimitLayer::new([tier("device", 64, 10), tier("home", 56, 40), tier("site", 48, 100)]);
     let from = |network: u128| {

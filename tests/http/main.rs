@@ -12,6 +12,8 @@ mod fallback;
 mod fields;
 mod grpc;
 #[cfg(feature = "axum")]
+mod handlers;
+#[cfg(feature = "axum")]
 mod identity;
 mod in_flight;
 mod layer;

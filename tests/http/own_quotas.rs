@@ -282,6 +282,6 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
         Arc::new(Custom).into_limiter(),
     ] {
         let error = RateLimitLayer::try_new(policy(limiter)).unwrap_err();
-        assert_eq!(error, PolicyError::QuotasNotTaken { name: "api".to_owned() });
+        assert!(matches!(error, PolicyError::QuotasNotTaken { name, .. } if name == "api"));
     }
 }

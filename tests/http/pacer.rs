@@ -306,14 +306,14 @@ async fn waiting_is_bounded_in_number_and_in_time() {
     let mut client = partner.client(&PacerLayer::new().max_waiters(2).max_wait(20 * SECOND));
     assert_eq!(status(call(&mut client, 0)).await, 200);
     // It is known that nothing departs for 30 seconds.
-    let Err(PacerError::WaitTooLong { retry_after: Some(wait) }) = call(&mut client, 1).await else {
+    let Err(PacerError::WaitTooLong { retry_after: Some(wait), .. }) = call(&mut client, 1).await else {
         panic!("it waits")
     };
     assert!((29 * SECOND..=30 * SECOND).contains(&wait), "{wait:?}");
     sleep(15 * SECOND).await;
     let _waiting = [2, 3].map(|number| call(&mut client, number));
     let full = call(&mut client, 4).await.unwrap_err();
-    assert!(matches!(full, PacerError::LineFull { max_waiters: 2 }), "{full}");
+    assert!(matches!(full, PacerError::LineFull { max_waiters: 2, .. }), "{full}");
 
     // It is not known at first: the call is rejected, and would have to wait for longer than it may.
     let partner = Partner::new(1, 30 * SECOND);
@@ -321,7 +321,7 @@ async fn waiting_is_bounded_in_number_and_in_time() {
     let mut client = partner.client(&PacerLayer::new().max_wait(20 * SECOND));
     let [first, second] = [0, 1].map(|number| call(&mut client, number));
     assert_eq!(status(first).await, 429);
-    let Err(PacerError::WaitTooLong { retry_after: Some(_) }) = second.await else { panic!("it waits") };
+    let Err(PacerError::WaitTooLong { retry_after: Some(_), .. }) = second.await else { panic!("it waits") };
     assert_eq!(client.waiting(), 0);
 }
 

@@ -12,7 +12,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::config::Config;
-use tower_sluice::store::Redis;
+use tower_sluice::store::redis::Redis;
 use tower_sluice::{
     Ask, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };

@@ -150,7 +150,7 @@ async fn processes_share_the_free_retries_of_buckets() {
 #[tokio::test]
 async fn processes_share_the_free_retries_of_windows() {
     shares_free_retries(at_most_in_window(4), Some(0)).await;
-    shares_free_retries(SlidingWindow::new(Quota::new(4, 100 * DAY).unwrap()), Some(0)).await;
+    shares_free_retries(SlidingWindow::new(Quota::per(4, 100 * DAY)), Some(0)).await;
 }
 
 #[tokio::test]
@@ -324,7 +324,7 @@ async fn a_key_with_a_quota_of_its_own_has_a_budget_of_free_retries_to_match() {
         let policy = per_client(&redis(&server), "p", at_most_in_window(2)).charge_once(once(1));
         layer_of(policy.quota_fn(|request| {
             let limit = request.headers().get("x-limit")?.to_str().unwrap().parse().unwrap();
-            Quota::new(limit, 100 * DAY).ok()
+            Quota::try_per(limit, 100 * DAY).ok()
         }))
     };
     let [here, there] = [layer(), layer()];
@@ -476,7 +476,7 @@ async fn random_schedules_over_three_processes_stay_within_one_plus_free_retries
     for seed in 0..6 {
         let (server, mut random, mut model) = (RedisServer::start(), Random::new(seed), Model::default());
         let free_retries = 1 + u32::try_from(random.below(3)).unwrap();
-        let window = FixedWindow::new(Quota::new(LIMIT, 100 * DAY).unwrap());
+        let window = FixedWindow::new(Quota::per(LIMIT, 100 * DAY));
         let processes = [(); 3].map(|()| layer(&redis(&server), window, free_retries));
         let (mut granted, mut open) = ([0; 2], Vec::<((u64, u64, u32), Fate, Open)>::new());
         for step in 0..150 {

@@ -26,7 +26,7 @@ fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStor
 }
 
 fn quota(limit: u32) -> Quota {
-    Quota::new(limit, Duration::from_secs(100 * 86_400)).unwrap()
+    Quota::per(limit, Duration::from_secs(100 * 86_400))
 }
 
 async fn ask(limiter: &impl Limiter, key: u64, cost: u32, quota: Quota) -> Decision {
@@ -165,10 +165,11 @@ async fn the_fallback_decides_under_the_quota_of_the_key() {
 async fn a_quota_that_redis_cannot_keep_is_an_error_that_says_so() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), FixedWindow::new(quota(2)));
-    let odd = Quota::new(1, Duration::from_nanos(1_500)).unwrap();
+    let odd = Quota::per(1, Duration::from_nanos(1_500));
     let key = PartitionKey::from("a");
     let error = limiter.decide(&Ask::charge(&key, 1).under(Some(odd))).decided().await.unwrap_err();
-    assert!(error.to_string().contains("round the period, or use a bucket"), "{error}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("round the period, or use a bucket"), "{source}");
     assert!(limiter.acquire(&key, 1).await.unwrap().is_allowed());
 }
 

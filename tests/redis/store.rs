@@ -64,8 +64,8 @@ async fn eight_processes_admit_exactly_the_limit_together() {
     }
     // Periods so long that nothing is earned meanwhile.
     assert_eq!(admitted(TokenBucket::new(Quota::per_day(777))).await, 777);
-    assert_eq!(admitted(SlidingWindow::new(Quota::new(777, Duration::from_secs(100 * 86_400)).unwrap())).await, 777);
-    assert_eq!(admitted(FixedWindow::new(Quota::new(777, Duration::from_secs(100 * 86_400)).unwrap())).await, 777);
+    assert_eq!(admitted(SlidingWindow::new(Quota::per(777, Duration::from_secs(100 * 86_400)))).await, 777);
+    assert_eq!(admitted(FixedWindow::new(Quota::per(777, Duration::from_secs(100 * 86_400)))).await, 777);
 }
 
 #[tokio::test]
@@ -279,12 +279,12 @@ fn numbers(response: &Response<()>) -> Vec<(String, bool, u32)> {
 async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
     let server = RedisServer::start();
     let redis = redis(&server);
-    let three = FixedWindow::new(Quota::new(3, Duration::from_secs(100 * 86_400)).unwrap());
+    let three = FixedWindow::new(Quota::per(3, Duration::from_secs(100 * 86_400)));
     let layer = RateLimitLayer::builder([
         policy(&redis, "hour", TokenBucket::new(Quota::per_hour(100))),
         Policy::new("local", TokenBucket::new(Quota::per_hour(50))),
         policy(&redis, "day", three),
-        policy(&redis, "year", SlidingWindow::new(Quota::new(200, Duration::from_secs(365 * 86_400)).unwrap())),
+        policy(&redis, "year", SlidingWindow::new(Quota::per(200, Duration::from_secs(365 * 86_400)))),
     ])
     .verdict()
     .build();
@@ -468,7 +468,7 @@ async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
 #[should_panic(expected = "microsecond")]
 fn a_quota_that_a_server_cannot_keep_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
-    let _limiter = limiter(&redis, FixedWindow::new(Quota::new(1, Duration::from_nanos(1_500)).unwrap()));
+    let _limiter = limiter(&redis, FixedWindow::new(Quota::per(1, Duration::from_nanos(1_500))));
 }
 
 #[test]

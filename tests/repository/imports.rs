@@ -50,7 +50,7 @@ const HTTP: Picture = &[
     ("future", &["body", "evaluate", "head", "reload", "response_body"]),
     ("service", &["evaluate", "future", "head", "preflight", "reload", "response_body"]),
     ("pacer", &["headers"]),
-    ("layer", &["body", "grpc", "head", "headers", "policy", "preflight", "reject", "reload", "service"]),
+    ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
 ];
 
 #[test]

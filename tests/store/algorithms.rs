@@ -12,9 +12,9 @@ use tower_sluice::{Decision, IntoLimiter, Limiter, Quota, Terms};
 
 /// From one per day to ten million per second, rates that do not divide, and the edges of the types.
 fn quotas() -> Vec<Quota> {
-    let odd = Quota::new(7, Duration::from_nanos(1_000_003)).unwrap();
-    let fastest = Quota::new(u32::MAX, Duration::from_nanos(1)).unwrap();
-    let slowest = Quota::new(1, Duration::from_secs(100 * 365 * 86_400)).unwrap();
+    let odd = Quota::per(7, Duration::from_nanos(1_000_003));
+    let fastest = Quota::per(u32::MAX, Duration::from_nanos(1));
+    let slowest = Quota::per(1, Duration::from_secs(100 * 365 * 86_400));
     vec![
         Quota::per_second(1),
         Quota::per_second(3),
@@ -101,7 +101,7 @@ fn agrees_with<A: Algorithm>(
 fn quota() -> impl Strategy<Value = Quota> {
     let limit = prop_oneof![1..20_u32, 1..10_000_000_u32];
     let period = prop_oneof![Just(NANOS), Just(60 * NANOS), Just(86_400 * NANOS), 1..1_000_000_u64, 1..86_400 * NANOS];
-    (limit, period).prop_map(|(limit, period)| Quota::new(limit, Duration::from_nanos(period)).unwrap())
+    (limit, period).prop_map(|(limit, period)| Quota::per(limit, Duration::from_nanos(period)))
 }
 
 /// Traces whose steps are about as long as what matters to the quota: its interval, its period.
@@ -205,7 +205,7 @@ proptest! {
 fn the_sliding_estimate_is_that_of_the_documented_example() {
     // 9 before and 5 now, a quarter into the window, are 11.75. With a limit of 12 there is a quarter of a unit left,
     // so a request waits until the 9 weigh 6: a third into the window.
-    let window = SlidingWindow::new(Quota::new(12, Duration::from_secs(12)).unwrap());
+    let window = SlidingWindow::new(Quota::per(12, Duration::from_secs(12)));
     let (_, state) = window.decide(None, at(6 * NANOS), 9);
     let (_, state) = window.decide(state, at(12 * NANOS), 3);
     let (_, state) = window.decide(state, at(15 * NANOS), 2);

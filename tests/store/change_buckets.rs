@@ -112,7 +112,7 @@ impl Layers {
 
     fn quota(random: &mut Random) -> Quota {
         let seconds = random.pick(&[1, 1, 1, 8]);
-        let quota = Quota::new(random.pick(&RATES), Duration::from_secs(seconds)).unwrap();
+        let quota = Quota::per(random.pick(&RATES), Duration::from_secs(seconds));
         quota.burst(random.pick(&BURSTS))
     }
 

@@ -44,7 +44,7 @@ fn passing(layer: &RateLimitLayer, key: &str, requests: u32) -> u32 {
 }
 
 fn hours(limit: u32, hours: u64) -> Quota {
-    Quota::new(limit, Duration::from_secs(hours * 3_600)).unwrap()
+    Quota::per(limit, Duration::from_secs(hours * 3_600))
 }
 
 /// A login is charged if it fails. 200 logins are in flight when the period changes, and succeed hours after it: that

@@ -69,8 +69,7 @@ fn windows_agree_with_the_model_through_live_changes() {
         let mut random = Random::new(seed);
         let clock = clock();
         let mut quota = (5, 1_000);
-        let of =
-            |(limit, millis): (u32, u64)| FixedWindow::new(Quota::new(limit, Duration::from_millis(millis)).unwrap());
+        let of = |(limit, millis): (u32, u64)| FixedWindow::new(Quota::per(limit, Duration::from_millis(millis)));
         let mut limiter = store(of(quota), &clock);
         let mut model: HashMap<u64, Window> = HashMap::new();
         for step in 0..3_000 {
@@ -107,8 +106,7 @@ fn windows_agree_with_the_model_through_live_changes() {
 fn sliding_windows_inherit_their_estimate() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(100_000_000_000));
     let key = PartitionKey::from("key");
-    let of =
-        |limit, seconds| store(SlidingWindow::new(Quota::new(limit, Duration::from_secs(seconds)).unwrap()), &clock);
+    let of = |limit, seconds| store(SlidingWindow::new(Quota::per(limit, Duration::from_secs(seconds))), &clock);
     let first = of(12, 1);
     assert!(decided(first.decide(&Ask::charge(&key, 9))).is_allowed());
     clock.advance(Duration::from_millis(1_250));

@@ -90,7 +90,7 @@ impl<A: Algorithm> Layers<A> {
     }
 
     fn limiter(make: fn(Quota) -> A, clock: &ManualClock, limit: u64, period: u64, keys: usize) -> Arc<dyn Limiter> {
-        let quota = Quota::new(u32::try_from(limit).unwrap(), Duration::from_nanos(period)).unwrap();
+        let quota = Quota::per(u32::try_from(limit).unwrap(), Duration::from_nanos(period));
         RateLimiter::new(make(quota), MemoryStore::with_capacity(keys).with_clock(clock.clone())).into_limiter()
     }
 

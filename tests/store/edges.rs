@@ -124,7 +124,7 @@ fn passes_again<A: Algorithm + Copy>(from: A, to: A) -> bool {
 fn a_key_without_a_slot_of_its_own_has_its_burst_once_through_a_live_change() {
     let day = Quota::per_day(10);
     // Windows that are too short for words.
-    let short = Quota::new(10, Duration::from_nanos(10)).unwrap();
+    let short = Quota::per(10, Duration::from_nanos(10));
     assert!(!passes_again(bucket(), bucket()));
     assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(day)));
     assert!(!passes_again(FixedWindow::new(day).staggered(), FixedWindow::new(day).staggered()));

@@ -48,7 +48,7 @@ fn staggered_windows_are_exact() {
 /// Their counts do not fit into a word.
 #[test]
 fn windows_in_the_locked_table_are_exact() {
-    let quota = |micros| Quota::new(LIMIT, Duration::from_micros(micros)).unwrap();
+    let quota = |micros| Quota::per(LIMIT, Duration::from_micros(micros));
     admits_exactly_the_limit(&FixedWindow::new(quota(1)));
     admits_exactly_the_limit(&SlidingWindow::new(quota(1_000)));
 }

@@ -135,7 +135,7 @@ fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
 #[test]
 fn windows_keep_their_limits_or_lock_no_key_out() {
     for (burst, spends) in [(1, 1), (5, 1), (5, 5)] {
-        let quota = Quota::new(burst, Duration::from_secs(burst.into())).unwrap();
+        let quota = Quota::per(burst, Duration::from_secs(burst.into()));
         // The whole limit in each window that the run touches.
         let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
         for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {

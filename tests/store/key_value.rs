@@ -97,7 +97,7 @@ async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_algorithms_pass_the_conformance_suite() {
-    let quota = Quota::new(7, Duration::from_secs(60)).unwrap();
+    let quota = Quota::per(7, Duration::from_secs(60));
     check(TokenBucket::new(quota.burst(3)), 1).await;
     check(LeakyBucket::new(quota.burst(20)), 2).await;
     check(FixedWindow::new(quota), 3).await;

@@ -127,7 +127,7 @@ struct Step {
 
 fn quota(random: &mut Random, is_bucket: bool) -> Quota {
     let quota =
-        Quota::new(random.pick(&[1, 2, 5, 10, 16, 100, 3_000]), Duration::from_secs(random.pick(&[1, 1, 10, 60])));
+        Quota::try_per(random.pick(&[1, 2, 5, 10, 16, 100, 3_000]), Duration::from_secs(random.pick(&[1, 1, 10, 60])));
     let quota = quota.unwrap();
     if is_bucket && random.below(2) == 0 { quota.burst(random.pick(&[1, 3, 20, 400])) } else { quota }
 }

@@ -63,7 +63,7 @@ impl<A: Portable> Algorithm for AsBytes<A> {
 }
 
 fn quota() -> Quota {
-    Quota::new(7, Duration::from_secs(60)).unwrap()
+    Quota::per(7, Duration::from_secs(60))
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn other_bytes_are_an_error_or_a_state_that_can_be_decided() {
     let (bucket, window) = (TokenBucket::new(quota()), SlidingWindow::new(quota()));
     let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
     let good = bucket.to_bytes(&bucket.decide(None, now, 1).1.unwrap());
-    assert_eq!(bucket.from_bytes(&[], now), Err(UnknownState::Version { version: None }));
-    assert_eq!(bucket.from_bytes(&[2, b'b'], now), Err(UnknownState::Version { version: Some(2) }));
+    assert!(matches!(bucket.from_bytes(&[], now), Err(UnknownState::Version { version: None, .. })));
+    assert!(matches!(bucket.from_bytes(&[2, b'b'], now), Err(UnknownState::Version { version: Some(2), .. })));
     assert_eq!(window.from_bytes(&good, now), Err(UnknownState::Content));
     for length in 1..good.len() {
         assert_eq!(bucket.from_bytes(&good[..length], now), Err(UnknownState::Content), "{length} bytes");

@@ -82,7 +82,7 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
 #[test]
 fn no_interval_admits_more_than_burst_and_rate() {
     admits_what_the_algorithm_does(TokenBucket::new(Quota::per_second(1_000).burst(64)), 1_000);
-    let window = Quota::new(64, Duration::from_millis(64)).unwrap();
+    let window = Quota::per(64, Duration::from_millis(64));
     admits_what_the_algorithm_does(FixedWindow::new(window), 500);
     admits_what_the_algorithm_does(SlidingWindow::new(window), 500);
 }

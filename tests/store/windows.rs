@@ -137,7 +137,7 @@ fn decisions_are_those_of_the_algorithm() {
         (10, hours(24 * 365)),
         (u32::MAX, hours(24 * 365)),
     ] {
-        let quota = Quota::new(limit, period).unwrap();
+        let quota = Quota::per(limit, period);
         for seed in 0..4 {
             decides_like(FixedWindow::new(quota), seed);
             decides_like(SlidingWindow::new(quota), seed);
@@ -173,7 +173,7 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
 #[test]
 fn staggered_windows_decide_as_the_algorithm_on_a_shifted_clock() {
     for (limit, period) in [(3, 10_000_000), (5, 5_000_000_000), (65_535, 5_000_000_000), (7, 60_000_000_000)] {
-        let quota = Quota::new(limit, Duration::from_nanos(period)).unwrap();
+        let quota = Quota::per(limit, Duration::from_nanos(period));
         for seed in 0..20 {
             decides_like_one_of_512(FixedWindow::new(quota).staggered(), seed);
             decides_like_one_of_512(SlidingWindow::new(quota).staggered(), seed);
@@ -206,15 +206,15 @@ fn ended_windows_make_room<A: Algorithm>(algorithm: A) {
 fn stored_indices_that_repeat_are_no_present_windows() {
     for seconds in [1, 5, 60] {
         for limit in [1, 20, 16_383] {
-            let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
+            let quota = Quota::per(limit, Duration::from_secs(seconds));
             ended_windows_make_room(FixedWindow::new(quota));
             ended_windows_make_room(SlidingWindow::new(quota));
             ended_windows_make_room(FixedWindow::new(quota).staggered());
             ended_windows_make_room(SlidingWindow::new(quota).staggered());
         }
     }
-    ended_windows_make_room(SlidingWindow::new(Quota::new(65_535, Duration::from_secs(5)).unwrap()));
-    ended_windows_make_room(FixedWindow::new(Quota::new(u32::MAX, Duration::from_secs(5)).unwrap()));
+    ended_windows_make_room(SlidingWindow::new(Quota::per(65_535, Duration::from_secs(5))));
+    ended_windows_make_room(FixedWindow::new(Quota::per(u32::MAX, Duration::from_secs(5))));
 }
 
 /// A clock that is set back, or to the end of its range, neither hangs a request nor admits more.
@@ -249,7 +249,7 @@ fn survives_any_clock<A: Algorithm>(algorithm: A) {
 #[test]
 fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
     for (limit, seconds) in [(20, 2), (16_383, 1), (65_535, 5), (7, 60), (100, 3_600)] {
-        let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
+        let quota = Quota::per(limit, Duration::from_secs(seconds));
         survives_any_clock(FixedWindow::new(quota));
         survives_any_clock(SlidingWindow::new(quota));
         survives_any_clock(FixedWindow::new(quota).staggered());

@@ -38,7 +38,7 @@ impl Terms {
     }
 
     pub fn bucket(self) -> Quota {
-        Quota::new(1, self.period).expect("a sensible quota").burst(self.burst)
+        Quota::per(1, self.period).burst(self.burst)
     }
 
     pub fn window(self) -> Quota {

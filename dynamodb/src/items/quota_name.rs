@@ -17,7 +17,7 @@ pub(super) fn parse(name: &str) -> Option<Quota> {
     let mut numbers = name.split('/');
     let (limit, burst) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
     let period = Duration::from_nanos(numbers.next()?.parse().ok()?);
-    let quota = Quota::new(limit, period).ok()?.try_burst(burst).ok()?;
+    let quota = Quota::try_per(limit, period).ok()?.try_burst(burst).ok()?;
     numbers.next().is_none().then_some(quota)
 }
 
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let quotas = [Quota::per_day(7), Quota::new(u32::MAX, Duration::from_nanos(1)).unwrap().burst(1)];
+        let quotas = [Quota::per_day(7), Quota::per(u32::MAX, Duration::from_nanos(1)).burst(1)];
         for quota in quotas {
             let read = parse(&of(&quota)).unwrap();
             assert_eq!(

@@ -18,7 +18,7 @@ async fn check<A: Kept>(algorithm: A, seed: u64) {
 }
 
 fn quota() -> Quota {
-    Quota::new(7, Duration::from_secs(60)).unwrap()
+    Quota::per(7, Duration::from_secs(60))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +26,7 @@ async fn buckets_decide_as_over_a_plain_map() {
     check(TokenBucket::new(quota().burst(3)), 1).await;
     check(LeakyBucket::new(quota().burst(20)), 2).await;
     // No whole number of nanoseconds per token.
-    check(TokenBucket::new(Quota::new(3, Duration::from_nanos(1_000_000_007)).unwrap()), 3).await;
+    check(TokenBucket::new(Quota::per(3, Duration::from_nanos(1_000_000_007))), 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

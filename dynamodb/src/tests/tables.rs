@@ -45,5 +45,6 @@ async fn a_table_that_does_not_exist_is_reported_with_the_cure() {
     let dynamo = dynamo(&Service::new(clock.clone()), &clock);
     let error = ask(&limiter(&dynamo, TokenBucket::new(per_day(1)))).await.unwrap_err();
     assert_eq!(kind(&error), FaultKind::NoTable);
-    assert!(error.to_string().contains("`Dynamo::create_table`"), "{error}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("`Dynamo::create_table`"), "{source}");
 }

@@ -81,6 +81,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// What was used in the present window counts in the present window of the new limit, period, zone or anchor. Charges
 /// from before a change of the period, the zone or the anchor are not refunded after it.
 #[derive(Clone)]
+#[doc(alias("month", "billing period", "time zone"))]
 pub struct CalendarWindow {
     limit: u32,
     /// Shared by clones, so that they find each window once.
@@ -194,7 +195,7 @@ impl Algorithm for CalendarWindow {
 
     /// The period is 24 hours, seven days, or 28 days: a calendar's windows have no common length.
     fn quota(&self) -> Quota {
-        Quota::new(self.limit, self.schedule.period().nominal()).expect("a limit above zero, and a period")
+        Quota::per(self.limit, self.schedule.period().nominal())
     }
 
     fn decide(

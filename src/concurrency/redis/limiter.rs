@@ -37,7 +37,7 @@ use crate::values::{
 ///
 /// ```no_run
 /// use tower_sluice::key::HeaderKey;
-/// use tower_sluice::store::Redis;
+/// use tower_sluice::store::redis::Redis;
 /// use tower_sluice::{Policy, RedisConcurrency};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -134,6 +134,7 @@ use crate::values::{
 /// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a request
 /// is decided outside of a tokio runtime. One without a source, if a request would have to wait, and the limiter was
 /// [closed](Limiter::close).
+#[doc(alias("distributed semaphore", "concurrency limit"))]
 pub struct RedisConcurrency {
     redis: Redis,
     name: Box<str>,

@@ -61,8 +61,10 @@ impl Annotations {
 impl Rare {
     #[cold]
     fn extend_request(&self, extensions: &mut Extensions) {
-        if let Self::Open(open) = self {
-            open.extend(extensions);
+        match self {
+            Self::Open(open) => open.extend(extensions),
+            Self::Known { verdict: Some(verdict), .. } => verdict.extend_request(extensions),
+            Self::Known { verdict: None, .. } => {}
         }
     }
 

@@ -96,7 +96,7 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
         return Err(skip(policy));
     }
     policy.note(Fate::NoKey, None, None);
-    Err(NoKey::Rejected(Box::new(Rejection::without_key(policy, error))))
+    Err(NoKey::Rejected(Box::new(Rejection::without_key(error))))
 }
 
 impl Entry {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Extensions;
 
 use super::Scope;
-use super::annotations::Annotations;
+use super::annotations::{Annotations, verdict_of};
 use super::entry::{Entries, Entry};
 use crate::http::head::ResponseHead;
 use crate::http::permits::{Held, Holds, Permits};
@@ -66,8 +66,11 @@ impl OpenRequest {
         Self { layer, in_force, entries, since, bytes: None, reports, until_head, held }
     }
 
-    /// Lets the handler settle what it is to settle, and take what the request holds.
+    /// Lets the handler settle what it is to settle, take what the request holds, and see the verdict so far.
     pub(super) fn extend(&self, extensions: &mut Extensions) {
+        if self.layer.settings.adds_verdict {
+            verdict_of(&self.in_force.policies, &self.entries).extend_request(extensions);
+        }
         if let Some(reports) = &self.reports {
             Settlement::insert(reports, extensions);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::entry::{AskContext, Entries, Entry};
 use super::open_request::OpenRequest;
 use super::{Annotations, Evaluated, Scope, observe};
-use crate::http::policy::{FailureMode, Fate};
-use crate::values::{Answers, Check, Claim, Decision, LimiterError, Now, Pending};
+use crate::http::policy::Fate;
+use crate::values::{Answers, Check, Claim, Decision, FailureMode, LimiterError, Now, Pending};
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
 /// cancelled while it waited is not refunded. What it holds is released.

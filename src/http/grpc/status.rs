@@ -13,6 +13,7 @@ use crate::util::base64;
 /// The code that gRPC clients get if a limit is exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(alias("RESOURCE_EXHAUSTED", "UNAVAILABLE"))]
 pub enum GrpcStatus {
     /// RESOURCE_EXHAUSTED (8), which google.rpc has for quotas, and which does not count as an error of
     /// the server. The default.

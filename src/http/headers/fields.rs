@@ -19,6 +19,7 @@ use crate::util::keyed_hash::Secret;
 /// change names and syntax. Clients obey `Retry-After`.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
+#[doc(alias("X-RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"))]
 pub struct RateLimitFields {
     pub(super) generation: Generation,
     /// The form of `X-RateLimit-Reset`, if `X-RateLimit-*` are sent.
@@ -86,6 +87,10 @@ impl RateLimitFields {
     /// ratelimit-policy: "per-client";q=10;w=1, "daily";q=5000;w=86400
     /// ratelimit: "per-client";r=7;t=1, "daily";r=4711;t=81407
     /// ```
+    ///
+    /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not hold, from
+    /// which the request is [exempt](crate::Policy::except), or that [skips](crate::MissingKey::Skip) requests without a
+    /// key. The list is then made for the response, by one more allocation or two.
     ///
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
     /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits

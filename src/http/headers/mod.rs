@@ -13,6 +13,7 @@
 // arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs).
 
 mod decimal;
+mod decision_fields;
 mod draft07;
 mod draft11;
 mod fields;
@@ -34,6 +35,7 @@ use http::{HeaderName, header};
 
 #[cfg(feature = "queue")]
 pub(crate) use self::decimal::parse as parse_digits;
+pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::Unit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
@@ -41,7 +43,7 @@ pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::wait::{merge_retry_after, retry_after_seconds};
-pub(crate) use self::writer::{Reading, Writer};
+pub(crate) use self::writer::{Described, Reading, Writer};
 #[cfg(feature = "queue")]
 pub(crate) use self::x_rate_limit::{
     LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,

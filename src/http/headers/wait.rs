@@ -37,6 +37,7 @@ const MAX_RETRY_AFTER: u64 = MAX_RETRY_AFTER_MS / 1_000;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
+#[doc(alias("Retry-After", "retry after"))]
 pub struct WaitFields {
     exact: Option<HeaderName>,
     precision: Precision,

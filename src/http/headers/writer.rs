@@ -36,10 +36,24 @@ pub(crate) struct Writer {
     policies: Box<[Option<PolicyFields>]>,
     /// Whether responses get draft-11's fields only, and all constant texts of these are interned.
     is_constant: bool,
+    /// Whether the list of policies depends on the request: of several, one applies to some requests only.
+    is_selective: bool,
+    /// Whether a response gets its fields whatever the decision, and all that is constant in them is known in advance.
+    is_quick: bool,
     /// Whether one policy is advertised, so that the quota of its key sets all constant texts.
     is_alone: bool,
     /// Draft-11's `RateLimit-Policy`; `None` if no policy is advertised.
     draft11_policies: Option<HeaderValue>,
+}
+
+/// A policy of a layer, as its fields describe it.
+pub(crate) struct Described<'a> {
+    pub(crate) name: &'a str,
+    /// `None` if it is not advertised.
+    pub(crate) terms: Option<Terms>,
+    pub(crate) unit: Unit,
+    /// Whether it applies to some requests only, so that other responses do not list it.
+    pub(crate) is_conditional: bool,
 }
 
 /// One advertised policy: how to compute its numbers, and its constant texts.
@@ -47,6 +61,7 @@ pub(crate) struct Writer {
 struct PolicyFields {
     terms: Terms,
     unit: Unit,
+    is_conditional: bool,
     measure: Measure,
     /// The constants of keys with quotas of their own.
     plans: Plans,
@@ -81,19 +96,15 @@ struct Measured<'a> {
 }
 
 impl Writer {
-    /// Makes a writer for a layer's policies, in its order: their names, the terms of those that are advertised, and
-    /// their units.
+    /// Makes a writer for a layer's policies, in its order.
     ///
     /// # Panics
     ///
     /// If a name is not printable ASCII.
-    pub(crate) fn new<'a>(
-        fields: &RateLimitFields,
-        policies: impl IntoIterator<Item = (&'a str, Option<Terms>, Unit)>,
-    ) -> Self {
+    pub(crate) fn new<'a>(fields: &RateLimitFields, policies: impl IntoIterator<Item = Described<'a>>) -> Self {
         let RateLimitFields { generation, x_rate_limit, advertise, partition } = *fields;
         let mut all = Scratch::new();
-        let policies = policies.into_iter().map(|(name, terms, unit)| {
+        let policies = policies.into_iter().map(|Described { name, terms, unit, is_conditional }| {
             let terms = terms?;
             let measure = Measure::new(&terms);
             let quoted = draft11::quoted(name);
@@ -101,7 +112,8 @@ impl Writer {
             draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
             let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
             let (prefix, plans) = (draft11::prefix(&quoted), Plans::default());
-            Some(PolicyFields { terms, unit, measure, plans, prefix, constants: None, draft07_policy })
+            let constants = None;
+            Some(PolicyFields { terms, unit, is_conditional, measure, plans, prefix, constants, draft07_policy })
         });
         let mut policies: Box<[Option<PolicyFields>]> = policies.collect();
         let secret = match partition {
@@ -118,14 +130,18 @@ impl Writer {
                 is_constant &= policy_fields.constants.is_some();
             }
         }
+        let is_alone = policies.iter().flatten().count() == 1;
+        let is_selective = !is_alone && policies.iter().flatten().any(|policy_fields| policy_fields.is_conditional);
         Self {
             generation,
             x_rate_limit,
             advertise,
             secret: secret.filter(|_| generation == Generation::Draft11),
-            is_alone: policies.iter().flatten().count() == 1,
+            is_alone,
             policies,
             is_constant,
+            is_selective,
+            is_quick: advertise == Advertise::Always && is_constant && !is_selective,
             draft11_policies,
         }
     }
@@ -144,7 +160,7 @@ impl Writer {
     /// Returns the fields of a response after one policy's decision, if any. The common case.
     #[inline]
     pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<ResponseFields> {
-        if self.advertise != Advertise::Always || !self.is_constant {
+        if !self.is_quick {
             return self.fields(std::iter::once(reading));
         }
         let policy_fields = self.policy_fields(reading.policy)?;
@@ -176,7 +192,8 @@ impl Writer {
         if self.advertise != Advertise::Always && !self.advertises(readings.clone()) {
             return None;
         }
-        if !self.is_constant || readings.clone().any(|reading| reading.quota.is_some()) {
+        let is_listed = !self.is_selective || self.lists_all(&readings);
+        if !self.is_constant || !is_listed || readings.clone().any(|reading| reading.quota.is_some()) {
             return Some(self.deferred(readings));
         }
         let levels = self
@@ -231,19 +248,29 @@ impl Writer {
     }
 
     /// Returns the value of draft-11's `RateLimit-Policy`, with the quotas of these keys; `None` if no policy is
-    /// advertised.
+    /// advertised. A policy that applies to some requests only is listed if it has decided on this one.
     fn policies_of<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> Option<HeaderValue> {
-        let quota_of = |policy| readings.clone().find(|reading| reading.policy == policy)?.quota;
-        if readings.clone().all(|reading| reading.quota.is_none()) {
+        if readings.clone().all(|reading| reading.quota.is_none()) && self.lists_all(readings) {
             return self.draft11_policies.clone();
         }
         let mut out = Scratch::new();
         for (index, policy_fields) in self.policies.iter().enumerate() {
-            if let Some(policy_fields) = policy_fields {
-                policy_fields.push_policy(&mut out, &policy_fields.measure_under(quota_of(index)));
+            let Some(policy_fields) = policy_fields else { continue };
+            let reading = readings.clone().find(|reading| reading.policy == index);
+            if reading.is_some() || !policy_fields.is_conditional {
+                let quota = reading.and_then(|reading| reading.quota);
+                policy_fields.push_policy(&mut out, &policy_fields.measure_under(quota));
             }
         }
         (!out.is_empty()).then(|| value_of(&out))
+    }
+
+    /// Whether a response after these decisions lists all advertised policies.
+    fn lists_all<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> bool {
+        let has_decided = |policy| readings.clone().any(|reading| reading.policy == policy);
+        let conditional =
+            |policy_fields: &Option<PolicyFields>| policy_fields.as_ref().is_some_and(|it| it.is_conditional);
+        (0..).zip(&self.policies).all(|(index, policy_fields)| !conditional(policy_fields) || has_decided(index))
     }
 
     /// Makes the value of draft-11's `RateLimit`; `None` if no policy among these is advertised.

@@ -63,9 +63,10 @@ use crate::values::PartitionKey;
 /// # Accuracy
 ///
 /// As for [`PeerIp`](super::PeerIp): one budget per IPv4 address in any notation, and per IPv6 /64
-/// unless [set otherwise](Self::with_ipv6_prefix).
+/// unless [set otherwise](Self::ipv6_prefix).
 #[derive(Clone, Debug)]
 #[must_use]
+#[doc(alias("X-Forwarded-For", "Forwarded", "proxy", "SmartIpKeyExtractor"))]
 pub struct ClientIp {
     source: IpSource,
     trusted: TrustedProxies,
@@ -112,7 +113,7 @@ impl ClientIp {
     ///
     /// If `prefix` is not within 32 and 128.
     #[track_caller]
-    pub fn with_ipv6_prefix(self, prefix: u8) -> Self {
+    pub fn ipv6_prefix(self, prefix: u8) -> Self {
         Self { ipv6_prefix: checked_prefix(prefix), ..self }
     }
 
@@ -123,7 +124,7 @@ impl ClientIp {
 
     /// Reads `Forwarded` also if ports and IPv6 addresses in it are not quoted, or IPv6 addresses
     /// are not in brackets. RFC 7239 asks for both; some proxies do neither.
-    pub fn with_lenient_forwarded(self) -> Self {
+    pub fn lenient_forwarded(self) -> Self {
         Self { lenient: true, ..self }
     }
 
@@ -132,7 +133,7 @@ impl ClientIp {
     ///
     /// Only for proxies that give a client the same name each time. Two proxies that use one name for two clients
     /// make them share a budget.
-    pub fn with_obfuscated_nodes(self) -> Self {
+    pub fn obfuscated_nodes(self) -> Self {
         Self { obfuscated: true, ..self }
     }
 
@@ -183,7 +184,7 @@ impl ClientIp {
     }
 
     /// Returns what the key stands for: the [address](Self::address), or the IPv6 network that it is in. (A key made of
-    /// a [name](Self::with_obfuscated_nodes) stands for no address; this is the substitute's network then.)
+    /// a [name](Self::obfuscated_nodes) stands for no address; this is the substitute's network then.)
     ///
     /// # Errors
     ///

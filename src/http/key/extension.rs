@@ -38,6 +38,7 @@ use crate::values::PartitionKey;
 /// # struct Account { id: u64 }
 /// const BY_ACCOUNT: ExtensionKey<Account> = ExtensionKey::new(|account| account.id.into());
 /// ```
+#[doc(alias("user", "claims", "jwt"))]
 pub struct ExtensionKey<T, F = fn(&T) -> PartitionKey> {
     read: F,
     /// A `T` is read, and none is owned: the key is `Send` and `Sync` whatever `T` is.

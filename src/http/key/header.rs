@@ -26,6 +26,7 @@ use crate::values::PartitionKey;
 /// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
 /// ```
 #[derive(Clone, Debug)]
+#[doc(alias("api key", "token"))]
 pub struct HeaderKey {
     name: HeaderName,
 }

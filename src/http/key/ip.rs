@@ -1,6 +1,7 @@
 //! `PeerIp`: keys from the address of the connected peer.
 
 use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::LazyLock;
 
 use super::network::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
 use super::{KeyError, KeyExtractor, hint};
@@ -14,9 +15,9 @@ use crate::values::PartitionKey;
 ///
 /// The server must provide the peer's address in one of these request extensions:
 ///
-/// - axum's `ConnectInfo<SocketAddr>` (crate feature `axum`), there when the app is served with
+/// - the `ConnectInfo<SocketAddr>` of axum 0.8 (crate feature `axum`), there when the app is served with
 ///   `into_make_service_with_connect_info::<SocketAddr>()`;
-/// - tonic's `TcpConnectInfo` (crate feature `tonic`), which its server always inserts, also under TLS;
+/// - the `TcpConnectInfo` of tonic 0.14 (crate feature `tonic`), which its server always inserts, also under TLS;
 /// - a plain [`SocketAddr`], for any other server.
 ///
 /// Without one, requests are answered 500 and the mistake is logged by name: if all clients shared one bucket
@@ -25,7 +26,7 @@ use crate::values::PartitionKey;
 /// # Accuracy
 ///
 /// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so a key stands for a /64
-/// unless [set otherwise](Self::with_ipv6_prefix). Each IPv4 address is a key, also
+/// unless [set otherwise](Self::ipv6_prefix). Each IPv4 address is a key, also
 /// in its IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`). An address of a local NAT64
 /// (`64:ff9b:1::/48`, RFC 8215) stands for one IPv4 address, wherever in it that is, and is a key, too.
 ///
@@ -40,11 +41,12 @@ use crate::values::PartitionKey;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer};
 ///
 /// let tier = |name: &'static str, prefix, limit| {
-///     Policy::new(name, TokenBucket::new(Quota::per_second(limit))).key(PeerIp::new().with_ipv6_prefix(prefix))
+///     Policy::new(name, TokenBucket::new(Quota::per_second(limit))).key(PeerIp::new().ipv6_prefix(prefix))
 /// };
 /// let layer = RateLimitLayer::new([tier("device", 64, 10), tier("home", 56, 40), tier("site", 48, 200)]);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(alias("ConnectInfo", "PeerIpKeyExtractor", "ip address"))]
 pub struct PeerIp {
     ipv6_prefix: u8,
 }
@@ -63,7 +65,7 @@ impl PeerIp {
     /// If `prefix` is not within 32 and 128.
     #[must_use]
     #[track_caller]
-    pub const fn with_ipv6_prefix(self, prefix: u8) -> Self {
+    pub const fn ipv6_prefix(self, prefix: u8) -> Self {
         Self { ipv6_prefix: checked_prefix(prefix) }
     }
 }
@@ -120,11 +122,48 @@ fn other_peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     head.extensions().get::<SocketAddr>()
 }
 
+/// What this build looks for, in the words of whoever has to provide it. The versions are named since an extension of
+/// another version of axum or tonic is another type, which is not found.
 #[cold]
 pub(super) fn peer_unknown() -> KeyError {
-    KeyError::Misconfigured {
-        problem: "peer address unknown: serve the app with into_make_service_with_connect_info::<SocketAddr>() \
-                  (axum, with this crate's feature `axum`), turn on its feature `tonic` (tonic), or insert a SocketAddr into the request's extensions"
-            .into(),
+    const AXUM: &str = if cfg!(feature = "axum") {
+        "with axum 0.8, serve the app with into_make_service_with_connect_info::<SocketAddr>() (the ConnectInfo of another \
+         version of axum is not found)"
+    } else {
+        "with axum 0.8, turn on this crate's feature `axum`, and serve the app with \
+         into_make_service_with_connect_info::<SocketAddr>()"
+    };
+    const TONIC: &str = if cfg!(feature = "tonic") {
+        "tonic 0.14 provides it by itself (that of another version is not found)"
+    } else {
+        "with tonic 0.14, turn on this crate's feature `tonic`"
+    };
+    // Made once: a server with this mistake answers all requests so.
+    static PROBLEM: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "peer address unknown: {AXUM}; {TONIC}; with any other server, insert a SocketAddr into the request's extensions"
+        )
+    });
+    KeyError::Misconfigured { problem: PROBLEM.as_str().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    /// The versions in the message are those that are built.
+    #[test]
+    fn an_unknown_peer_is_reported_with_the_versions_that_are_read() {
+        let error = PeerIp::new().extract(&RequestHead::from(&Request::new(()))).unwrap_err().to_string();
+        let manifest = include_str!("../../../Cargo.toml");
+        let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for name in ["axum", "tonic"] {
+            let line = dependencies.lines().find(|line| line.starts_with(&format!("{name} = {{"))).unwrap();
+            let version = line.split('"').nth(1).unwrap();
+            assert!(error.contains(&format!("{name} {version}")), "{error}: {line}");
+        }
+        assert!(error.contains("into_make_service_with_connect_info") && error.contains("SocketAddr"), "{error}");
     }
 }

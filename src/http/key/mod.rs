@@ -41,6 +41,7 @@ mod trusted;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 pub use self::client_ip::{ClientIp, Unidentified};
 pub use self::extension::{ExtensionKey, User};
@@ -83,18 +84,25 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 }
 
-impl<K: KeyExtractor + ?Sized> KeyExtractor for Box<K> {
-    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        (**self).extract(head)
-    }
+macro_rules! pointers {
+    ($($pointer:ident),+) => {$(
+        impl<K: KeyExtractor + ?Sized> KeyExtractor for $pointer<K> {
+            fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+                (**self).extract(head)
+            }
 
-    fn is_shared(&self) -> bool {
-        (**self).is_shared()
-    }
+            fn is_shared(&self) -> bool {
+                (**self).is_shared()
+            }
+        }
+    )+};
 }
+
+pointers!(Box, Arc);
 
 /// One key for all requests: all clients share one budget.
 #[derive(Clone, Copy, Debug, Default)]
+#[doc(alias = "GlobalKeyExtractor")]
 pub struct Global;
 
 impl KeyExtractor for Global {

@@ -9,6 +9,7 @@ use super::ranges::{Range, Ranges};
 /// The proxies whose forwarding headers are trusted: by address, by number, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
+#[doc(alias("proxy", "load balancer"))]
 pub struct TrustedProxies {
     /// If empty, there is a count, and every peer is a proxy unless that is zero.
     ranges: Ranges,
@@ -102,11 +103,13 @@ pub enum TrustedProxiesError {
     /// There is no range, so that no proxy would be trusted.
     Empty,
     /// It is neither an address nor a range of addresses.
+    #[non_exhaustive]
     Malformed {
         /// What was written.
         range: String,
     },
     /// It names an address within a range, so that either may be meant.
+    #[non_exhaustive]
     BitsBehindPrefix {
         /// What was written.
         range: String,
@@ -116,11 +119,13 @@ pub enum TrustedProxiesError {
         address: IpAddr,
     },
     /// It spans all addresses, so that every client could choose its address.
+    #[non_exhaustive]
     Everybody {
         /// What was written.
         range: String,
     },
     /// The ranges span half of all addresses or more, so that many a client could choose its address.
+    #[non_exhaustive]
     HalfOfAll {
         /// The range with which half was reached.
         range: String,

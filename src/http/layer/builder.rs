@@ -109,6 +109,7 @@ impl RateLimitLayerBuilder {
     /// let layer = RateLimitLayer::builder(Policy::new("api", FixedWindow::new(Quota::per_minute(100))))
     ///     .retry_jitter(Duration::from_secs(6));
     /// ```
+    #[doc(alias("thundering herd", "jitter"))]
     pub fn retry_jitter(mut self, max: Duration) -> Self {
         self.settings.responder.jitter = Jitter::up_to(max);
         self
@@ -164,6 +165,7 @@ impl RateLimitLayerBuilder {
     /// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new());
     /// let layer = RateLimitLayer::builder(policy).exempt_preflights(Quota::per_second(50));
     /// ```
+    #[doc(alias("cors", "options"))]
     pub fn exempt_preflights(mut self, budget: Quota) -> Self {
         self.settings.exemption = Some(Exemption::new(budget));
         self
@@ -189,6 +191,7 @@ impl RateLimitLayerBuilder {
     ///         Response::builder().status(rejection.status()).body("slow down, please").unwrap()
     ///     });
     /// ```
+    #[doc(alias("error handler", "429"))]
     pub fn rejection_response<F, B>(mut self, respond: F) -> Self
     where
         F: Fn(&Rejection, &RequestHead<'_>) -> Response<B> + Send + Sync + 'static,
@@ -199,8 +202,10 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Attaches the [`Verdict`](crate::Verdict) to the extensions of all responses, for outer layers that log
-    /// or count. Costs four allocations per request.
+    /// Attaches the [`Verdict`](crate::Verdict) to the extensions of admitted requests, for the handler, and of all
+    /// responses, for outer layers that log or count.
+    ///
+    /// Not the default, since it costs some six allocations per request, and few handlers look.
     pub fn verdict(mut self) -> Self {
         self.settings.adds_verdict = true;
         self

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 pub use self::builder::RateLimitLayerBuilder;
+use crate::http::key::PeerIp;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
 use crate::http::reload::{LayerState, LimitsHandle, PolicyInForce};
 use crate::http::service::RateLimit;
+use crate::limiter::IntoLimiter;
 use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 
 /// Limits the requests to a service by one or more policies.
@@ -51,16 +53,30 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// this layer), and inside of authentication (if the user is the key). Outside of concurrency limits and everything
 /// costly: a request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
 ///
+/// Two layers around one route of axum go into one `layer` call, as a tuple (the first is the outermost) or a
+/// `tower::ServiceBuilder`. A second call, `get(handler).layer(a).layer(b)`, does not compile, with any layers (E0283): axum
+/// cannot infer the type of the error between the two. Around a `Router`, both calls compile.
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, routing::get};
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
+///
+/// let limit = |name: &'static str, quota| RateLimitLayer::new(Policy::new(name, TokenBucket::new(quota)));
+/// let (attempts, exports) = (limit("attempts", Quota::per_second(50)), limit("exports", Quota::per_minute(2)));
+/// let app: Router = Router::new().route("/export", get(|| async { "1;2;3" }).layer((attempts, exports)));
+/// ```
+///
 /// # Examples
 ///
 /// ```
 /// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-/// use tower_sluice::algorithm::TokenBucket;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// let layer = RateLimitLayer::new(Policy::new("global", TokenBucket::new(Quota::per_minute(1))));
+/// let layer = RateLimitLayer::new(Policy::new("global", Quota::per_minute(1)));
 /// let mut service = ServiceBuilder::new().layer(layer).service(service_fn(|_: http::Request<()>| async {
 ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
 /// }));
@@ -74,6 +90,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// ```
 #[derive(Clone)]
 #[must_use]
+#[doc(alias("throttle", "rate limiter", "429", "too many requests", "middleware"))]
 pub struct RateLimitLayer {
     state: Arc<LayerState>,
 }
@@ -87,6 +104,25 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn new(policies: impl IntoPolicies) -> Self {
         Self::builder(policies).build()
+    }
+
+    /// Makes a layer that gives each client a budget of its own: one policy, `per-client`, keyed by [`PeerIp`].
+    ///
+    /// The address is that of the connection, with IPv6 grouped by network. Behind a proxy all clients have the address
+    /// of the proxy: there, write a [`Policy`] with [`ClientIp`](crate::key::ClientIp).
+    ///
+    /// ```
+    /// use tower_sluice::{Quota, RateLimitLayer};
+    ///
+    /// // Ten per second, and twenty at once after a pause.
+    /// let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
+    /// ```
+    ///
+    /// A [`Quota`] is a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter will do.
+    #[track_caller]
+    #[doc(alias("per ip", "ip address"))]
+    pub fn per_client(limiter: impl IntoLimiter) -> Self {
+        Self::new(Policy::new("per-client", limiter).key(PeerIp::new()))
     }
 
     /// Makes a layer that enforces policies that were read at run time.
@@ -105,6 +141,7 @@ impl RateLimitLayer {
 
     /// Returns a handle that replaces the policies of this layer, its clones and all their services, while they run.
     #[must_use]
+    #[doc(alias("hot reload", "reload"))]
     pub fn handle(&self) -> LimitsHandle {
         LimitsHandle::new(Arc::clone(&self.state))
     }
@@ -175,6 +212,7 @@ impl RateLimitLayer {
     ///
     /// If there is no policy of this name, if its limiter fails, or if it cannot reset keys, like a queue. If the
     /// limiter is the cause, the ban is lifted nevertheless.
+    #[doc(alias("unban", "unblock"))]
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
         self.named(policy)?.reset(key).await
     }

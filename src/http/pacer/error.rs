@@ -9,12 +9,14 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum PacerError<E> {
     /// As many calls wait already as [`max_waiters`](crate::PacerLayer::max_waiters) allows. This one was not sent.
+    #[non_exhaustive]
     LineFull {
         /// The bound.
         max_waiters: usize,
     },
     /// The wait for the partner would be, or was, longer than [`max_wait`](crate::PacerLayer::max_wait). The call was not
     /// sent, or it was sent and rejected, and could not be sent again in time.
+    #[non_exhaustive]
     WaitTooLong {
         /// The time after which the partner may take a call, as far as that is known.
         retry_after: Option<Duration>,

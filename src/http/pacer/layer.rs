@@ -100,6 +100,7 @@ use crate::values::{PartitionKey, Quota};
 /// # Panics
 ///
 /// In a tokio runtime without a timer, when a call has to wait.
+#[doc(alias("backoff", "retry", "429", "client"))]
 pub struct PacerLayer<B> {
     gate: Arc<Gate<B>>,
 }

@@ -12,21 +12,25 @@ pub enum PolicyError {
     /// A layer without a policy would limit nothing.
     NoPolicy,
     /// Two policies of one layer have the same name.
+    #[non_exhaustive]
     DuplicateName {
         /// The name.
         name: String,
     },
     /// The name cannot be written into header fields, or has more than 64 bytes.
+    #[non_exhaustive]
     InvalidName {
         /// The name.
         name: String,
     },
     /// Every request would cost nothing, so that the policy would never reject one.
+    #[non_exhaustive]
     CostOfZero {
         /// The policy's name.
         name: String,
     },
     /// Every request would cost more than can ever be admitted.
+    #[non_exhaustive]
     CostAboveBurst {
         /// The policy's name.
         name: String,
@@ -37,36 +41,43 @@ pub enum PolicyError {
     },
     /// The limiter has one quota for all keys: a queue, a limit of requests in flight, or a custom limiter that [takes no
     /// quotas](crate::Limiter::take_quotas), or advertises none for keys without one.
+    #[non_exhaustive]
     QuotasNotTaken {
         /// The policy's name.
         name: String,
     },
     /// Units in flight are released when the request is over, so there is nothing to refund or to charge by its response.
+    #[non_exhaustive]
     SettlementOfHeldUnits {
         /// The policy's name.
         name: String,
     },
     /// What a request costs is never more than what it is charged, so nothing could be owed.
+    #[non_exhaustive]
     NothingOwed {
         /// The policy's name.
         name: String,
     },
     /// A ban is for retries before the advertised wait is over, and a limit of requests in flight advertises none.
+    #[non_exhaustive]
     PenaltyWithoutWaits {
         /// The policy's name.
         name: String,
     },
     /// The requests of this limiter hold nothing that could be released at the head of the response.
+    #[non_exhaustive]
     NothingHeld {
         /// The policy's name.
         name: String,
     },
     /// A ban on a key that clients share would let one of them lock out all others.
+    #[non_exhaustive]
     PenaltyOnSharedKey {
         /// The policy's name.
         name: String,
     },
     /// No retry can be [free](crate::Policy::charge_once).
+    #[non_exhaustive]
     ChargeOnce {
         /// The policy's name.
         name: String,
@@ -74,6 +85,7 @@ pub enum PolicyError {
         problem: &'static str,
     },
     /// A rejection must have a status of 4xx or 5xx.
+    #[non_exhaustive]
     InvalidStatus {
         /// The policy's name.
         name: String,

@@ -38,6 +38,7 @@ use crate::util::log;
 /// (SHA-256) once per value of it. Nothing is allocated.
 #[derive(Clone, Default)]
 #[must_use]
+#[doc(alias("allowlist", "whitelist", "bypass"))]
 pub struct Exemptions {
     networks: Vec<(ClientIp, Ranges)>,
     headers: Vec<(HeaderName, Hash)>,
@@ -252,21 +253,25 @@ pub enum ExemptionError {
     /// It is no network and no address.
     Network(TrustedProxiesError),
     /// The networks span half of all addresses or more, so that the policy would limit few clients, if any.
+    #[non_exhaustive]
     HalfOfAll {
         /// The network with which half was reached.
         network: String,
     },
     /// No request can have this value, which the error does not show.
+    #[non_exhaustive]
     HeaderValue {
         /// The name of the header.
         name: HeaderName,
     },
     /// No request has this path: it does not begin with a slash, has a query, or characters that a URI cannot have.
+    #[non_exhaustive]
     MalformedPath {
         /// What was written.
         path: String,
     },
     /// The `*` is not the last segment, or is below a path that has several spellings.
+    #[non_exhaustive]
     MisplacedStar {
         /// What was written.
         path: String,

@@ -40,19 +40,19 @@ use self::metrics::Meter;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
+pub(crate) use self::validate::validate_name;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::values::{Description, PartitionKey, Quota, Shape, Terms};
+use crate::values::{Description, FailureMode, PartitionKey, Quota, Shape, Terms};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
 /// ```
-/// use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
 /// use tower_sluice::key::{HeaderKey, PeerIp};
-/// use tower_sluice::{MissingKey, Policy, Quota};
+/// use tower_sluice::{MissingKey, Policy, Quota, SlidingWindow};
 ///
-/// let per_client = Policy::new("per-client", TokenBucket::new(Quota::per_second(10).burst(20))).key(PeerIp::new());
+/// let per_client = Policy::new("per-client", Quota::per_second(10).burst(20)).key(PeerIp::new());
 ///
 /// let writes = Policy::new("writes", SlidingWindow::new(Quota::per_hour(1_000)))
 ///     .key(HeaderKey::from_static("x-api-key"))
@@ -63,6 +63,7 @@ use crate::values::{Description, PartitionKey, Quota, Shape, Terms};
 ///
 /// Without a [`key`](Self::key), all clients share one budget.
 #[must_use]
+#[doc(alias = "rule")]
 pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
@@ -101,6 +102,7 @@ type QuotaOf = Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>;
 /// How a policy treats a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias = "anonymous")]
 pub enum MissingKey {
     /// Rejects it with 400. The default: a client gains nothing by omitting the key.
     #[default]
@@ -111,31 +113,10 @@ pub enum MissingKey {
     Share,
 }
 
-/// How a policy treats a request whose limiter fails. Limiters in memory never do.
-///
-/// In every mode, a failure is never reported as a rejection by the limit: the client did nothing wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum FailureMode {
-    /// Decides by the same quota in this process's memory, where everything that the store admits is counted as well.
-    ///
-    /// During an outage, *n* processes admit at most *n* times the quota; over the outage and the recovery, *n* + 1
-    /// times, since the store grants its own quota, too. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
-    ///
-    /// The default, since a client that was limited before stays limited. If a limiter has no local fallback (a custom
-    /// one, say), the request is answered 503.
-    #[default]
-    LocalFallback,
-    /// Fails closed: answers 503.
-    Deny,
-    /// Fails open: the request passes, uncounted.
-    Allow,
-}
-
 impl Policy {
-    /// Makes a policy that enforces `limiter`: an [`Algorithm`](crate::algorithm::Algorithm) in memory, a
-    /// [`RateLimiter`](crate::RateLimiter), a [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any
-    /// [`Limiter`].
+    /// Makes a policy that enforces `limiter`: a [`Quota`] (a [`TokenBucket`](crate::TokenBucket) in memory), an
+    /// [`Algorithm`](crate::algorithm::Algorithm) in memory, a [`RateLimiter`](crate::RateLimiter), a
+    /// [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any [`Limiter`].
     ///
     /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first, and 64 bytes at most.
@@ -185,6 +166,7 @@ impl Policy {
     /// nothing, even with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is
     /// charged only as far as units are left. To exempt some requests, use [`when`](Self::when) or
     /// [`cost_fn`](Self::cost_fn).
+    #[doc(alias = "weight")]
     pub fn cost(mut self, cost: u32) -> Self {
         self.cost = Cost::Fixed(cost);
         self
@@ -239,6 +221,7 @@ impl Policy {
     /// In memory, a table of a fixed size: [100 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
     /// buckets, however many quotas there are. The texts of the fields are kept for 64 quotas per policy, some 20 KiB;
     /// beyond, they are made for each response.
+    #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
         self.quota = Some(Box::new(quota));
         self.takes_quotas = self.limiter.take_quotas();
@@ -277,6 +260,7 @@ impl Policy {
     ///     .key(PeerIp::new())
     ///     .charge_when(|response| response.status() == http::StatusCode::UNAUTHORIZED);
     /// ```
+    #[doc(alias("failed login", "skip successful requests"))]
     pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.bill = Some(Bill::When(Box::new(condition)));
         self
@@ -314,6 +298,7 @@ impl Policy {
     /// advertise no quota.
     ///
     /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
+    #[doc(alias("idempotency key", "retry"))]
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
         let retries = Retries::new(once, &self.description);
         if self.has_quotas() {
@@ -365,6 +350,7 @@ impl Policy {
     /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
     /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).charge_content_bytes();
     /// ```
+    #[doc(alias = "bandwidth")]
     pub fn charge_content_bytes(mut self) -> Self {
         self.bill = Some(Bill::ContentBytes);
         self
@@ -398,6 +384,7 @@ impl Policy {
     /// A [shadow](Self::shadow) bans no key. A key that clients share is never banned, since one of them could lock out
     /// the others: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
     /// [`key`](Self::key) or with [`MissingKey::Share`].
+    #[doc(alias("ban", "block"))]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(penalty);
         self
@@ -414,6 +401,7 @@ impl Policy {
     ///
     /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
     /// forged header makes a request exempt: see [`Exemptions`].
+    #[doc(alias("allowlist", "whitelist", "bypass"))]
     pub fn except(mut self, exemptions: Exemptions) -> Self {
         self.except = Some(Except::new(exemptions));
         self
@@ -424,6 +412,7 @@ impl Policy {
     ///
     /// It is charged for requests that all enforced policies admit. See
     /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
+    #[doc(alias("dry run", "dry_run", "report only"))]
     pub fn shadow(mut self) -> Self {
         self.shadow = true;
         self
@@ -437,6 +426,7 @@ impl Policy {
 
     /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
     /// unless set.
+    #[doc(alias("fail open", "fail closed"))]
     pub fn on_failure(mut self, choice: FailureMode) -> Self {
         self.on_failure = choice;
         self
@@ -495,6 +485,11 @@ impl Policy {
             && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
     }
 
+    /// Whether it applies to some requests only.
+    pub(crate) const fn is_conditional(&self) -> bool {
+        self.when.is_some() || self.except.is_some() || matches!(self.on_missing_key, MissingKey::Skip)
+    }
+
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
         self.cost.of(head)
     }
@@ -512,7 +507,7 @@ impl Policy {
             // The windows of all keys are those of the calendar.
             Some(Shape::CalendarWindow) => {
                 let period = self.description.terms().and_then(|terms| terms.quota())?.period();
-                Quota::new(quota?.limit(), period).ok()
+                Quota::try_per(quota?.limit(), period).ok()
             }
             _ => quota,
         }

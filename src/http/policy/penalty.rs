@@ -45,6 +45,7 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
 /// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis,
 /// each process bans by its own rejections.
+#[doc(alias("ban", "block", "fail2ban"))]
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,
@@ -79,7 +80,7 @@ impl Penalty {
     #[must_use]
     #[track_caller]
     pub fn new(rejections: Quota, ban: Duration) -> Self {
-        if let Err(error) = Quota::new(1, ban) {
+        if let Err(error) = Quota::try_per(1, ban) {
             panic!("a ban of {ban:?}: {error}");
         }
         Self::by(rejections, ban, &Monotonic)

@@ -3,13 +3,13 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Policy;
 use super::debts::Debts;
 use super::health::{Health, Transition};
 use super::open_charges::OpenCharges;
-use super::{FailureMode, Policy};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{LimiterError, Mode};
+use crate::values::{FailureMode, LimiterError, Mode};
 
 /// The counters of a policy, the health of its limiter, its open charges, and what its keys owe. Shared with the policy of its name that
 /// replaces it.

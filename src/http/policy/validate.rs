@@ -11,9 +11,7 @@ impl Policy {
     /// one, and that no two have the same name.
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
-        if !is_token(&self.name) || self.name.len() > MAX_NAME {
-            return Err(PolicyError::InvalidName { name: name() });
-        }
+        validate_name(&self.name)?;
         if self.cost.fixed() == Some(0) {
             return Err(PolicyError::CostOfZero { name: name() });
         }
@@ -68,6 +66,12 @@ impl Policy {
             None
         }
     }
+}
+
+/// Checks that a name can be a policy's, which fields and bodies have.
+pub(crate) fn validate_name(name: &str) -> Result<(), PolicyError> {
+    let is_valid = is_token(name) && name.len() <= MAX_NAME;
+    if is_valid { Ok(()) } else { Err(PolicyError::InvalidName { name: name.to_owned() }) }
 }
 
 /// Whether a name is a token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation. It

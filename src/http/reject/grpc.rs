@@ -56,7 +56,7 @@ mod tests {
         let short = Some(Duration::from_millis(5));
         let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, denied(wait));
         let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, denied(wait));
-        let without_key = |error| Rejection::without_key(&policy, &error);
+        let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
         // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of one that answers UNAVAILABLE.

@@ -1,6 +1,8 @@
 //! Rejections, and their responses in plain HTTP and gRPC.
 
 mod grpc;
+#[cfg(feature = "axum")]
+mod handlers;
 mod problem;
 mod rejection;
 mod responder;

@@ -8,12 +8,50 @@ use http::StatusCode;
 use crate::http::grpc::Retry;
 use crate::http::headers::{self, Jitter};
 use crate::http::key::KeyError;
-use crate::http::policy::Policy;
-use crate::http::verdict::Verdict;
-use crate::values::LimiterError;
+use crate::http::policy::{Policy, validate_name};
+use crate::http::verdict::{PolicyVerdict, Verdict};
+use crate::values::{Decision, LimiterError};
 
 /// A rejected request: the reason, the status, the detail and the wait.
+///
+/// # In a handler
+///
+/// A handler that asks a limiter itself answers as a layer would by [`unless_allowed`](Self::unless_allowed). With axum
+/// (crate feature `axum`), a `Box<Rejection>` is a response, and so is a [`LimiterError`] as one: 503.
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use std::sync::Arc;
+///
+/// use axum::{Router, extract::{Path, State}, http::HeaderMap, routing::post};
+/// use tower_sluice::algorithm::SlidingWindow;
+/// use tower_sluice::headers::{DecisionFields, RateLimitFields};
+/// use tower_sluice::{IntoLimiter, Limiter, LimiterExt, Quota, Rejection};
+///
+/// #[derive(Clone)]
+/// struct Invitations {
+///     limiter: Arc<dyn Limiter>,
+///     fields: DecisionFields,
+/// }
+///
+/// /// So many people as are invited are charged to the team.
+/// async fn invite(
+///     State(invitations): State<Invitations>,
+///     Path((team, people)): Path<(String, u32)>,
+/// ) -> Result<(HeaderMap, String), Box<Rejection>> {
+///     let decision = invitations.limiter.acquire(&team.into(), people).await?;
+///     let decision = Rejection::unless_allowed("invitations", decision)?;
+///     Ok((invitations.fields.of(&decision), format!("{people} invited, {} left", decision.remaining())))
+/// }
+///
+/// let limiter = SlidingWindow::new(Quota::per_day(50)).into_limiter();
+/// let fields = DecisionFields::new(RateLimitFields::draft11(), "invitations", &*limiter);
+/// let app: Router = Router::new()
+///     .route("/teams/{team}/invitations/{people}", post(invite))
+///     .with_state(Invitations { limiter, fields });
+/// ```
 #[derive(Clone, Debug)]
+#[doc(alias("429", "too many requests", "Retry-After", "retry after"))]
 pub struct Rejection {
     reason: Reason,
     status: StatusCode,
@@ -56,7 +94,7 @@ pub enum Reason {
     MissingKey,
     /// The request has the key more than once.
     AmbiguousKey,
-    /// The server is not configured to extract the key. The cause is in the log.
+    /// The server is [misconfigured](crate::key::KeyError::Misconfigured). The log names the mistake and its cure.
     Misconfigured,
     /// A limiter could not decide and its policy fails closed, or it was [closed](crate::Limiter::close).
     LimiterFailed,
@@ -67,6 +105,30 @@ pub enum Reason {
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
+    /// Returns a decision that admits, or a rejection with status 429 in the name of `policy`, boxed, since it is large. For
+    /// handlers that ask a limiter themselves; a layer does all this by itself.
+    ///
+    /// # Errors
+    ///
+    /// If the decision rejects. Its [response](Self::response) has `Retry-After`, `X-Rate-Limited-For`,
+    /// `Cache-Control: no-store` and problem details; [`DecisionFields`](crate::headers::DecisionFields) makes the fields
+    /// that report what is left.
+    ///
+    /// # Panics
+    ///
+    /// If `policy` is no name of a [`Policy`](crate::Policy::new), which bodies and fields show.
+    #[track_caller]
+    pub fn unless_allowed(policy: &str, decision: Decision) -> Result<Decision, Box<Self>> {
+        if let Err(error) = validate_name(policy) {
+            panic!("{error}");
+        }
+        if decision.is_allowed() {
+            return Ok(decision);
+        }
+        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), decision)]);
+        Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
+    }
+
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
         Self::by_policies(Reason::LimitExceeded, "The limit is used up; retry in ", status, verdict)
     }
@@ -92,7 +154,7 @@ impl Rejection {
         Self { reason, status, detail, retry, verdict: verdict.rejected() }
     }
 
-    pub(crate) fn without_key(policy: &Policy, error: &KeyError) -> Self {
+    pub(crate) fn without_key(error: &KeyError) -> Self {
         let (reason, status, detail) = match error {
             KeyError::Missing { .. } => {
                 (Reason::MissingKey, StatusCode::BAD_REQUEST, format!("The request has no key: {error}."))
@@ -100,23 +162,35 @@ impl Rejection {
             KeyError::Ambiguous { .. } => {
                 (Reason::AmbiguousKey, StatusCode::BAD_REQUEST, format!("The request has several keys: {error}."))
             }
-            // The problem is the operator's, and in the log.
-            KeyError::Misconfigured { .. } => {
-                let detail = format!("The server is not set up to check the rate limit `{}`.", policy.name());
-                (Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail)
-            }
+            KeyError::Misconfigured { .. } => return Self::misconfigured(),
         };
         let verdict = Verdict::default().rejected();
         Self { reason, status, detail: Detail::Plain(detail.into()), retry: Retry::Never, verdict }
     }
 
+    /// The mistake is the operator's: the log has it, and clients learn no more than that there is one.
+    pub(crate) fn misconfigured() -> Self {
+        Self {
+            reason: Reason::Misconfigured,
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            detail: Detail::Plain("The server is misconfigured.".into()),
+            retry: Retry::Never,
+            verdict: Verdict::default().rejected(),
+        }
+    }
+
     pub(crate) fn limiter_failed(policy: &Policy, error: &LimiterError, verdict: Verdict) -> Self {
+        Self::failed(&format!("The rate limit `{}`", policy.name()), error, verdict)
+    }
+
+    /// `limit` is the beginning of the detail.
+    fn failed(limit: &str, error: &LimiterError, verdict: Verdict) -> Self {
         let problem = if error.is_closed() {
             "has been closed and queues no more requests"
         } else {
             "cannot be checked at the moment"
         };
-        let detail = format!("The rate limit `{}` {problem}.", policy.name());
+        let detail = format!("{limit} {problem}.");
         Self {
             reason: Reason::LimiterFailed,
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -198,6 +272,13 @@ impl Rejection {
     }
 }
 
+/// For handlers that ask a limiter themselves: 503. The error itself is not in the response.
+impl From<LimiterError> for Box<Rejection> {
+    fn from(error: LimiterError) -> Self {
+        Self::new(Rejection::failed("The rate limit", &error, Verdict::default()))
+    }
+}
+
 /// The longest wait of all violated policies, of which there is at least one. If for one of them no wait helps, that is
 /// so for all; and if for one the wait is not known, neither is the longest.
 fn latest_retry(verdict: &Verdict) -> Retry {
@@ -217,8 +298,7 @@ fn latest_retry(verdict: &Verdict) -> Retry {
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
-    use crate::http::verdict::PolicyVerdict;
-    use crate::values::{Decision, Quota};
+    use crate::values::Quota;
 
     fn policy(name: &'static str) -> Policy {
         Policy::new(name, TokenBucket::new(Quota::per_second(1)))
@@ -239,7 +319,7 @@ mod tests {
     #[test]
     fn every_detail_is_a_sentence_and_no_rejection_counts_as_admitted() {
         let status = StatusCode::TOO_MANY_REQUESTS;
-        let without_key = |error| Rejection::without_key(&policy("p"), &error);
+        let without_key = |error| Rejection::without_key(&error);
         for (rejection, detail) in [
             (Rejection::limit_exceeded(status, denied(&[Some(1)])), "The limit is used up; retry in 1 second."),
             (Rejection::limit_exceeded(status, denied(&[Some(0)])), "The limit is used up; retry in 1 second."),
@@ -278,7 +358,7 @@ mod tests {
             // The cure is for the log, not for clients.
             (
                 without_key(KeyError::Misconfigured { problem: "peer address unknown: serve the app with …".into() }),
-                "The server is not set up to check the rate limit `p`.",
+                "The server is misconfigured.",
             ),
             (
                 Rejection::limiter_failed(&policy("p"), &LimiterError::new("lost"), Verdict::default()),

@@ -1,6 +1,6 @@
 //! `Responder`: makes the response to a rejected request.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Response, header};
@@ -130,6 +130,16 @@ impl Responder {
             response.headers_mut().append(header::CONTENT_TYPE, content_type);
         }
         response
+    }
+}
+
+impl Rejection {
+    /// Makes the response of a layer with the default settings, for a handler that asks a limiter itself: in plain HTTP,
+    /// gRPC or gRPC-Web, as the request is.
+    #[must_use]
+    pub fn response(&self, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        static DEFAULT: LazyLock<Responder> = LazyLock::new(Responder::default);
+        DEFAULT.respond(&mut self.clone(), head)
     }
 }
 

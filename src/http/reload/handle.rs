@@ -71,6 +71,7 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 /// it returns, while requests go on. Both tables are in memory until then, or until the last request from before the
 /// change is answered, and the copy (8 bytes per key for words) until its last debt is paid.
 #[derive(Clone)]
+#[doc(alias("hot reload", "reload", "live change"))]
 pub struct LimitsHandle {
     layer: Arc<LayerState>,
 }

@@ -11,7 +11,7 @@ use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
 
 pub use self::handle::{LimitsHandle, Replaced};
-use crate::http::headers::{RateLimitFields, Unit, Writer};
+use crate::http::headers::{Described, RateLimitFields, Unit, Writer};
 use crate::http::mounting::Mounting;
 use crate::http::policy::{Budgets, IntoPolicies, Policy, PolicyError};
 use crate::http::preflight::Exemption;
@@ -111,7 +111,12 @@ impl InForce {
     fn new(policies: Vec<Policy>, settings: &Settings) -> Arc<Self> {
         let advertised = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
         let unit = |policy: &Policy| if policy.is_charged_by_content() { Unit::ContentBytes } else { Unit::Requests };
-        let described = policies.iter().map(|policy| (policy.name(), advertised(policy), unit(policy)));
+        let described = policies.iter().map(|policy| Described {
+            name: policy.name(),
+            terms: advertised(policy),
+            unit: unit(policy),
+            is_conditional: policy.is_conditional(),
+        });
         let writer = Writer::new(&settings.fields, described);
         let writer = (!writer.is_silent()).then(|| Arc::new(writer));
         let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;

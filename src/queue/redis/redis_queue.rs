@@ -38,7 +38,7 @@ use crate::values::{
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tower_sluice::store::Redis;
+/// use tower_sluice::store::redis::Redis;
 /// use tower_sluice::{Policy, Quota, RedisQueue};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -132,6 +132,7 @@ use crate::values::{
 /// A [`LimiterError`](crate::LimiterError) whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no
 /// answer, and one without a source if the queue is [closed](Self::close), or if a request that may have to wait is
 /// decided outside of a tokio runtime.
+#[doc(alias("leaky bucket", "distributed queue"))]
 pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,

@@ -106,6 +106,7 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
 /// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each, and a
 /// third for a new key with [`WhenFull::Overflow`].
+#[doc(alias("in memory", "hash map"))]
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,

@@ -24,6 +24,7 @@
 /// new keys are rejected at their first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[doc(alias = "eviction")]
 pub enum WhenFull {
     /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
     /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked

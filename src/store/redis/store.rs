@@ -17,7 +17,7 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 ///
 /// ```no_run
 /// use tower_sluice::algorithm::TokenBucket;
-/// use tower_sluice::store::{Redis, RedisStore};
+/// use tower_sluice::store::redis::{Redis, RedisStore};
 /// use tower_sluice::{Policy, Quota, RateLimiter};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;

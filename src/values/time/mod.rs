@@ -54,8 +54,9 @@ impl fmt::Debug for Timestamp {
 }
 
 /// The whole nanoseconds of `span`, at most `u64::MAX`.
-pub(crate) fn nanos_of(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+pub(crate) const fn nanos_of(span: Duration) -> u64 {
+    // In constants, seconds and the rest are added up, since no conversion of integers checks its range there.
+    span.as_secs().saturating_mul(1_000_000_000).saturating_add(span.subsec_nanos() as u64)
 }
 
 /// A `Duration` of `nanos` nanoseconds, however many.
@@ -169,6 +170,7 @@ impl Clock for Wall {
 /// assert_eq!(clock.now().saturating_since(before), Duration::from_millis(250));
 /// ```
 #[derive(Clone, Debug, Default)]
+#[doc(alias("fake clock", "mock clock"))]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
@@ -226,6 +228,10 @@ mod tests {
     #[test]
     fn long_spans_saturate() {
         assert_eq!(Timestamp::ZERO.saturating_add(Duration::MAX), Timestamp::MAX);
+        let longest = Duration::from_nanos(u64::MAX);
+        assert_eq!(nanos_of(longest), u64::MAX);
+        assert_eq!(nanos_of(longest - Duration::from_nanos(1)), u64::MAX - 1);
+        assert_eq!(nanos_of(longest + Duration::from_nanos(1)), u64::MAX);
         assert_eq!(duration_from_nanos(u128::from(u64::MAX) + 1), Duration::new(18_446_744_073, 709_551_616));
         assert_eq!(duration_from_nanos(u128::MAX).as_secs(), u64::MAX);
     }

@@ -46,31 +46,26 @@ async fn a_limiter_that_fails_is_never_a_429() {
 fn invalid_policies_are_rejected_when_the_layer_is_made() {
     let rejected = |policies: Vec<Policy>| RateLimitLayer::try_new(policies).unwrap_err();
     assert_eq!(rejected(vec![]), PolicyError::NoPolicy);
-    assert_eq!(
-        rejected(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]),
-        PolicyError::DuplicateName { name: "a".into() }
-    );
+    let twice = rejected(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]);
+    assert!(matches!(twice, PolicyError::DuplicateName { name, .. } if name == "a"));
     let longest = "n".repeat(64);
     assert!(RateLimitLayer::try_new(Policy::new(longest.clone(), one())).is_ok());
     for name in ["", "two words", "1st", "naïve", "quote\"", "line\nbreak", &(longest.clone() + "n")] {
-        assert_eq!(rejected(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
+        let error = rejected(vec![Policy::new(name, one())]);
+        assert!(matches!(error, PolicyError::InvalidName { name: rejected, .. } if rejected == name));
     }
     let message = rejected(vec![Policy::new("é".repeat(100_000), one())]).to_string();
     assert!(message.len() < 400 && message.contains("only, 64 bytes at most"), "{message}");
     for policy in [Policy::new("a", one()), Policy::new("a", one()).cost_after(|_| 1), Policy::new("a", one()).shadow()]
     {
         let error = rejected(vec![policy.cost(0)]);
-        assert_eq!(error, PolicyError::CostOfZero { name: "a".into() });
+        assert!(matches!(&error, PolicyError::CostOfZero { name, .. } if name == "a"));
         assert!(error.to_string().contains("charge at least 1 for a request"), "{error}");
     }
-    assert_eq!(
-        rejected(vec![Policy::new("a", TokenBucket::new(Quota::per_second(9).burst(2))).cost(3)]),
-        PolicyError::CostAboveBurst { name: "a".into(), cost: 3, burst: 2 }
-    );
-    assert_eq!(
-        rejected(vec![Policy::new("a", one()).status(StatusCode::OK)]),
-        PolicyError::InvalidStatus { name: "a".into(), status: 200 }
-    );
+    let too_much = rejected(vec![Policy::new("a", Quota::per_second(9).burst(2)).cost(3)]);
+    assert!(matches!(too_much, PolicyError::CostAboveBurst { name, cost: 3, burst: 2, .. } if name == "a"));
+    let ok = rejected(vec![Policy::new("a", one()).status(StatusCode::OK)]);
+    assert!(matches!(ok, PolicyError::InvalidStatus { name, status: 200, .. } if name == "a"));
 }
 
 #[test]

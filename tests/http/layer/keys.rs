@@ -1,12 +1,44 @@
 //! Keys of policies, and requests without one.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::Request;
-use tower_sluice::key::{ExtensionKey, HeaderKey, PeerIp, User, key_fn};
-use tower_sluice::{MissingKey, PartitionKey, Policy, RateLimitLayer};
+use tower_sluice::key::{ExtensionKey, Global, HeaderKey, KeyExtractor, PeerIp, User, key_fn};
+use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RequestHead};
 
 use super::{one, request, send, statuses};
+
+fn from_peer(address: &str) -> Request<()> {
+    let mut request = request(&[]);
+    request.extensions_mut().insert(address.parse::<SocketAddr>().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn a_quota_per_client_is_a_bucket_for_each_address() {
+    let layer = RateLimitLayer::per_client(Quota::per_hour(1).burst(2));
+    let peers = ["1.2.3.4:1", "1.2.3.4:2", "1.2.3.4:3", "1.2.3.5:1"];
+    assert_eq!(statuses(&layer, peers.map(from_peer)).await, [200, 200, 429, 200]);
+
+    let rejected = send(&layer, from_peer("1.2.3.4:4")).await;
+    assert_eq!(rejected.headers["ratelimit"], "\"per-client\";r=0;t=3600");
+    assert_eq!(rejected.headers["retry-after"], "3600");
+}
+
+#[test]
+fn a_pointer_to_a_key_is_that_key() {
+    fn assert_is<K: KeyExtractor>(key: K, of: &dyn KeyExtractor) {
+        let request = request(&[("x-api-key", "a")]);
+        let head = RequestHead::from(&request);
+        assert_eq!((key.extract(&head), key.is_shared()), (of.extract(&head), of.is_shared()));
+    }
+    let header = HeaderKey::from_static("x-api-key");
+    assert_is(Arc::new(header.clone()), &header);
+    assert_is(Arc::new(header.clone()) as Arc<dyn KeyExtractor>, &header);
+    assert_is(Box::new(header.clone()) as Box<dyn KeyExtractor>, &header);
+    assert_is(Arc::new(Global), &Global);
+}
 
 #[tokio::test]
 async fn each_key_has_its_own_budget() {
@@ -16,11 +48,6 @@ async fn each_key_has_its_own_budget() {
     assert_eq!(statuses(&by_header, [ask("a"), ask("a"), ask("b"), ask("A")]).await, [200, 429, 200, 200]);
 
     let by_peer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new())).verdict().build();
-    let from = |address: &str| {
-        let mut request = request(&[]);
-        request.extensions_mut().insert(address.parse::<SocketAddr>().unwrap());
-        request
-    };
     let peers = [
         "1.2.3.4:1",
         "1.2.3.4:2",
@@ -30,7 +57,7 @@ async fn each_key_has_its_own_budget() {
         "[2001:db8::2]:1",
         "[2001:db8:0:1::1]:1",
     ];
-    assert_eq!(statuses(&by_peer, peers.map(from)).await, [200, 429, 429, 200, 200, 429, 200]);
+    assert_eq!(statuses(&by_peer, peers.map(from_peer)).await, [200, 429, 429, 200, 200, 429, 200]);
 
     #[derive(Clone)]
     struct Account {
@@ -113,7 +140,7 @@ async fn a_server_without_peer_addresses_answers_500_and_sends_no_cure() {
             .build();
         let rejected = send(&layer, request(&[])).await;
         assert_eq!(rejected.status, 500);
-        assert!(rejected.body.contains("The server is not set up to check the rate limit `p`."), "{}", rejected.body);
+        assert!(rejected.body.contains(r#""detail":"The server is misconfigured.""#), "{}", rejected.body);
         let verdict = rejected.verdict.unwrap();
         assert!(!verdict.is_allowed() && verdict.policies().is_empty());
     }

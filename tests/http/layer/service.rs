@@ -12,7 +12,10 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_ok};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::KeyExtractor;
-use tower_sluice::{LeakyQueue, Limiter, Policy, Quota, RateLimit, RateLimitLayer, ResponseFuture};
+use tower_sluice::{
+    LeakyQueue, Limiter, Policy, Quota, RateLimit, RateLimitLayer, Rejection, RejectionBody, ResponseBody,
+    ResponseFuture, Verdict,
+};
 
 use super::{Body, hello, one, request};
 
@@ -121,11 +124,31 @@ fn static_promises() {
     is_send::<ResponseFuture<Inner, ()>>();
     is_shared::<Arc<dyn Limiter>>();
     is_shared::<Box<dyn KeyExtractor>>();
+    // A response is as shareable as that of the inner service.
+    is_shared::<Response<ResponseBody<Body>>>();
+    is_shared::<RejectionBody>();
+    is_shared::<Verdict>();
+    is_shared::<Rejection>();
     // The type can be named in a struct, without parameters.
     struct App {
         _limits: RateLimitLayer,
     }
     let _app = App { _limits: RateLimitLayer::builder(Policy::new("p", one())).verdict().build() };
+}
+
+/// The boxed bodies of axum, reqwest and others have to be `Send`, and those of some `Sync` as well.
+#[tokio::test]
+async fn a_response_can_be_boxed_with_bodies_that_must_be_sync() {
+    use http_body_util::BodyExt;
+    use http_body_util::combinators::BoxBody;
+
+    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    for status in [200, 503] {
+        let response = layer.layer(hello()).oneshot(request(&[])).await.unwrap();
+        assert_eq!(response.status(), status);
+        let boxed: BoxBody<Bytes, Infallible> = response.into_body().boxed();
+        assert!(!boxed.collect().await.unwrap().to_bytes().is_empty());
+    }
 }
 
 #[test]

@@ -152,7 +152,7 @@ impl Stack {
     fn random_policy(name: &'static str, random: &mut Random, clock: &ManualClock) -> (Policy, Arc<dyn Limiter>) {
         let limit = random.pick(&[1, 2, 3, 5, 10]);
         let period = Duration::from_nanos(random.pick(&[300_000_007, 1_000_000_000, 7_000_000_000, 60_000_000_000]));
-        let quota = Quota::new(limit, period).expect("neither is zero");
+        let quota = Quota::per(limit, period);
         let limiter: Arc<dyn Limiter> = match random.below(4) {
             0 => timed(TokenBucket::new(quota.burst(random.pick(&[1, 3, 10]))), clock),
             1 => timed(LeakyBucket::new(quota), clock),
@@ -175,7 +175,7 @@ impl Stack {
         policy = policy.key(User::key());
         if random.below(2) == 0 {
             let ban = Duration::from_millis(1 + random.below(20_000));
-            let rejections = Quota::new(random.pick(&[1, 2, 5]), Duration::from_secs(60)).expect("neither is zero");
+            let rejections = Quota::per(random.pick(&[1, 2, 5]), Duration::from_secs(60));
             policy = policy.penalty(Penalty::new(rejections, ban).with_clock(clock));
         }
         (policy, limiter)

@@ -94,7 +94,7 @@ fn verified(since: Instant) -> u64 {
 async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
     let server = RedisServer::start();
     let interval = Duration::from_millis(150);
-    let quota = Quota::new(1, interval).unwrap();
+    let quota = Quota::per(1, interval);
     let queues = [0, 1].map(|_| Arc::new(queue(&server, quota).capacity(20)));
     // Connects, and brings the scripts there.
     for queue in &queues {
@@ -128,7 +128,7 @@ async fn no_two_of_ten_processes_share_a_turn() {
         let arrive = &arrive;
         join_all(queues.iter().flat_map(move |queue| (0..20).map(move |_| arrive(queue)))).await
     }
-    let ten = |interval| (0..10).map(|_| queue(&server, Quota::new(1, interval).unwrap()).capacity(200)).collect();
+    let ten = |interval| (0..10).map(|_| queue(&server, Quota::per(1, interval)).capacity(200)).collect();
 
     // Their turns are hours away, and are given as delays from their arrivals, which were all within this time.
     let (apart, began) = (HOUR * 2 / 10, Instant::now());
@@ -375,5 +375,5 @@ fn check_fit_reports_a_quota_that_redis_cannot_keep() {
 #[should_panic(expected = "longest wait")]
 fn a_queue_that_redis_cannot_keep_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
-    let _queue = RedisQueue::new(&redis, "test", Quota::new(1, HOUR * 24 * 365 * 100).unwrap());
+    let _queue = RedisQueue::new(&redis, "test", Quota::per(1, HOUR * 24 * 365 * 100));
 }

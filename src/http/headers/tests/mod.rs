@@ -15,7 +15,11 @@ use super::*;
 use crate::values::{Decision, Terms};
 
 fn writer_of(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
-    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms), Unit::Requests))))
+    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| described(name, Some(*terms)))))
+}
+
+fn described(name: &str, terms: Option<Terms>) -> Described<'_> {
+    Described { name, terms, unit: Unit::Requests, is_conditional: false }
 }
 
 fn reading(policy: usize, decision: &Decision) -> Reading<'_> {

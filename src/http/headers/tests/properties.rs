@@ -23,7 +23,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     ];
     let burst = prop_oneof![Just(None), (1..30_u32).prop_map(Some), (1..=u32::MAX).prop_map(Some)];
     (limit, period, burst).prop_map(|(limit, period, burst)| {
-        let quota = Quota::new(limit, period).unwrap();
+        let quota = Quota::per(limit, period);
         burst.map_or(quota, |burst| quota.burst(burst))
     })
 }

@@ -8,7 +8,7 @@ fn all_policies_that_decided_are_listed_in_order() {
     let day = Terms::fixed_window(Quota::per_day(5_000));
     let second = Terms::bucket(Quota::per_second(10));
     let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))]
-        .map(|(name, terms)| (name, terms, Unit::Requests));
+        .map(|(name, terms)| described(name, terms));
     let writer = Arc::new(Writer::new(&RateLimitFields::default(), policies));
     let (a, b) = (Decision::allow(10, 9), Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60)));
     let policy = r#"ratelimit-policy: "per-second";q=10;w=1, "day";q=5000;w=86400"#;
@@ -153,14 +153,14 @@ fn fields_are_sent_on_the_configured_responses() {
     // A policy that is not advertised, such as a shadow, does not count.
     let on_rejections = RateLimitFields::draft11().advertise(Advertise::Rejected);
     let beside_a_shadow =
-        Arc::new(Writer::new(&on_rejections, [("p", Some(terms), Unit::Requests), ("shadow", None, Unit::Requests)]));
+        Arc::new(Writer::new(&on_rejections, [described("p", Some(terms)), described("shadow", None)]));
     let fine = Decision::allow(10, 10);
     assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
 
     let is_silent = |fields: RateLimitFields| writer_of(&fields, &[("p", terms)]).is_silent();
     assert!(is_silent(RateLimitFields::none()) && is_silent(RateLimitFields::default().advertise(Advertise::Never)));
     assert!(!is_silent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)));
-    assert!(Writer::new(&RateLimitFields::default(), [("p", None, Unit::Requests)]).is_silent());
+    assert!(Writer::new(&RateLimitFields::default(), [described("p", None)]).is_silent());
 }
 
 #[test]
@@ -245,10 +245,34 @@ fn units_in_flight_are_advertised_without_a_time() {
 #[test]
 fn a_quota_of_bytes_is_advertised_with_its_unit() {
     let day = Terms::fixed_window(Quota::per_day(1_000_000));
-    let writer = Arc::new(Writer::new(&RateLimitFields::default(), [("bytes", Some(day), Unit::ContentBytes)]));
+    let bytes = Described { unit: Unit::ContentBytes, ..described("bytes", Some(day)) };
+    let writer = Arc::new(Writer::new(&RateLimitFields::default(), [bytes]));
     let decision = Decision::allow(1_000_000, 5).with_reset_after(Duration::from_secs(60));
     assert_eq!(
         written(&writer, 200, &[], &[reading(0, &decision)]),
         r#"ratelimit: "bytes";r=5;t=60; ratelimit-policy: "bytes";q=1000000;qu="content-bytes";w=86400"#
     );
+}
+
+#[test]
+fn a_policy_for_some_requests_is_listed_where_it_has_decided() {
+    let terms = Some(Terms::bucket(Quota::per_second(10)));
+    let conditional = |name| Described { is_conditional: true, ..described(name, terms) };
+    let (all, writes) = (r#""all";q=10;w=1"#, r#""writes";q=10;w=1"#);
+    let decision = Decision::allow(10, 9);
+    for fields in [RateLimitFields::default(), RateLimitFields::default().partition_key()] {
+        let writer = Arc::new(Writer::new(&fields, [described("all", terms), conditional("writes")]));
+        let listed = |readings: &[_]| written(&writer, 200, &[], readings);
+        let both = listed(&[reading(0, &decision), reading(1, &decision)]);
+        assert!(both.ends_with(&format!("ratelimit-policy: {all}, {writes}")), "{both}");
+        let one = listed(&[reading(0, &decision)]);
+        assert_eq!(one, format!(r#"ratelimit: "all";r=9;t=1; ratelimit-policy: {all}"#));
+        // A policy without a condition applies even if it was not asked, since the other one rejects.
+        let other = listed(&[reading(1, &decision)]);
+        assert_eq!(other, format!(r#"ratelimit: "writes";r=9;t=1; ratelimit-policy: {all}, {writes}"#));
+        assert_eq!(listed(&[]), "");
+    }
+    let alone = Arc::new(Writer::new(&RateLimitFields::default(), [conditional("writes")]));
+    let one = written(&alone, 200, &[], &[reading(0, &decision)]);
+    assert_eq!(one, format!(r#"ratelimit: "writes";r=9;t=1; ratelimit-policy: {writes}"#));
 }

@@ -25,7 +25,7 @@ fn published_sequences_have_the_published_fields() {
     let mut steps = 0;
     for sequence in vectors(include_str!("../../../../tests/vectors/gcra_sequences.json")) {
         let period = Duration::from_secs(small(&sequence["rate"][1]).into());
-        let quota = Quota::new(small(&sequence["rate"][0]), period).unwrap().burst(small(&sequence["burst"]));
+        let quota = Quota::per(small(&sequence["rate"][0]), period).burst(small(&sequence["burst"]));
         let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
         let writer = writer_of(&fields, &[("default", Terms::bucket(quota))]);
         let mut bucket = Bucket::new(quota);
@@ -112,9 +112,9 @@ fn policy_of(terms: Terms) -> String {
 /// that are no whole seconds, and quotas that no such window fits.
 #[test]
 fn a_policy_is_advertised_at_its_exact_rate() {
-    let quota = |limit, seconds| Quota::new(limit, Duration::from_secs(seconds)).unwrap();
-    let millis = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
-    let nanos = |limit, nanos| Quota::new(limit, Duration::from_nanos(nanos)).unwrap();
+    let quota = |limit, seconds| Quota::per(limit, Duration::from_secs(seconds));
+    let millis = |limit, millis| Quota::per(limit, Duration::from_millis(millis));
+    let nanos = |limit, nanos| Quota::per(limit, Duration::from_nanos(nanos));
     for (terms, expected) in [
         (Terms::bucket(quota(10, 10).burst(10)), "q=10;w=10"),
         (Terms::bucket(quota(1, 1).burst(5)), "q=5;w=5"),

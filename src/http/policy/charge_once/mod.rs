@@ -101,6 +101,7 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 /// a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected without a
 /// call; free retries among them are not used up.
 #[must_use]
+#[doc(alias("idempotency key", "Idempotency-Key", "idempotent"))]
 pub struct ChargeOnce {
     header: HeaderName,
     within: Duration,
@@ -134,7 +135,7 @@ impl ChargeOnce {
     /// If `within` is zero, or longer than a [`Quota`]'s period may be.
     #[track_caller]
     pub fn within(self, within: Duration) -> Self {
-        if let Err(error) = Quota::new(1, within) {
+        if let Err(error) = Quota::try_per(1, within) {
             panic!("retries within {within:?}: {error}");
         }
         Self { within, ..self }
@@ -334,14 +335,14 @@ fn budget_quota(shape: Shape, quota: Quota, free_retries: u32) -> Option<Quota> 
 fn granted(quota: Quota, free_retries: u32) -> Quota {
     let times = |units: u32| units.saturating_mul(free_retries);
     // A rate beyond what a quota can have, or a burst cut off at 2^32, is the safe side: more is charged.
-    Quota::new(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())))
+    Quota::try_per(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())))
 }
 
 /// Half at once, and half over the longest window of the calendar: so no window grants more than the whole, wherever it
 /// begins. `None` if the half is nothing; then no retry is free, the safe side.
 fn half_per_longest_window(quota: Quota) -> Option<Quota> {
     // 28 days become 32, more than the longest month and an hour; a week and a day grow by more than an hour, too.
-    Quota::new(quota.limit() / 2, quota.period() * 32 / 28).ok()
+    Quota::try_per(quota.limit() / 2, quota.period() * 32 / 28).ok()
 }
 
 fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {

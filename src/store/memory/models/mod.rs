@@ -88,7 +88,7 @@ impl Modelled for TickBucket {
 const GREATEST: u32 = (1 << 16) - 1;
 
 fn five_seconds(limit: u32) -> Quota {
-    Quota::new(limit, std::time::Duration::from_secs(5)).unwrap()
+    Quota::per(limit, std::time::Duration::from_secs(5))
 }
 
 fn five_seconds_in(window: u64, rest: u64) -> Timestamp {

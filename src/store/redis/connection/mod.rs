@@ -154,7 +154,7 @@ impl Redis {
     /// process that is not ready by this could still serve.
     ///
     /// ```no_run
-    /// # async fn ready(redis: tower_sluice::store::Redis) -> http::StatusCode {
+    /// # async fn ready(redis: tower_sluice::store::redis::Redis) -> http::StatusCode {
     /// match redis.ping().await {
     ///     Ok(()) => http::StatusCode::OK,
     ///     Err(_) => http::StatusCode::SERVICE_UNAVAILABLE,

@@ -145,7 +145,7 @@ fn split(stored: &[u8]) -> Option<(&[u8], Option<Quota>)> {
     let mut parts = stored[at + 1..].split(|byte| *byte == b':').map(canonical);
     let (limit, burst, period) = (parts.next()??, parts.next()??, parts.next()??);
     let (limit, burst) = (u32::try_from(limit).ok()?, u32::try_from(burst).ok()?);
-    let quota = Quota::new(limit, Duration::from_nanos(period)).ok().filter(|_| parts.next().is_none())?;
+    let quota = Quota::try_per(limit, Duration::from_nanos(period)).ok().filter(|_| parts.next().is_none())?;
     let quota = if burst == limit { quota } else { quota.try_burst(burst).ok()? };
     Some((&stored[..at], Some(quota)))
 }

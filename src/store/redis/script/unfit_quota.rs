@@ -64,7 +64,7 @@ mod tests {
     use crate::values::Quota;
 
     fn once_in(period: Duration) -> Quota {
-        Quota::new(1, period).unwrap()
+        Quota::per(1, period)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::store::memory::table::word::PAYLOAD_BITS;
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
 fn of(limit: u32, nanos: u64, burst: u32) -> Quota {
-    Quota::new(limit, Duration::from_nanos(nanos)).unwrap().burst(burst)
+    Quota::per(limit, Duration::from_nanos(nanos)).burst(burst)
 }
 
 fn at(nanos: u64) -> Timestamp {

@@ -67,7 +67,7 @@ impl Pair for Sliding {
 }
 
 fn quota(limit: u32, nanos: u64) -> Quota {
-    Quota::new(limit, Duration::from_nanos(nanos)).unwrap()
+    Quota::per(limit, Duration::from_nanos(nanos))
 }
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;

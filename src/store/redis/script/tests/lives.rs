@@ -48,7 +48,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
 fn keys_live_for_as_long_as_they_owe() {
     let (_server, mut connection) = start();
     // Windows so long that none ends during the test.
-    let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
+    let quota = Quota::per(10, Duration::from_secs(10_000_000));
     check_life(&mut connection, &TokenBucket::new(quota), "bucket", 3);
     check_life(&mut connection, &TokenBucket::new(Quota::per_hour(70_000).burst(999)), "thirds", 3);
     check_life(&mut connection, &LeakyBucket::new(quota), "leaky", 3);
@@ -71,7 +71,7 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
     let (_server, mut connection) = start();
     // A bucket has been paid a little since, so that less than the price is owed: all of that is refunded.
-    let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
+    let quota = Quota::per(10, Duration::from_secs(10_000_000));
     check_returned(&mut connection, &FixedWindow::new(quota));
     check_returned(&mut connection, &SlidingWindow::new(quota));
     check_returned(&mut connection, &CalendarWindow::monthly(10));

@@ -48,9 +48,9 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let mut seen = [0_u32; 3];
     for batch in 0..60 {
-        let quota = Quota::new(1 + random.below(8) as u32, DAY).unwrap();
+        let quota = Quota::per(1 + random.below(8) as u32, DAY);
         let free_retries = 1 + random.below(3) as u32;
-        let budget = A::budget(Quota::new(quota.limit() * free_retries, DAY).unwrap());
+        let budget = A::budget(Quota::per(quota.limit() * free_retries, DAY));
         let limit = make(quota);
         let mut model = Model { limit, budget, state: None, budget_state: None, records: HashMap::new() };
         let [state, budget_key] = ["state", "budget"].map(|name| key(format!("{name} {batch}")));

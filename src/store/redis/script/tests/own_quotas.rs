@@ -100,7 +100,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
             // In part, and sometimes under another quota by then.
             let cost = 1 + random.below(cost.into()) as u32;
             if random.below(2) == 0 {
-                let other = Quota::new(5, quota.period()).unwrap();
+                let other = Quota::per(5, quota.period());
                 let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
                 let _ = charge(&mut server, limiter, &name, other, 1, now);
             }
@@ -115,7 +115,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
 
 fn hours(random: &mut Random, hours: &[u64]) -> Quota {
     let limit = random.pick(&[1, 2, 5, 7, 12, 20, 60, 144]);
-    Quota::new(limit, Duration::from_secs(3_600 * random.pick(hours))).unwrap()
+    Quota::per(limit, Duration::from_secs(3_600 * random.pick(hours)))
 }
 
 #[test]
@@ -140,7 +140,7 @@ proptest! {
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
         limit: u32, burst: u32, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
     ) {
-        let quota = Quota::new(limit.max(1), Duration::from_nanos(period)).unwrap().burst(burst.max(1));
+        let quota = Quota::per(limit.max(1), Duration::from_nanos(period)).burst(burst.max(1));
         let bucket = TokenBucket::new(quota);
         prop_assume!(bucket.fits().is_ok());
         let micro = 1_000 * u128::from(quota.limit());

@@ -41,7 +41,7 @@ const PERIODS: [u64; 13] = [
 pub(super) fn window_quota(random: &mut Random) -> Quota {
     let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) as u32 };
     let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
-    Quota::new(limit, Duration::from_nanos(period)).unwrap()
+    Quota::per(limit, Duration::from_nanos(period))
 }
 
 pub(super) fn bucket_quota(random: &mut Random) -> Quota {
@@ -253,7 +253,7 @@ fn windows_of_the_calendar_agree() {
     const DAY: u64 = 86_400_000_000_000;
     let quota = |random: &mut Random| {
         let limit = window_quota(random).limit();
-        Quota::new(limit, Duration::from_nanos(random.pick(&[1, 7, 28]) * DAY)).unwrap()
+        Quota::per(limit, Duration::from_nanos(random.pick(&[1, 7, 28]) * DAY))
     };
     let make = |quota: Quota| {
         let window = match quota.period().as_secs() / 86_400 {

@@ -1,18 +1,53 @@
-//! Queues: when to let requests wait, how many, and for how long.
+//! A queue: let requests wait instead of rejecting them.
 //!
 //! **You want** a burst to be spread out instead of rejected. In a [`LeakyQueue`], requests depart one by one at the
 //! quota's rate, in order of arrival, each key separately. A request that could not depart within the queue's bounds is
-//! rejected on arrival, with the time after which a retry is accepted.
+//! rejected on arrival, with the time after which a retry is accepted. A complete program:
 //!
-//! ```
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::net::SocketAddr;
 //! use std::time::Duration;
+//!
+//! use axum::{Router, routing::post};
+//! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 //!
-//! // The printer takes ten pages per second; no request waits for more than two seconds.
-//! let queue = LeakyQueue::new(Quota::per_second(10))
-//!     .capacity(20)
-//!     .max_wait(Duration::from_secs(2));
-//! let layer = RateLimitLayer::new(Policy::new("printer", queue));
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     // The printer takes ten pages per second; no request waits for more than two seconds.
+//!     let queue = LeakyQueue::new(Quota::per_second(10)).capacity(20).max_wait(Duration::from_secs(2));
+//!     let layer = RateLimitLayer::new([
+//!         // First, each client is kept from filling the queue; these requests are rejected at once.
+//!         Policy::new("per-client", Quota::per_second(5)).key(PeerIp::new()),
+//!         // Without a key, it is one queue for all.
+//!         Policy::new("printer", queue),
+//!     ]);
+//!     let app = Router::new().route("/print", post(|| async { "printed\n" })).layer(layer.clone());
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+//!         .with_graceful_shutdown(async move {
+//!             let _ = tokio::signal::ctrl_c().await;
+//!             layer.close(); // rejects the waiters, which the server would wait for
+//!         })
+//!         .await
+//! }
+//! ```
+//!
+//! In a [configuration file](super::configuration):
+//!
+//! ```toml
+//! [[route]]
+//! path = "/print"
+//!
+//! [[route.policy]]
+//! name = "printer"
+//! algorithm = "leaky-queue"
+//! limit = 10
+//! per = "1s"
+//! capacity = 20
+//! max-wait = "2s"
 //! ```
 //!
 //! # Wait or reject?

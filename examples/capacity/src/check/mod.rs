@@ -91,7 +91,7 @@ async fn keep_asking(
 async fn bytes(server: &RedisServer) -> Outcome<()> {
     const KEYS: u64 = 100_000;
     // A bucket that owes for an hour, and windows whose numbers have as many digits as those of a minute.
-    let (bucket, window) = (Quota::per_hour(1), Quota::new(1_000, Duration::from_secs(150))?);
+    let (bucket, window) = (Quota::per_hour(1), Quota::per(1_000, Duration::from_secs(150)));
     let limiters = [
         limiter(server, TokenBucket::new(bucket), None)?,
         limiter(server, FixedWindow::new(window), None)?,
@@ -202,8 +202,8 @@ async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<Run> {
     let period = Duration::from_micros(limit.period() / 1_000);
     let burst = u32::try_from(limit.burst)?;
     let limiters = (0..load.processes).map(|_| match load.kind {
-        Kind::Bucket => limiter(server, TokenBucket::new(Quota::new(1, interval)?.burst(burst)), load.lease),
-        Kind::FixedWindow => limiter(server, FixedWindow::new(Quota::new(burst, period)?), load.lease),
+        Kind::Bucket => limiter(server, TokenBucket::new(Quota::try_per(1, interval)?.burst(burst)), load.lease),
+        Kind::FixedWindow => limiter(server, FixedWindow::new(Quota::try_per(burst, period)?), load.lease),
     });
     let limiters = limiters.collect::<Outcome<Vec<_>>>()?;
     let mut sums = Vec::new();

@@ -1,0 +1,153 @@
+//! All defaults: what is in force if you set nothing.
+//!
+//! **You want** to know what the code that you did not write does. Every setting of every builder is here, with its default
+//! (`tests/repository/defaults.rs` compares them with the source).
+//!
+//! # `Quota`
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`burst`](crate::Quota::burst) | of a bucket the limit; of a queue 1. Windows have none: their whole limit may come at once |
+//! | the algorithm, where a quota is given in place of one | [`TokenBucket`](crate::TokenBucket), in memory |
+//! | [`staggered`](crate::FixedWindow::staggered), of a window | no: the windows of all keys begin at one instant |
+//! | [`in_zone`](crate::CalendarWindow::in_zone), of a calendar window | UTC |
+//! | [`anchored_on`](crate::CalendarWindow::anchored_on), of months | 1, the first |
+//! | [`beginning_on`](crate::CalendarWindow::beginning_on), of weeks | Monday |
+//!
+//! # `Policy`
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`key`](crate::Policy::key) | none: all clients share one budget. `RateLimitLayer::per_client` has [`PeerIp`](crate::key::PeerIp) |
+//! | [`cost`](crate::Policy::cost), [`cost_fn`](crate::Policy::cost_fn) | 1 |
+//! | [`quota_fn`](crate::Policy::quota_fn) | none: all keys have the quota of the policy |
+//! | [`charge_when`](crate::Policy::charge_when), [`cost_after`](crate::Policy::cost_after), [`settled_by_handler`](crate::Policy::settled_by_handler), [`charge_content_bytes`](crate::Policy::charge_content_bytes) | none: what was charged stays charged |
+//! | [`owe_shortfalls`](crate::Policy::owe_shortfalls) | no: a shortfall is charged as far as units are left |
+//! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |
+//! | [`release_at_head`](crate::Policy::release_at_head) | no: what is in flight is so until its body has ended |
+//! | [`penalty`](crate::Policy::penalty) | none: nobody is banned |
+//! | [`when`](crate::Policy::when), [`except`](crate::Policy::except) | all requests |
+//! | [`shadow`](crate::Policy::shadow) | no: it is enforced |
+//! | [`on_missing_key`](crate::Policy::on_missing_key) | [`Reject`](crate::MissingKey::Reject): 400 |
+//! | [`on_failure`](crate::Policy::on_failure) | [`LocalFallback`](crate::FailureMode::LocalFallback): this process decides, with the same quota |
+//! | [`status`](crate::Policy::status) | 429, or 503 if all clients share the budget |
+//! | [`Penalty::with_clock`](crate::Penalty::with_clock) | [`Monotonic`](crate::time::Monotonic) |
+//! | [`ChargeOnce::within`](crate::ChargeOnce::within) | 24 hours |
+//! | [`ChargeOnce::free_retries`](crate::ChargeOnce::free_retries) | 1 |
+//! | [`ChargeOnce::max_keys`](crate::ChargeOnce::max_keys) | 65,536 in this process |
+//! | [`ChargeOnce::with_clock`](crate::ChargeOnce::with_clock) | `Monotonic` |
+//! | [`Exemptions::networks`](crate::Exemptions::networks), [`header`](crate::Exemptions::header), [`path`](crate::Exemptions::path) | nothing is exempt |
+//!
+//! # Keys
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`PeerIp::ipv6_prefix`](crate::key::PeerIp::ipv6_prefix), [`ClientIp::ipv6_prefix`](crate::key::ClientIp::ipv6_prefix) | 64 bits. IPv4 addresses are whole |
+//! | [`ClientIp::on_unidentified`](crate::key::ClientIp::on_unidentified) | [`Peer`](crate::key::Unidentified::Peer): counts as the proxy |
+//! | [`ClientIp::lenient_forwarded`](crate::key::ClientIp::lenient_forwarded) | no: as RFC 7239 has it |
+//! | [`ClientIp::obfuscated_nodes`](crate::key::ClientIp::obfuscated_nodes) | no: `for=_abc` is unidentified |
+//! | trusted proxies | none: there is no `ClientIp` without saying which |
+//!
+//! # `RateLimitLayer`
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`fields`](crate::RateLimitLayerBuilder::fields) | [`draft11`](crate::headers::RateLimitFields::draft11): `RateLimit` and `RateLimit-Policy` |
+//! | [`RateLimitFields::advertise`](crate::headers::RateLimitFields::advertise) | [`Always`](crate::headers::Advertise::Always): on all responses |
+//! | [`RateLimitFields::x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) | none |
+//! | [`RateLimitFields::partition_key`](crate::headers::RateLimitFields::partition_key), [`partition_key_by`](crate::headers::RateLimitFields::partition_key_by) | none |
+//! | [`wait_fields`](crate::RateLimitLayerBuilder::wait_fields) | `Retry-After` and `X-Rate-Limited-For`, in seconds |
+//! | [`WaitFields::exact_wait_named`](crate::headers::WaitFields::exact_wait_named), [`exact_wait_in_millis`](crate::headers::WaitFields::exact_wait_in_millis), [`without_exact_wait`](crate::headers::WaitFields::without_exact_wait) | `X-Rate-Limited-For`, in seconds |
+//! | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) | no |
+//! | [`retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter) | none: waits are exact |
+//! | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) | no |
+//! | [`rejection_format`](crate::RateLimitLayerBuilder::rejection_format), [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) | problem details in JSON (RFC 9457) |
+//! | [`exempt_preflights`](crate::RateLimitLayerBuilder::exempt_preflights) | none: preflights count |
+//! | [`verdict`](crate::RateLimitLayerBuilder::verdict) | no |
+//! | [`route`](crate::RateLimitLayerBuilder::route) | no label |
+//! | [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status) | [`ResourceExhausted`](crate::grpc::GrpcStatus::ResourceExhausted) |
+//!
+//! # Limiters in memory
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`MemoryStore::with_capacity`](crate::store::MemoryStore::with_capacity) | 65,536 keys |
+//! | [`MemoryStore::when_full`](crate::store::MemoryStore::when_full) | [`ForgetLeast`](crate::store::WhenFull::ForgetLeast): evicts the key that owes least |
+//! | [`MemoryStore::with_clock`](crate::store::MemoryStore::with_clock) | `Monotonic` |
+//! | [`LeakyQueue::capacity`](crate::LeakyQueue::capacity) | the limit of the quota, per key |
+//! | [`LeakyQueue::max_wait`](crate::LeakyQueue::max_wait) | 30 s |
+//! | [`LeakyQueue::max_waiters`](crate::LeakyQueue::max_waiters) | 65,536 over all keys |
+//! | [`LeakyQueue::max_keys`](crate::LeakyQueue::max_keys) | 65,536 |
+//! | [`LeakyQueue::when_full`](crate::LeakyQueue::when_full) | [`Reject`](crate::store::WhenFull::Reject) |
+//! | `LeakyQueue::precise` (feature `precise-timer`) | no: tokio's timer, in milliseconds |
+//! | [`Concurrency::queue`](crate::Concurrency::queue) | 0: none waits |
+//! | [`Concurrency::max_wait`](crate::Concurrency::max_wait) | 30 s |
+//! | [`Concurrency::max_waiters`](crate::Concurrency::max_waiters) | 65,536 over all keys |
+//! | [`Concurrency::max_keys`](crate::Concurrency::max_keys) | 65,536 |
+//!
+//! # Redis and other servers
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`RedisBuilder::timeout`](crate::store::redis::RedisBuilder::timeout) | 50 ms for a whole decision |
+//! | [`RedisBuilder::connect_timeout`](crate::store::redis::RedisBuilder::connect_timeout) | 1 s, for which no decision waits |
+//! | [`RedisBuilder::max_in_flight`](crate::store::redis::RedisBuilder::max_in_flight) | 4,096 calls per runtime and server |
+//! | [`RedisBuilder::prefix`](crate::store::redis::RedisBuilder::prefix) | `sluice` |
+//! | [`RedisBuilder::secret`](crate::store::redis::RedisBuilder::secret) | none: hashes of clients have no secret |
+//! | [`RedisStore::leasing`](crate::store::redis::RedisStore::leasing) | none: each request asks |
+//! | [`RedisStore::without_coalescing`](crate::store::redis::RedisStore::without_coalescing) | no: requests of a key share calls |
+//! | [`RedisQueue::capacity`](crate::RedisQueue::capacity), [`max_wait`](crate::RedisQueue::max_wait), [`max_waiters`](crate::RedisQueue::max_waiters) | as of `LeakyQueue` |
+//! | [`RedisConcurrency::lease`](crate::RedisConcurrency::lease) | 10 s |
+//! | [`RedisConcurrency::queue`](crate::RedisConcurrency::queue), [`max_wait`](crate::RedisConcurrency::max_wait), [`max_waiters`](crate::RedisConcurrency::max_waiters) | as of `Concurrency` |
+//! | [`RemoteStore::secret`](crate::store::remote::RemoteStore::secret), [`leasing`](crate::store::remote::RemoteStore::leasing), [`without_coalescing`](crate::store::remote::RemoteStore::without_coalescing) | as of `RedisStore` |
+//! | [`KeyValueBackend::bounded`](crate::store::remote::KeyValueBackend::bounded) | 100 ms, and 1,024 calls in flight |
+//! | [`KeyValueBackend::clock`](crate::store::remote::KeyValueBackend::clock) | [`Wall`](crate::time::Wall) |
+//!
+//! # Clients
+//!
+//! | setting | default |
+//! |---|---|
+//! | [`ThrottleLayer::cost_fn`](crate::ThrottleLayer::cost_fn) | 1 |
+//! | [`ThrottleLayer::on_failure`](crate::ThrottleLayer::on_failure) | `LocalFallback`, as of a policy |
+//! | [`PacerLayer::key`](crate::PacerLayer::key) | the host and port of the URI |
+//! | [`PacerLayer::quota`](crate::PacerLayer::quota) | none: what the partner reports |
+//! | [`PacerLayer::max_wait`](crate::PacerLayer::max_wait) | 60 s |
+//! | [`PacerLayer::max_waiters`](crate::PacerLayer::max_waiters) | 1,000 over all partners |
+//! | [`PacerLayer::max_pause`](crate::PacerLayer::max_pause) | 1 hour |
+//! | [`PacerLayer::attempts`](crate::PacerLayer::attempts) | 3 |
+//! | [`PacerLayer::shared`](crate::PacerLayer::shared) | no: each process for itself |
+//!
+//! # A configuration file
+//!
+//! The same. [The format](crate::config#format) has each default beside its key.
+//!
+//! # In one look
+//!
+//! A policy without any setting, for two requests:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use axum::{Router, body::Body, routing::get};
+//! use tower::ServiceExt;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let quota = Quota::per_minute(1);
+//! assert_eq!(quota.max_burst(), 1);
+//! let layer = RateLimitLayer::new(Policy::new("everybody", quota));
+//! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//! let get = || http::Request::get("/").body(Body::empty()).unwrap();
+//!
+//! let admitted = app.clone().oneshot(get()).await.unwrap();
+//! assert_eq!(admitted.headers()["ratelimit-policy"], r#""everybody";q=1;w=60"#);
+//! assert_eq!(admitted.headers()["ratelimit"], r#""everybody";r=0;t=60"#);
+//!
+//! let rejected = app.oneshot(get()).await.unwrap();
+//! assert_eq!(rejected.status(), 503); // all clients share the budget
+//! assert_eq!(rejected.headers()["content-type"], "application/problem+json");
+//! assert_eq!(rejected.headers()["retry-after"], "60");
+//! assert!(rejected.headers().contains_key("x-rate-limited-for"));
+//! assert!(!rejected.headers().contains_key("x-ratelimit-limit"));
+//! # }
+//! ```

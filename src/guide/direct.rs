@@ -1,0 +1,206 @@
+//! In a handler, a job, a WebSocket: limiters without the layer.
+//!
+//! **You want** to limit something that is not a whole request: one branch of a handler, an operation of GraphQL, jobs of a
+//! worker, messages on a connection. A limiter answers one question: may this key have so many units now?
+//!
+//! ```
+//! use tower_sluice::{PartitionKey, Quota, RateLimiter, TokenBucket};
+//!
+//! let limiter = RateLimiter::in_memory(TokenBucket::new(Quota::per_minute(2)));
+//! let ada = PartitionKey::from("ada");
+//!
+//! assert!(limiter.check(&ada).is_allowed());
+//! assert_eq!(limiter.check(&ada).remaining(), 0);
+//! let rejected = limiter.check(&ada);
+//! assert!(!rejected.is_allowed());
+//! assert!(rejected.retry_after().is_some_and(|wait| wait.as_secs() < 30)); // exact: a token every half minute
+//! ```
+//!
+//! | limiter | ask by | decides |
+//! |---|---|---|
+//! | an algorithm in memory | [`check`](crate::RateLimiter::check) | at once, and cannot fail |
+//! | the same with a cost; on Redis; a queue | [`acquire`](crate::LimiterExt::acquire)`(&key, cost).await` | at once, after a round trip, or when it is its turn |
+//! | what is in flight | [`Concurrency::acquire`](crate::Concurrency::acquire), `try_acquire` | with a permit, which is held until it is dropped |
+//! | any, to look without charging | [`decide`](crate::Limiter::decide) with [`Ask::peek`](crate::Ask::peek) | as above |
+//!
+//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
+//! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
+//!
+//! # A handler
+//!
+//! The cost of this one is in its body, which no layer reads:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::sync::Arc;
+//!
+//! use axum::extract::State;
+//! use axum::http::HeaderMap;
+//! use axum::{Extension, Router, routing::post};
+//! use tower_sluice::headers::{DecisionFields, RateLimitFields};
+//! use tower_sluice::key::User;
+//! use tower_sluice::{IntoLimiter, Limiter, LimiterExt, PartitionKey, Quota, Rejection};
+//!
+//! #[derive(Clone)]
+//! struct App {
+//!     rows: Arc<dyn Limiter>,
+//!     fields: DecisionFields,
+//! }
+//!
+//! /// A `LimiterError`, as of a limiter on Redis, becomes 503 by the first `?`. A rejection becomes 429 by the second one,
+//! /// with `Retry-After`; more rows than are ever admitted at once are rejected without it.
+//! async fn import(
+//!     State(app): State<App>,
+//!     Extension(user): Extension<User>,
+//!     body: String,
+//! ) -> Result<(HeaderMap, String), Box<Rejection>> {
+//!     let rows = u32::try_from(body.lines().count()).unwrap_or(u32::MAX);
+//!     let decision = app.rows.acquire(&PartitionKey::from(user.id()), rows).await?;
+//!     let decision = Rejection::unless_allowed("rows", decision)?;
+//!     Ok((app.fields.of(&decision), format!("{rows} rows\n")))
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let rows = Quota::per_hour(10_000).burst(1_000).into_limiter();
+//! let fields = DecisionFields::new(RateLimitFields::draft11(), "rows", &*rows);
+//! let app: Router = Router::new().route("/import", post(import)).with_state(App { rows, fields });
+//! # use tower::ServiceExt;
+//! # let send = async |rows: usize| {
+//! #     let mut request = http::Request::post("/import").body(axum::body::Body::from("row\n".repeat(rows))).unwrap();
+//! #     request.extensions_mut().insert(User::new("ada"));
+//! #     let response = app.clone().oneshot(request).await.unwrap();
+//! #     (response.status().as_u16(), response.headers().get("retry-after").is_some())
+//! # };
+//! # assert_eq!(send(900).await, (200, false));
+//! # assert_eq!(send(900).await, (429, true));
+//! # assert_eq!(send(1_001).await, (429, false));
+//! # assert_eq!(send(100).await, (200, false));
+//! # }
+//! ```
+//!
+//! To *know* what is left, a handler need not ask: with [`verdict`](crate::RateLimitLayerBuilder::verdict) on the layer, it
+//! takes a [`Verdict`](crate::Verdict) as an argument.
+//!
+//! A layer may be enough: it can charge what the handler [reports](crate::Policy::settled_by_handler), and a middleware can
+//! put what it reads from a body [into the request](super::login).
+//!
+//! # A job
+//!
+//! Jobs wait instead of being rejected: a [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order,
+//! and a [`Concurrency`](crate::Concurrency) bounds how many run at once.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use tower_sluice::{Concurrency, LeakyQueue, LimiterError, LimiterExt, PartitionKey, Quota};
+//!
+//! /// Returns whether the letter was sent. If not, put it back and come again later.
+//! async fn send(letter: u32, pace: &LeakyQueue, senders: &Concurrency) -> Result<bool, LimiterError> {
+//!     let key = PartitionKey::from("mail");
+//!     let decision = pace.acquire(&key, 1).await?;
+//!     if !decision.is_allowed() {
+//!         println!("letter {letter}: not before {:?} have passed", decision.retry_after());
+//!         return Ok(false);
+//!     }
+//!     let Some(permit) = senders.acquire(&key, 1).await? else { return Ok(false) };
+//!     println!("sending letter {letter}");
+//!     drop(permit); // or when it goes out of scope, also by a panic
+//!     Ok(true)
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Ten per second; a job that would wait for more than a minute is put back.
+//! let pace = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(600).max_wait(Duration::from_secs(60)));
+//! let senders = Arc::new(Concurrency::new(4).queue(1_000));
+//! let mut jobs = tokio::task::JoinSet::new();
+//! for letter in 0..1_000 {
+//!     let (pace, senders) = (Arc::clone(&pace), Arc::clone(&senders));
+//!     jobs.spawn(async move { send(letter, &pace, &senders).await });
+//! }
+//! let mut sent = 0;
+//! while let Some(job) = jobs.join_next().await {
+//!     sent += u32::from(job??);
+//! }
+//! assert_eq!(sent, 601); // one at once, and 600 wait for up to a minute
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Around a Tower service of jobs, a [`ThrottleLayer`](crate::ThrottleLayer) does the same. For workers on several machines,
+//! the queue is a [`RedisQueue`](super::machines#a-shared-queue).
+//!
+//! # A WebSocket
+//!
+//! The layer limits how many connections are opened, and, with the permits taken along, how many are open. The messages
+//! are the handler's: one `check` each.
+//!
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::net::SocketAddr;
+//! use std::sync::Arc;
+//!
+//! use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+//! use axum::extract::{ConnectInfo, State};
+//! use axum::response::Response;
+//! use axum::{Router, routing::any};
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::store::MemoryStore;
+//! use tower_sluice::{
+//!     Concurrency, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket,
+//! };
+//!
+//! type Messages = RateLimiter<TokenBucket, MemoryStore<<TokenBucket as tower_sluice::algorithm::Algorithm>::State>>;
+//!
+//! async fn chat(
+//!     upgrade: WebSocketUpgrade,
+//!     permits: Permits,
+//!     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+//!     State(messages): State<Arc<Messages>>,
+//! ) -> Response {
+//!     // The response to the upgrade ends at once, and the connection lives on: it holds what the request held.
+//!     let held = permits.take();
+//!     upgrade.on_upgrade(move |socket| async move {
+//!         talk(socket, &messages, &PartitionKey::from(peer.ip().to_string())).await;
+//!         drop(held);
+//!     })
+//! }
+//!
+//! async fn talk(mut socket: WebSocket, messages: &Messages, client: &PartitionKey) {
+//!     let mut warned = false;
+//!     while let Some(Ok(message)) = socket.recv().await {
+//!         let decision = messages.check(client);
+//!         let answer = match decision.retry_after() {
+//!             None => message,
+//!             Some(wait) if !warned => {
+//!                 Message::text(format!(r#"{{"error":"slow down","retry_after_ms":{}}}"#, wait.as_millis() + 1))
+//!             }
+//!             // The client goes on all the same: 1008, "policy violation".
+//!             Some(_) => Message::Close(Some(CloseFrame { code: close_code::POLICY, reason: "slow down".into() })),
+//!         };
+//!         warned = !decision.is_allowed();
+//!         if socket.send(answer).await.is_err() {
+//!             return;
+//!         }
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let messages = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_second(5).burst(20))));
+//!     let connections = RateLimitLayer::new([
+//!         Policy::new("opened", Quota::per_minute(30)).key(PeerIp::new()),
+//!         Policy::new("open", Concurrency::new(5)).key(PeerIp::new()),
+//!     ]);
+//!     let app = Router::new().route("/chat", any(chat)).layer(connections).with_state(messages);
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! }
+//! ```
+//!
+//! The limit is per address here, over all of its connections. Per connection, make the key of the connection's number, or
+//! make a limiter for each. Charge the bytes of messages by `acquire(&client, bytes)`.
+//!
+//! Next: [calling a partner](super::partners), [testing](super::testing).

@@ -1,0 +1,192 @@
+//! Protect a login: slow guessing down without locking the owner out.
+//!
+//! **You want** nobody to try passwords by the thousand, neither from one address nor from many, and you do not want an
+//! attacker to lock the owner of an account out by failing on purpose. One limit cannot do that. Four can:
+//!
+//! | limit | counts | against |
+//! |---|---|---|
+//! | per address, outermost | all attempts, also rejected ones; bans those that go on | floods |
+//! | per address | failures | one address that tries many accounts |
+//! | per account and address | failures | one address that tries one account |
+//! | per account, with devices apart | failures | many addresses that try one account |
+//!
+//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request. A complete
+//! program:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::collections::HashMap;
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//!
+//! use axum::body::{Body, to_bytes};
+//! use axum::extract::Request;
+//! use axum::http::{HeaderMap, StatusCode};
+//! use axum::middleware::{Next, from_fn};
+//! use axum::response::Response;
+//! use axum::{Json, Router, routing::post};
+//! use tower_sluice::key::{ExtensionKey, PeerIp};
+//! use tower_sluice::{Penalty, Policy, Quota, RateLimitLayer, SlidingWindow};
+//!
+//! const QUARTER: Duration = Duration::from_secs(15 * 60);
+//! const ATTEMPTS: Quota = Quota::per_minute(30);
+//! const FAILURES_OF_AN_ADDRESS: Quota = Quota::per(20, QUARTER);
+//! const FAILURES_HERE: Quota = Quota::per(5, QUARTER);
+//! const FAILURES_ANYWHERE: Quota = Quota::per(50, QUARTER);
+//!
+//! /// Whom a request wants to log in as, and from which device, if that account has logged in on it before.
+//! #[derive(Clone)]
+//! struct Login {
+//!     name: String,
+//!     device: Option<String>,
+//! }
+//!
+//! const NAME: ExtensionKey<Login> = ExtensionKey::new(|login| login.name.as_str().into());
+//! const DEVICE: ExtensionKey<Login> = ExtensionKey::new(|login| login.device.as_deref().unwrap_or("unknown").into());
+//!
+//! /// Reads the name from the body, and passes the body on.
+//! async fn read_login(request: Request, next: Next) -> Result<Response, StatusCode> {
+//!     let (mut head, body) = request.into_parts();
+//!     let body = to_bytes(body, 4_096).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+//!     let form: HashMap<String, String> = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
+//!     // One spelling per account. Better: the number of the account, or this if there is no such account.
+//!     let name = form.get("name").ok_or(StatusCode::BAD_REQUEST)?.trim().to_lowercase();
+//!     let device = known_device(&head.headers, &name);
+//!     head.extensions.insert(Login { name, device });
+//!     Ok(next.run(Request::from_parts(head, Body::from(body))).await)
+//! }
+//!
+//! /// Stands for your check of a cookie that is set when a login succeeds. It must be signed, for this account and with
+//! /// the number of the device: otherwise each invented cookie would have a budget of its own.
+//! fn known_device(headers: &HeaderMap, name: &str) -> Option<String> {
+//!     let cookie = headers.get("cookie")?.to_str().ok()?;
+//!     (cookie == "device=signed-7" && name == "ada").then(|| "7".to_owned())
+//! }
+//!
+//! /// Stands for yours.
+//! async fn login(Json(form): Json<HashMap<String, String>>) -> StatusCode {
+//!     match (form["name"].trim(), form.get("password").map(String::as_str)) {
+//!         ("ada", Some("correct horse")) => StatusCode::OK,
+//!         _ => StatusCode::UNAUTHORIZED,
+//!     }
+//! }
+//!
+//! fn app() -> Router {
+//!     let is_failure = |response: &tower_sluice::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
+//!     let failures = RateLimitLayer::new([
+//!         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS)).key(PeerIp::new()).charge_when(is_failure),
+//!         Policy::new("account-here", SlidingWindow::new(FAILURES_HERE))
+//!             .key((NAME, PeerIp::new()))
+//!             .charge_when(is_failure),
+//!         Policy::new("account", SlidingWindow::new(FAILURES_ANYWHERE)).key((NAME, DEVICE)).charge_when(is_failure),
+//!     ]);
+//!     // More than ten retries per minute that come too early: banned for ten minutes.
+//!     let attempts = Policy::new("attempts", ATTEMPTS)
+//!         .key(PeerIp::new())
+//!         .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(600)));
+//!     Router::new()
+//!         .route("/login", post(login))
+//!         .layer(failures)
+//!         .layer(from_fn(read_login))
+//!         .layer(RateLimitLayer::new(attempts)) // The last is the outermost: no body is read for a flood.
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     # return an_attacker_does_not_lock_the_owner_out().await;
+//!     # #[allow(unreachable_code)] {
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app().into_make_service_with_connect_info::<SocketAddr>()).await?;
+//!     Ok(())
+//!     # }
+//! }
+//! #
+//! # async fn an_attacker_does_not_lock_the_owner_out() -> Result<(), Box<dyn std::error::Error>> {
+//! #     use axum::extract::ConnectInfo;
+//! #     use tower::ServiceExt;
+//! #     let app = app();
+//! #     let send = async |address: u8, name: &str, password: &str, cookie: &str| {
+//! #         let body = serde_json::json!({ "name": name, "password": password }).to_string();
+//! #         let mut request = Request::post("/login")
+//! #             .header("content-type", "application/json")
+//! #             .header("cookie", cookie)
+//! #             .body(Body::from(body))
+//! #             .unwrap();
+//! #         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, address], 4711))));
+//! #         app.clone().oneshot(request).await.unwrap().status().as_u16()
+//! #     };
+//! #     // Five failures from one address: then it is over there, also with the right password and another spelling.
+//! #     for _ in 0..5 {
+//! #         assert_eq!(send(1, "ada", "guess", "").await, 401);
+//! #     }
+//! #     assert_eq!(send(1, "ada", "correct horse", "").await, 429);
+//! #     assert_eq!(send(1, " ADA ", "guess", "").await, 429);
+//! #     // The owner is elsewhere, and successes are not counted.
+//! #     for _ in 0..20 {
+//! #         assert_eq!(send(2, "ada", "correct horse", "").await, 200);
+//! #     }
+//! #     // The address tries other accounts: 15 more failures, and no more.
+//! #     for account in 0..15 {
+//! #         assert_eq!(send(1, &format!("user-{account}"), "guess", "").await, 401);
+//! #     }
+//! #     assert_eq!(send(1, "user-15", "guess", "").await, 429);
+//! #     // Many addresses try the account of Ada: 45 more failures, and no more.
+//! #     for address in 10..55 {
+//! #         assert_eq!(send(address, "ada", "guess", "").await, 401, "{address}");
+//! #     }
+//! #     assert_eq!(send(60, "ada", "guess", "").await, 429);
+//! #     // So nobody can log in from a new device. On the known one, the owner can, and a forged cookie is none.
+//! #     assert_eq!(send(3, "ada", "correct horse", "").await, 429);
+//! #     assert_eq!(send(3, "ada", "correct horse", "device=signed-8").await, 429);
+//! #     assert_eq!(send(3, "ada", "correct horse", "device=signed-7").await, 200);
+//! #     // Another account is not touched, and one that does not exist looks like one that does.
+//! #     assert_eq!(send(3, "nobody", "guess", "").await, 401);
+//! #     // A flood is banned, by its address alone.
+//! #     let mut last = 0;
+//! #     for _ in 0..60 {
+//! #         last = send(99, "bob", "guess", "").await;
+//! #     }
+//! #     assert_eq!(last, 429);
+//! #     assert_eq!(send(98, "bob", "guess", "").await, 401);
+//! #     Ok(())
+//! # }
+//! ```
+//!
+//! Try it: the sixth guess is rejected, and so is the right password from that address.
+//!
+//! ```text
+//! $ for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{http_code} ' -H 'content-type: application/json' \
+//!       -d '{"name": "ada", "password": "guess"}' http://127.0.0.1:3000/login; done
+//! 401 401 401 401 401 429
+//! ```
+//!
+//! # Why so
+//!
+//! - **Two layers.** A layer charges all of its policies or none. A guess that the account's policy rejects should still
+//!   count against the address, so the count of attempts is a layer of its own, further out.
+//! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
+//!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: a bucket may refund
+//!   [too much](crate::Receipt) if responses come in another order than requests.
+//! - **The ban is by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
+//!   with one address stops himself. One with thousands of them uses up `account` for unknown devices only; on a device
+//!   that has logged in before, the owner has a budget of his own (OWASP calls it a *device cookie*).
+//! - **An account that does not exist is counted as well.** Otherwise the answers would show which accounts exist.
+//! - **Behind a proxy**, write [`ClientIp`](super::proxies) in place of [`PeerIp`](crate::key::PeerIp). An address is a /64
+//!   in IPv6, since that is the least that a client owns.
+//!
+//! # What to set
+//!
+//! - Of 50 guesses per quarter of an hour, 4,800 are made in a day, over all addresses: a password that is among the
+//!   commonest thousand will be found. These limits buy time; they do not replace a second factor.
+//! - An attacker may invent names. Each takes a slot of the table for a quarter of an hour, and a full table
+//!   [forgets the keys that owe least](crate::store::WhenFull). Size it, or choose another answer:
+//!   `RateLimiter::new(window, MemoryStore::with_capacity(1 << 20))` in place of the window.
+//! - On [several machines](super::machines), choose [`FailureMode::Deny`](super::failure) if an outage of Redis must not
+//!   help to guess.
+//! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
+//! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key.
+//!
+//! Password resets, one-time codes and sign-ups are the same, with other numbers. So are API keys: per address, count what
+//! was answered 401.
+//!
+//! Next: [sell an API](super::plans), [behind a proxy](super::proxies).

@@ -1,0 +1,176 @@
+//! Misconfigured: each mistake that the log reports, what it means, how it comes about, and the cure.
+//!
+//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once, by the
+//! policy, by the layer or by the process, and not again until a restart.
+//!
+//! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The server
+//! is misconfigured." and, for gRPC, `INTERNAL`.
+//!
+//! Mistakes that can be found without a request are errors at the start: of
+//! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::PolicyError)), of
+//! [`Config::parse`](crate::config::Config::parse) (with file and line), and of `Redis::open`.
+//!
+//! # Requests have no key
+//!
+//! > rate limiter misconfigured: requests have no key
+//!
+//! The server does not provide what the key of the policy is read from. All requests of the policy are answered 500; a
+//! [shadow](crate::Policy::shadow) lets them pass, uncounted. The field `problem` says what is missing.
+//!
+//! *peer address unknown*: [`PeerIp`](crate::key::PeerIp) or [`ClientIp`](crate::key::ClientIp) found no address in the
+//! extensions of the request.
+//!
+//! | server | cure |
+//! |---|---|
+//! | axum 0.8 | the crate feature `axum`, and `app.into_make_service_with_connect_info::<SocketAddr>()` in place of `app` |
+//! | axum of another version | its `ConnectInfo` is another type, which this crate does not read: the last row |
+//! | tonic 0.14 | the crate feature `tonic` |
+//! | hyper, or any other | insert the address that `accept` has returned: `request.extensions_mut().insert(address)`, a [`SocketAddr`](std::net::SocketAddr) |
+//! | a test without a server | the same (axum's `MockConnectInfo` is for its own extractor only) |
+//!
+//! A middleware translates from another version of axum, outside of the rate limit:
+//!
+//! ```
+//! use std::net::SocketAddr;
+//!
+//! use axum::extract::{ConnectInfo, Request};
+//! use axum::middleware::Next;
+//! use axum::response::Response;
+//!
+//! async fn peer(ConnectInfo(peer): ConnectInfo<SocketAddr>, mut request: Request, next: Next) -> Response {
+//!     request.extensions_mut().insert(peer); // a plain `SocketAddr`
+//!     next.run(request).await
+//! }
+//! ```
+//!
+//! Any other problem is that of a [key extractor](crate::key::KeyExtractor) of your own, which returned
+//! [`KeyError::Misconfigured`](crate::key::KeyError::Misconfigured).
+//!
+//! # No request is exempt by its network
+//!
+//! > rate limiter misconfigured: no request is exempt by its network
+//!
+//! An [exemption by network](crate::Exemptions::networks) needs the client's address, and there is none. Requests are
+//! charged as if they came from elsewhere. The cure is that of [the section above](#requests-have-no-key).
+//!
+//! # The peer is a proxy
+//!
+//! > the peer is a proxy, and every client behind it shares one budget
+//!
+//! The policy counts by [`PeerIp`](crate::key::PeerIp), and a request with a forwarding header came from a private or
+//! loopback address (`network`). So there is a proxy in front, and all of its clients share one budget.
+//!
+//! Use [`ClientIp`](crate::key::ClientIp), with the header that your proxy sets and the proxy's network: see [behind a
+//! proxy](super::proxies).
+//! Nothing is wrong if it was a request of yours, made by hand.
+//!
+//! # A forwarding header was not trusted
+//!
+//! > a forwarding header was not trusted and was ignored
+//!
+//! A request came from a peer that is not among the [trusted proxies](crate::key::TrustedProxies), with the header that
+//! [`ClientIp`](crate::key::ClientIp) reads. It was counted by the address of the peer.
+//!
+//! If `network` is private or loopback, it is probably your proxy: add its network. If it is public, a client has forged
+//! the header, or the proxies of a CDN are not listed; a client that reaches your server past the CDN can do so at any time,
+//! which is harmless.
+//!
+//! # A trusted proxy sends another forwarding header
+//!
+//! > a trusted proxy sends another forwarding header than the configured one
+//!
+//! A proxy that you trust did not send the header `configured`, but `seen`. All clients behind it share one budget, or have
+//! no key, as [`ClientIp`](crate::key::ClientIp) is set. Name the header that the proxy sends in
+//! [`IpSource`](crate::key::IpSource) (`source` in TOML), or have the proxy send the configured one.
+//!
+//! # Fewer elements than proxies
+//!
+//! > fewer elements than proxies
+//!
+//! With [`TrustedProxies::count`](crate::key::TrustedProxies::count) (`hops` in TOML), the header must have an element for
+//! each proxy, and a request had fewer. Either there are fewer proxies than `count`: lower it. Or a client has reached the
+//! server past a proxy: close that way, since such a client chooses its own key.
+//!
+//! # All requests had the same key
+//!
+//! > the first 1,000 requests all had the same key
+//!
+//! The key should tell clients apart, and has not done so yet. Usual causes: a proxy that is not configured (see [the peer is
+//! a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn) that returns a
+//! constant. Nothing is wrong if there is one client only, as in a load test.
+//!
+//! # No request had a matched route
+//!
+//! > PathKey::matched: none of the first 1,000 requests had a matched route
+//!
+//! [`PathKey::matched`](crate::key::PathKey) reads the route that axum has matched. Around a router, nothing is matched yet,
+//! so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With another
+//! version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
+//!
+//! # A request lacks its extension
+//!
+//! > a request lacks the extension that its key is read from
+//!
+//! Logged at `debug`, as requests without a user are usual; they are answered 400 unless
+//! [`on_missing_key`](crate::Policy::on_missing_key) is set. If all requests lack it, the layer that inserts it is further
+//! inside: put it outside of the rate limit. In axum, the last `Router::layer` is the outermost.
+//!
+//! # A layer is mounted around itself
+//!
+//! > a rate limit layer is mounted around itself and charges each request twice
+//!
+//! A request has passed the same [`RateLimitLayer`](crate::RateLimitLayer), or a clone of it, twice: around a router and again
+//! around one of its routes, say. Mount it once. Two layers of their own, with different policies, are no mistake.
+//!
+//! # The CORS layer is inside of the rate limit
+//!
+//! > the CORS layer is inside of the rate limit
+//!
+//! Responses of the inner service have CORS fields, so rejections have none. Browsers hide such a rejection from scripts, and
+//! report a network error. Put the CORS layer outside, and [expose the fields](crate::headers::EXPOSED_HEADERS) that scripts
+//! are to read.
+//!
+//! # A handler takes a verdict that no layer adds
+//!
+//! > a handler takes a Verdict that no layer adds
+//!
+//! The handler has an argument of type [`Verdict`](crate::Verdict), and its requests have none; they are answered 500. Build
+//! the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict), and mount it around the handler. If some of its routes
+//! have no limit, take an `Option<Verdict>`.
+//!
+//! # The body of a custom rejection failed
+//!
+//! > the body of a custom rejection failed and was cut off
+//!
+//! A body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returned has failed with `error` while
+//! it was sent. The client got a part of it. Return a text or bytes, which cannot fail.
+//!
+//! # A memory store is filling up
+//!
+//! > a memory store is filling up and may lose keys
+//!
+//! More keys owe something at once than the table has room for comfortably, and when it is full, keys that owe least are
+//! forgotten or new ones rejected, as [`when_full`](crate::store::WhenFull) says. Raise the
+//! [capacity](super::operating#how-much-memory). If the number of keys is that of an attack (keys are addresses, or anything
+//! that a client invents), put a policy with a coarser key before it.
+//!
+//! # A queue is full of keys
+//!
+//! > a queue is full of keys
+//!
+//! More keys have a queue at once than [`max_keys`](crate::LeakyQueue::max_keys). Further ones are treated as its
+//! [`when_full`](crate::LeakyQueue::when_full) says: rejected unless set. Raise it, or put a policy with a coarser key before.
+//!
+//! # More keys have requests in flight than there is room for
+//!
+//! > more keys have requests in flight than a limiter has room for
+//!
+//! The same, for a [`Concurrency`](crate::Concurrency) limit: requests of further keys are rejected until others are over.
+//! Raise its [`max_keys`](crate::Concurrency::max_keys).
+//!
+//! # Redis may evict budgets
+//!
+//! > redis: when its memory is full, the server may evict budgets in use
+//!
+//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients start
+//! anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.

@@ -1,0 +1,211 @@
+//! Sell an API: plans, quotas per month, requests in flight, tokens of a language model.
+//!
+//! **You sell** an API. Each customer has a plan: so many requests per minute, so many per month, so many at once. What a
+//! request to the language model costs is known when its answer has ended. And nobody should find a key by trying.
+//!
+//! | you sell | policy | more |
+//! |---|---|---|
+//! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
+//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
+//! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
+//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settled_by_handler) when the response has ended | [real costs](super::real_costs) |
+//!
+//! A complete program, with the features `axum` and `calendar`:
+//!
+#![cfg_attr(all(feature = "axum", feature = "calendar"), doc = "```")]
+#![cfg_attr(not(all(feature = "axum", feature = "calendar")), doc = "```ignore")]
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//!
+//! use axum::body::{Body, Bytes};
+//! use axum::extract::Request;
+//! use axum::http::StatusCode;
+//! use axum::middleware::{Next, from_fn};
+//! use axum::response::Response;
+//! use axum::{Router, routing::{get, post}};
+//! use futures_util::stream;
+//! use tower_sluice::key::{PeerIp, User};
+//! use tower_sluice::{
+//!     CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow,
+//! };
+//!
+//! /// What a plan allows.
+//! #[derive(Clone, Copy)]
+//! struct Plan {
+//!     pace: Quota,
+//!     per_month: u32,
+//!     tokens: Quota,
+//! }
+//!
+//! const FREE: Plan = Plan { pace: Quota::per_minute(60), per_month: 1_000, tokens: Quota::per_minute(20_000) };
+//! const PRO: Plan =
+//!     Plan { pace: Quota::per_minute(6_000).burst(500), per_month: 1_000_000, tokens: Quota::per_minute(500_000) };
+//! const MONTH: Duration = Duration::from_secs(30 * 86_400);
+//!
+//! /// Stands for your table of accounts.
+//! fn account(api_key: &str) -> Option<(User, Plan)> {
+//!     match api_key {
+//!         "key-of-ada" => Some((User::new("ada"), PRO)),
+//!         "key-of-bob" => Some((User::new("bob"), FREE)),
+//!         _ => None,
+//!     }
+//! }
+//!
+//! async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+//!     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+//!     let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
+//!     request.extensions_mut().insert(user);
+//!     request.extensions_mut().insert(plan);
+//!     Ok(next.run(request).await)
+//! }
+//!
+//! fn plan(request: &RequestHead<'_>) -> Option<Plan> {
+//!     request.extensions().get().copied()
+//! }
+//!
+//! /// Streams an answer, and reports what it took.
+//! async fn chat(settlement: Settlement, prompt: String) -> Body {
+//!     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
+//!     let answer = stream::unfold((words.into_iter(), 0), move |(mut words, tokens)| {
+//!         let settlement = settlement.clone();
+//!         async move {
+//!             let Some(word) = words.next() else {
+//!                 // The stream ends: so many tokens it was.
+//!                 let _ = settlement.settle("tokens", tokens);
+//!                 return None;
+//!             };
+//!             Some((Ok::<_, std::io::Error>(Bytes::from(word)), (words, tokens + 1)))
+//!         }
+//!     });
+//!     Body::from_stream(answer)
+//! }
+//!
+//! fn app() -> Result<Router, Box<dyn std::error::Error>> {
+//!     // Each quota of a policy is that of a customer without a plan of his own.
+//!     let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
+//!     let plans = RateLimitLayer::new([
+//!         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
+//!         // Of a quota for a window of the calendar, only the limit counts.
+//!         Policy::new("month", month)
+//!             .key(User::key())
+//!             .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH))),
+//!         Policy::new("in-flight", Concurrency::new(8)).key(User::key()),
+//!     ]);
+//!     let tokens = Policy::new("tokens", SlidingWindow::new(FREE.tokens))
+//!         .key(User::key())
+//!         .quota_fn(|request| Some(plan(request)?.tokens))
+//!         .cost(500) // what an answer usually takes; corrected when it has ended
+//!         .settled_by_handler()
+//!         .owe_shortfalls();
+//!     // Ten wrong keys per hour and address; right ones are not counted.
+//!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(10)))
+//!         .key(PeerIp::new())
+//!         .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+//!
+//!     let chat = Router::new().route("/v1/chat", post(chat)).layer(RateLimitLayer::new(tokens));
+//!     Ok(Router::new()
+//!         .route("/v1/orders", get(|| async { "[]" }))
+//!         .merge(chat)
+//!         .layer(plans)
+//!         .layer(from_fn(authenticate))
+//!         .layer(RateLimitLayer::new(guesses))) // The last is the outermost.
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     # return check().await;
+//!     # #[allow(unreachable_code)] {
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//!     Ok(())
+//!     # }
+//! }
+//! #
+//! # async fn check() -> Result<(), Box<dyn std::error::Error>> {
+//! #     use axum::extract::ConnectInfo;
+//! #     use tower::ServiceExt;
+//! #     let app = app()?;
+//! #     let send = async |request: http::request::Builder, key: &str, body: &'static str| {
+//! #         let mut request = request.header("x-api-key", key).body(Body::from(body)).unwrap();
+//! #         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
+//! #         let response = app.clone().oneshot(request).await.unwrap();
+//! #         let (head, body) = response.into_parts();
+//! #         let body = axum::body::to_bytes(body, 1_000).await.unwrap();
+//! #         let field = |name: &str| head.headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+//! #         (head.status.as_u16(), [field("ratelimit-policy"), field("ratelimit")], body)
+//! #     };
+//! #     let (status, [policies, left], _) = send(Request::get("/v1/orders"), "key-of-ada", "").await;
+//! #     assert_eq!(status, 200);
+//! #     assert!(policies.contains(r#""month";q=1000000"#) && policies.contains(r#""in-flight";q=8"#), "{policies}");
+//! #     assert!(left.contains(r#""pace";r=499"#) && left.contains(r#""month";r=999999;t="#), "{left}");
+//! #     let (_, [policies, left], _) = send(Request::get("/v1/orders"), "key-of-bob", "").await;
+//! #     assert!(policies.contains(r#""month";q=1000,"#) || policies.contains(r#""month";q=1000;"#), "{policies}");
+//! #     assert!(left.contains(r#""month";r=999;t="#), "{left}");
+//! #     // An estimate of 500, of which 3 are used: at the next answer, 3 are gone.
+//! #     let (status, [_, left], body) = send(Request::post("/v1/chat"), "key-of-bob", "how are you").await;
+//! #     assert_eq!((status, &body[..]), (200, &b"HOWAREYOU"[..]));
+//! #     assert!(left.contains(r#""tokens";r=19500"#), "{left}");
+//! #     let (_, [_, left], _) = send(Request::post("/v1/chat"), "key-of-bob", "fine").await;
+//! #     assert!(left.contains(r#""tokens";r=19497"#), "{left}");
+//! #     // Ten wrong keys, and a right one is rejected there, too.
+//! #     for _ in 0..10 {
+//! #         assert_eq!(send(Request::get("/v1/orders"), "guess", "").await.0, 401);
+//! #     }
+//! #     assert_eq!(send(Request::get("/v1/orders"), "key-of-ada", "").await.0, 429);
+//! #     Ok(())
+//! # }
+//! ```
+//!
+//! ```text
+//! $ curl -si -H 'x-api-key: key-of-bob' http://127.0.0.1:3000/v1/orders | grep -i ratelimit
+//! ratelimit-policy: "pace";q=60;w=60, "month";q=1000, "in-flight";q=8;qu="concurrent-requests"
+//! ratelimit: "pace";r=59;t=1, "month";r=999;t=749823, "in-flight";r=7
+//! $ curl -s -H 'x-api-key: key-of-bob' -d 'how are you' http://127.0.0.1:3000/v1/chat
+//! HOWAREYOU
+//! ```
+//!
+//! # What happens
+//!
+//! - **A request is charged to all policies or to none.** One that is rejected by the month does not use up the pace.
+//! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
+//!   changing plans to and fro, and an upgrade helps at once.
+//! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
+//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported. What an
+//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it.
+//! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.
+//! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked: a
+//!   client that can choose the value chooses the budget.
+//!
+//! # In flight, per plan
+//!
+//! [`quota_fn`](crate::Policy::quota_fn) does not work with what is in flight. Write a policy per plan:
+//!
+//! ```
+//! use tower_sluice::key::User;
+//! use tower_sluice::{Concurrency, Policy, RateLimitLayer, RequestHead};
+//!
+//! #[derive(Clone, Copy, PartialEq)]
+//! enum Plan {
+//!     Free,
+//!     Pro,
+//! }
+//!
+//! fn has(plan: Plan) -> impl Fn(&RequestHead<'_>) -> bool {
+//!     move |request| request.extensions().get() == Some(&plan)
+//! }
+//!
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("free", Concurrency::new(2)).key(User::key()).when(has(Plan::Free)),
+//!     Policy::new("pro", Concurrency::new(50)).key(User::key()).when(has(Plan::Pro)),
+//! ]);
+//! ```
+//!
+//! # For the invoice
+//!
+//! In memory, a restart forgets what was used, and each machine has its own counts. What is sold by the month belongs on
+//! [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you bill it.
+//!
+//! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
+//! [a retry is charged once](super::quotas#charge-a-retry-once).
+//!
+//! Next: [queues](super::queue), [operating](super::operating#when-a-customer-calls).

@@ -1,0 +1,58 @@
+//! `DecisionFields`: the fields of a handler that asks a limiter itself.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+
+use super::draft11::Unit;
+use super::fields::RateLimitFields;
+use super::writer::{Described, Reading, Writer};
+use crate::limiter::Limiter;
+use crate::values::Decision;
+
+/// Makes the fields that report what is left, for a handler that asks a limiter itself: the same that a layer writes. See
+/// [`Rejection`](crate::Rejection) for a complete handler.
+///
+/// Make it once per limiter. A clone costs one reference count.
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::headers::{DecisionFields, RateLimitFields};
+/// use tower_sluice::{Quota, RateLimiter};
+///
+/// let mails = RateLimiter::in_memory(TokenBucket::new(Quota::per_minute(5)));
+/// let fields = DecisionFields::new(RateLimitFields::draft11(), "mails", &mails);
+///
+/// let headers = fields.of(&mails.check(&"alice".into()));
+/// assert_eq!(headers["ratelimit-policy"], "\"mails\";q=5;w=60");
+/// assert_eq!(headers["ratelimit"], "\"mails\";r=4;t=48");
+/// ```
+#[derive(Clone, Debug)]
+pub struct DecisionFields(Arc<Writer>);
+
+impl DecisionFields {
+    /// Selects the fields for the decisions of `limiter`, which clients know as `name`. A `pk` is left out, since no key is
+    /// given.
+    ///
+    /// # Panics
+    ///
+    /// If the name is not printable ASCII.
+    #[must_use]
+    #[track_caller]
+    pub fn new(fields: RateLimitFields, name: &str, limiter: &dyn Limiter) -> Self {
+        let terms = limiter.describe().terms();
+        let described = Described { name, terms, unit: Unit::Requests, is_conditional: false };
+        Self(Arc::new(Writer::new(&fields, [described])))
+    }
+
+    /// Returns the fields after a decision of the limiter. None if it advertises no quota (a custom limiter, say), or as the
+    /// fields are [advertised](RateLimitFields::advertise). Costs one allocation per field, and one for the map.
+    #[must_use]
+    pub fn of(&self, decision: &Decision) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(fields) = self.0.fields_of_one(Reading { policy: 0, decision, quota: None, mark: None }) {
+            fields.write(StatusCode::OK, &mut headers);
+        }
+        headers
+    }
+}

@@ -1,0 +1,96 @@
+//! Costs and clones of a `ThrottleLayer`, and what it does when its limiter fails.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::{ThrottleError, ThrottleLayer};
+use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
+use crate::store::MemoryStore;
+use crate::values::time::ManualClock;
+use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError, Mode, PartitionKey, Quota, Receipt};
+
+type Answer = Result<&'static str, ThrottleError<Infallible>>;
+
+async fn send(layer: &ThrottleLayer<u32>, request: u32) -> Answer {
+    let service = service_fn(|_: u32| async { Ok::<_, Infallible>("done") });
+    layer.layer(service).oneshot(request).await
+}
+
+fn is_rejected(answer: &Answer) -> bool {
+    matches!(answer, Err(ThrottleError::Rejected { .. }))
+}
+
+#[tokio::test]
+async fn a_cost_that_is_set_on_a_clone_is_charged_to_the_same_budget() {
+    let bucket = crate::algorithm::TokenBucket::new(Quota::per_hour(10));
+    let limiter = RateLimiter::new(bucket, MemoryStore::default().with_clock(ManualClock::new()));
+    let by_one = ThrottleLayer::new(limiter);
+    let by_size = by_one.clone().cost_fn(|size| *size);
+
+    assert_eq!(send(&by_size, 8).await.unwrap(), "done");
+    assert_eq!(send(&by_one, 8).await.unwrap(), "done");
+    assert!(is_rejected(&send(&by_size, 2).await), "one is left of ten");
+    assert_eq!(send(&by_one, 2).await.unwrap(), "done");
+    assert!(is_rejected(&send(&by_one, 2).await));
+}
+
+/// Fails at every charge. Its fallback, if it has one, admits requests that cost one.
+struct Broken {
+    has_fallback: bool,
+    answers_at_once: bool,
+    is_closed: bool,
+}
+
+const BROKEN: Broken = Broken { has_fallback: true, answers_at_once: true, is_closed: false };
+
+impl Limiter for Broken {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        let answer = match ask.mode() {
+            Mode::Fallback if ask.cost() == 1 => Ok(Decision::allow(1, 0)),
+            Mode::Fallback => Ok(Decision::deny(1, 0, Some(Duration::from_secs(7)))),
+            _ if self.is_closed => Err(LimiterError::closed("shut down")),
+            _ => Err(LimiterError::new("out of reach")),
+        };
+        if self.answers_at_once { Check::Ready(answer) } else { Check::Pending(Box::pin(async { answer })) }
+    }
+
+    fn describe(&self) -> Description {
+        let description = Description::new();
+        if self.has_fallback { description.answering(Mode::Fallback) } else { description }
+    }
+
+    fn refund(&self, _: &PartitionKey, _: Receipt, _: u32) {
+        unreachable!("nothing is held");
+    }
+}
+
+#[tokio::test]
+async fn the_failure_mode_decides_when_the_limiter_fails() {
+    for answers_at_once in [true, false] {
+        let layer = |broken: Broken| {
+            ThrottleLayer::new(Arc::new(Broken { answers_at_once, ..broken })).cost_fn(|cost: &u32| *cost)
+        };
+        let fails = |answer: Answer| matches!(answer, Err(ThrottleError::Limiter(_)));
+
+        assert_eq!(send(&layer(BROKEN), 1).await.unwrap(), "done");
+        let retry = send(&layer(BROKEN), 2).await;
+        assert!(matches!(retry, Err(ThrottleError::Rejected { retry_after: Some(wait) }) if wait.as_secs() == 7));
+        assert!(fails(send(&layer(Broken { has_fallback: false, ..BROKEN }), 1).await));
+
+        assert!(fails(send(&layer(BROKEN).on_failure(FailureMode::Deny), 1).await));
+        assert_eq!(send(&layer(BROKEN).on_failure(FailureMode::Allow), 2).await.unwrap(), "done");
+    }
+}
+
+#[tokio::test]
+async fn a_closed_limiter_rejects_in_every_failure_mode() {
+    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
+        let closed = Arc::new(Broken { is_closed: true, ..BROKEN }).into_limiter();
+        let layer = ThrottleLayer::new(closed).on_failure(mode);
+        let answer = send(&layer, 1).await;
+        assert!(matches!(answer, Err(ThrottleError::Limiter(error)) if error.is_closed()), "{mode:?}");
+    }
+}

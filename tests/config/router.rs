@@ -1,0 +1,57 @@
+//! Checks that the limits of a file are around the handlers of their paths.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{get, post};
+use http::Request;
+use tower::ServiceExt;
+use tower_sluice::config::Config;
+
+const FILE: &str = "
+[[route]]
+path = [\"/a\", \"/users/{id}\"]
+[[route.policy]]
+name = \"p\"
+algorithm = \"token-bucket\"
+limit = 2
+per = \"1h\"
+
+[[route]]
+path = \"/unlimited\"
+";
+
+async fn statuses(app: &Router, requests: &[(&str, &str)]) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for (method, path) in requests {
+        let request = Request::builder().method(*method).uri(*path).body(Body::empty()).unwrap();
+        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn handlers_get_the_limits_of_their_paths() {
+    let mut config = Config::parse("f.toml", FILE).unwrap();
+    let ok = || async { "ok" };
+    let app = config
+        .router([("/users/{name}", get(ok).post(ok)), ("/a", post(ok)), ("/unlimited", get(ok)), ("/healthz", get(ok))])
+        .unwrap();
+    // Both paths of a route share its budget.
+    let limited = [("GET", "/users/1"), ("POST", "/a"), ("POST", "/users/2"), ("POST", "/a")];
+    assert_eq!(statuses(&app, &limited).await, [200, 200, 503, 503]);
+    assert_eq!(statuses(&app, &[("GET", "/unlimited"), ("GET", "/healthz"), ("GET", "/none")]).await, [200, 200, 404]);
+    // A change applies to the running router.
+    config.change("f.toml", &FILE.replace("limit = 2", "limit = 4")).unwrap();
+    assert_eq!(statuses(&app, &limited).await, [200, 200, 503, 503]);
+}
+
+/// Otherwise a misspelled path in the file would leave its handler without a limit.
+#[test]
+fn a_path_without_a_handler_is_reported_with_its_line() {
+    let config = Config::parse("f.toml", FILE).unwrap();
+    let ok = || async { "ok" };
+    let error = config.router::<()>([("/b", get(ok)), ("/users/{id}", get(ok))]).unwrap_err().to_string();
+    assert_eq!(error, "f.toml:3: path `/a` has no handler; write one that has (/b, /users/{id}), or remove the path");
+    let error = config.router::<()>([("/a", get(ok)), ("/users/{id}", get(ok))]).unwrap_err().to_string();
+    assert!(error.starts_with("f.toml:11: path `/unlimited` has no handler"), "{error}");
+}

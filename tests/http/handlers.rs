@@ -1,0 +1,207 @@
+//! What handlers do with limits: they take the verdict of their request, ask a limiter themselves, and answer as a layer
+//! does.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::routing::get;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::headers::{DecisionFields, RateLimitFields};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    Ask, Check, Limiter, LimiterError, LimiterExt, Policy, Quota, RateLimitLayer, RateLimiter, Reason, Rejection,
+    RequestHead, Verdict,
+};
+
+use crate::support::log::Log;
+
+fn per_hour(name: &'static str, limit: u32) -> Policy {
+    Policy::new(name, FixedWindow::new(Quota::per_hour(limit)))
+}
+
+async fn get_from(app: &Router) -> (StatusCode, HeaderMap, String) {
+    let response = app.clone().oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    (parts.status, parts.headers, String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap())
+}
+
+fn shown(verdict: &Verdict) -> String {
+    let policies =
+        verdict.policies().iter().map(|policy| format!("{} {}", policy.name(), policy.decision().remaining()));
+    policies.collect::<Vec<_>>().join(", ")
+}
+
+#[tokio::test]
+async fn a_handler_takes_the_verdict_of_its_request() {
+    async fn handler(verdict: Verdict) -> String {
+        assert!(verdict.is_allowed());
+        shown(&verdict)
+    }
+    let layer = |policies: Vec<Policy>| RateLimitLayer::builder(policies).verdict().build();
+    let app = Router::new().route("/", get(handler).layer(layer(vec![per_hour("a", 9), per_hour("b", 5)])));
+    for expected in ["a 8, b 4", "a 7, b 3"] {
+        assert_eq!(get_from(&app).await.2, expected);
+    }
+    // Two layers, of which the outer one comes first; one without a verdict does not hide that of the other.
+    let inner = [layer(vec![per_hour("inner", 5)]), RateLimitLayer::new(per_hour("silent", 5))];
+    for (inner, expected) in inner.into_iter().zip(["outer 8, inner 4", "outer 8"]) {
+        let app = Router::new().route("/", get(handler)).layer(inner).layer(layer(vec![per_hour("outer", 9)]));
+        assert_eq!(get_from(&app).await.2, expected);
+    }
+    // An estimate that the response settles.
+    let settled = per_hour("settled", 9).cost(4).settled_by_handler();
+    let app = Router::new().route("/", get(handler)).layer(layer(vec![settled]));
+    assert_eq!(get_from(&app).await.2, "settled 5");
+}
+
+#[tokio::test]
+async fn a_request_that_waited_has_its_verdict_too() {
+    let queue = tower_sluice::LeakyQueue::new(Quota::per_second(1_000));
+    let layer = RateLimitLayer::builder(Policy::new("queue", queue)).verdict().build();
+    let service = layer.layer(service_fn(|request: Request<()>| {
+        let body = request.extensions().get::<Verdict>().map(shown).unwrap_or_default();
+        std::future::ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(body))))
+    }));
+    for _ in 0..2 {
+        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"queue "), "{body:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_without_a_verdict_adds_nothing_to_the_request() {
+    let count = |request: Request<()>| {
+        let is_there = request.extensions().get::<Verdict>().is_some();
+        std::future::ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(is_there.to_string()))))
+    };
+    let service = ServiceBuilder::new().layer(RateLimitLayer::new(per_hour("p", 1))).service(service_fn(count));
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "false");
+}
+
+/// Logged once per process, so one test covers it.
+#[tokio::test]
+async fn a_missing_verdict_is_the_mistake_of_the_server_and_logged_once() {
+    let (log, _guard) = Log::start();
+    let app = Router::new()
+        .route("/", get(|verdict: Verdict| async move { shown(&verdict) }))
+        .layer(RateLimitLayer::new(per_hour("p", 9)));
+    for _ in 0..3 {
+        let (status, headers, body) = get_from(&app).await;
+        assert_eq!(
+            (status, &headers["content-type"]),
+            (StatusCode::INTERNAL_SERVER_ERROR, &"application/problem+json".parse().unwrap())
+        );
+        assert!(body.contains(r#""detail":"The server is misconfigured.""#) && !body.contains("Verdict"), "{body}");
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let link = "guide/misconfigured/#a-handler-takes-a-verdict-that-no-layer-adds";
+    assert!(line.contains("RateLimitLayerBuilder::verdict") && line.contains(link), "{line}");
+
+    let optional = |verdict: Option<Verdict>| async move { format!("{:?}", verdict.is_some()) };
+    assert_eq!(get_from(&Router::new().route("/", get(optional))).await.2, "false");
+}
+
+#[derive(Clone)]
+struct Mails {
+    limiter: Arc<dyn Limiter>,
+    fields: DecisionFields,
+}
+
+impl Mails {
+    fn app(limiter: impl Limiter) -> Router {
+        async fn send(State(mails): State<Mails>) -> Result<(HeaderMap, String), Box<Rejection>> {
+            let decision = mails.limiter.acquire(&"alice".into(), 1).await?;
+            let decision = Rejection::unless_allowed("mails", decision)?;
+            Ok((mails.fields.of(&decision), decision.remaining().to_string()))
+        }
+        let fields = DecisionFields::new(RateLimitFields::draft11(), "mails", &limiter);
+        Router::new().route("/", get(send)).with_state(Self { limiter: Arc::new(limiter), fields })
+    }
+}
+
+/// The oracle is a layer with the same limit.
+#[tokio::test]
+async fn a_handler_that_asks_a_limiter_answers_as_a_layer_does() {
+    let limiter = || {
+        let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
+        RateLimiter::new(TokenBucket::new(Quota::per_minute(2)), store)
+    };
+    let policy = Policy::new("mails", limiter()).status(StatusCode::TOO_MANY_REQUESTS);
+    let layered = Router::new().route("/", get(|| async { "sent" })).layer(RateLimitLayer::new(policy));
+    let handled = Mails::app(limiter());
+    for expected in [200, 200, 429, 429] {
+        let [(status, mut headers, body), (layer_status, mut layer_headers, layer_body)] =
+            [get_from(&handled).await, get_from(&layered).await];
+        assert_eq!((status, layer_status.as_u16()), (layer_status, expected));
+        if expected == 429 {
+            assert_eq!(body, layer_body);
+            // The handler answers a rejection without what is left: nothing.
+            for name in ["ratelimit", "ratelimit-policy"] {
+                layer_headers.remove(name);
+            }
+        }
+        for headers in [&mut headers, &mut layer_headers] {
+            headers.remove("content-length");
+        }
+        assert_eq!(headers, layer_headers);
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_cannot_decide_is_answered_503_by_a_handler() {
+    struct Failing;
+
+    impl Limiter for Failing {
+        fn decide(&self, _: &Ask<'_>) -> Check {
+            Check::Ready(Err(LimiterError::new("out of reach")))
+        }
+    }
+    let (status, headers, body) = get_from(&Mails::app(Failing)).await;
+    assert_eq!((status.as_u16(), &headers["retry-after"]), (503, &"1".parse().unwrap()));
+    assert!(
+        body.contains("The rate limit cannot be checked at the moment.") && !body.contains("out of reach"),
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn a_grpc_request_is_rejected_in_grpc() {
+    let limiter = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(1)));
+    let key = "alice".into();
+    assert!(Rejection::unless_allowed("p", limiter.check(&key)).is_ok());
+    let rejection = Rejection::unless_allowed("p", limiter.check(&key)).unwrap_err();
+    assert_eq!(rejection.reason(), Reason::LimitExceeded);
+    let mut request = Request::post("/").header("content-type", "application/grpc").body(()).unwrap();
+    *request.version_mut() = http::Version::HTTP_2;
+    let response = rejection.response(&RequestHead::from(&request));
+    assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &"8".parse().unwrap()));
+}
+
+#[test]
+#[should_panic(expected = "cannot be a policy's name")]
+fn a_name_that_fields_cannot_have_is_reported_with_the_first_decision() {
+    let limiter = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(1)));
+    let _ = Rejection::unless_allowed("\"", limiter.check(&"alice".into()));
+}
+
+/// Two layers around one route: a tuple, since a second call of `layer` does not compile.
+#[tokio::test]
+async fn the_first_layer_of_a_tuple_is_the_outermost() {
+    let layer = |name, limit| RateLimitLayer::builder(per_hour(name, limit)).verdict().build();
+    let app = Router::new().route(
+        "/",
+        get(|verdict: Verdict| async move { shown(&verdict) }).layer((layer("outer", 9), layer("inner", 1))),
+    );
+    assert_eq!(get_from(&app).await.2, "outer 8, inner 0");
+    assert_eq!(get_from(&app).await.0, 503);
+}

@@ -1,0 +1,99 @@
+//! Compares the guide's page of defaults with the source: each number with the constant that it documents, and the
+//! settings with the methods of the builders.
+
+use std::fs;
+use std::path::Path;
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The row of a setting begins with it and ends with the value; the source has the line.
+#[test]
+fn the_guide_has_the_defaults_of_the_source() {
+    let page = read("src/guide/defaults.rs");
+    for (setting, value, file, line) in [
+        ("`PeerIp::ipv6_prefix`", "64 bits", "src/http/key/network.rs", "IPV6_PREFIX: u8 = 64;"),
+        ("`ChargeOnce::free_retries`", "1", "src/http/policy/charge_once/mod.rs", "free_retries: 1,"),
+        ("`ChargeOnce::max_keys`", "65,536", "src/http/policy/charge_once/mod.rs", "const MAX_KEYS: usize = 65_536;"),
+        ("`MemoryStore::with_capacity`", "65,536", "src/store/memory/mod.rs", "const DEFAULT_CAPACITY: usize = 65_536;"),
+        ("`LeakyQueue::max_wait`", "30 s", "src/queue/mod.rs", "const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);"),
+        ("`LeakyQueue::max_waiters`", "65,536", "src/queue/mod.rs", "const DEFAULT_MAX_WAITERS: usize = 65_536;"),
+        ("`LeakyQueue::max_keys`", "65,536", "src/queue/leaky_queue.rs", "const DEFAULT_MAX_KEYS: usize = 65_536;"),
+        ("`Concurrency::queue`", "0", "src/concurrency/bounds.rs", "per_key: 0,"),
+        ("`Concurrency::max_wait`", "30 s", "src/concurrency/bounds.rs", "max_wait: Duration::from_secs(30)"),
+        ("`Concurrency::max_waiters`", "65,536", "src/concurrency/bounds.rs", "max_waiters: 65_536,"),
+        ("`Concurrency::max_keys`", "65,536", "src/concurrency/limiter.rs", "const DEFAULT_MAX_KEYS: usize = 65_536;"),
+        ("`RedisBuilder::timeout`", "50 ms", "src/store/redis/connection/builder.rs", " timeout: Duration::from_millis(50),"),
+        ("`RedisBuilder::connect_timeout`", "1 s", "src/store/redis/connection/builder.rs", "connect_timeout: Duration::from_secs(1),"),
+        ("`RedisBuilder::max_in_flight`", "4,096", "src/store/redis/connection/builder.rs", "max_in_flight: 4_096,"),
+        ("`RedisBuilder::prefix`", "`sluice`", "src/store/redis/connection/builder.rs", "prefix: \"sluice\""),
+        ("`RedisConcurrency::lease`", "10 s", "src/concurrency/redis/limiter.rs", "const DEFAULT_LEASE: Duration = Duration::from_secs(10);"),
+        ("`KeyValueBackend::bounded`", "100 ms, and 1,024", "src/store/remote/key_value.rs", "const TIMEOUT: Duration = Duration::from_millis(100);"),
+        ("`KeyValueBackend::bounded`", "100 ms, and 1,024", "src/store/remote/key_value.rs", "const MAX_IN_FLIGHT: usize = 1_024;"),
+        ("`PacerLayer::max_wait`", "60 s", "src/http/pacer/layer.rs", "const MAX_WAIT: Duration = Duration::from_secs(60);"),
+        ("`PacerLayer::max_waiters`", "1,000", "src/http/pacer/layer.rs", "const MAX_WAITERS: usize = 1_000;"),
+        ("`PacerLayer::max_pause`", "1 hour", "src/http/pacer/layer.rs", "const MAX_PAUSE: Duration = Duration::from_secs(3_600);"),
+        ("`PacerLayer::attempts`", "3", "src/http/pacer/layer.rs", "const ATTEMPTS: u32 = 3;"),
+    ] {
+        assert!(read(file).contains(line), "{file} has no `{line}`: correct {setting} on the page, and this test");
+        let row = page.lines().find(|row| row.starts_with(&format!("//! | [{setting}]")));
+        let row = row.unwrap_or_else(|| panic!("the page has no row for {setting}"));
+        let shown = row.rsplit(" | ").next().unwrap();
+        assert!(shown.starts_with(value), "{setting} is {value}, and the page says: {shown}");
+    }
+}
+
+/// A setting is a public method that takes the builder by value and returns it.
+#[test]
+fn the_guide_has_every_setting() {
+    let page = read("src/guide/defaults.rs");
+    let mut settings = 0;
+    for file in [
+        "src/algorithm/calendar/mod.rs",
+        "src/algorithm/fixed_window.rs",
+        "src/algorithm/sliding_window.rs",
+        "src/concurrency/limiter.rs",
+        "src/concurrency/redis/limiter.rs",
+        "src/http/headers/fields.rs",
+        "src/http/headers/wait.rs",
+        "src/http/key/client_ip.rs",
+        "src/http/key/ip.rs",
+        "src/http/layer/builder.rs",
+        "src/http/pacer/layer.rs",
+        "src/http/policy/charge_once/mod.rs",
+        "src/http/policy/exemptions.rs",
+        "src/http/policy/mod.rs",
+        "src/http/policy/penalty.rs",
+        "src/limiter/throttle.rs",
+        "src/queue/leaky_queue.rs",
+        "src/queue/redis/redis_queue.rs",
+        "src/store/memory/mod.rs",
+        "src/store/redis/connection/builder.rs",
+        "src/store/redis/store.rs",
+        "src/store/remote/key_value.rs",
+        "src/store/remote/store.rs",
+        "src/values/quota.rs",
+    ] {
+        let text = read(file);
+        for signature in text.split("    pub ").skip(1) {
+            let signature = signature.split('{').next().unwrap();
+            let signature = signature.strip_prefix("const ").unwrap_or(signature);
+            let Some((name, rest)) = signature.strip_prefix("fn ").and_then(|rest| rest.split_once('(')) else {
+                continue;
+            };
+            let name = name.split('<').next().unwrap();
+            let rest = rest.trim_start();
+            let by_value = rest.starts_with("self") || rest.starts_with("mut self");
+            // What makes something else of a builder, or is `burst` with an error.
+            if !by_value || ["open", "build", "try_build", "parse", "try_burst"].contains(&name) {
+                continue;
+            }
+            settings += 1;
+            let is_shown = [format!("::{name})"), format!("::{name}` ")].iter().any(|link| page.contains(link));
+            assert!(is_shown, "{file}: `{name}` is a setting without a row in src/guide/defaults.rs");
+        }
+    }
+    assert!(settings > 60, "only {settings} settings were found");
+}
