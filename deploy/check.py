@@ -184,8 +184,11 @@ def check_dashboard(prometheus):
         if variable["type"] == "query":
             metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()
             assert prometheus.query(f'{metric}{{{label}!=""}}'), f"variable {label}"
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]), "two panels have one id"
+    # A row is a heading.
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     count = 0
-    for panel in dashboard["panels"]:
+    for panel in panels:
         for target in panel["targets"]:
             query = target["expr"].replace("$__rate_interval", "2m")
             query = re.sub(r'"\$(route|policy)"', '".*"', query)
@@ -194,7 +197,7 @@ def check_dashboard(prometheus):
             for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
                 assert any(dict(key).get(label) for key in prometheus.query(query)), f"{panel['title']}: {label}"
             count += 1
-    print(f"dashboard: {len(dashboard['panels'])} panels, {count} queries with data")
+    print(f"dashboard: {len(panels)} panels, {count} queries with data")
 
 
 def check_alerts(prometheus):

@@ -3,7 +3,7 @@
 //! are answered before they reach the limit, where they would count like all requests. Fields that a script may read
 //! beyond the usual ones must be exposed.
 //!
-//!     cargo run --example cors
+//!     cargo run -p examples --example cors
 //!     curl -i -H 'origin: https://page.example' http://127.0.0.1:3000/     # twice
 //!
 //! Another address than 127.0.0.1:3000 can be given as the argument; port 0 picks a free one.

@@ -1,7 +1,7 @@
 //! Keys of your own: the tenant in the host name, and the account that an outer layer has
 //! authenticated.
 //!
-//!     cargo run --example custom_key
+//!     cargo run -p examples --example custom_key
 //!     for i in $(seq 4); do curl -s http://a.localhost:3000/ -H 'authorization: Bearer 7'; echo; done
 //!     curl -s http://b.localhost:3000/ -H 'authorization: Bearer 7'
 

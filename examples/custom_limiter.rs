@@ -1,6 +1,6 @@
 //! A limiter of your own, in a layer: a feature that is switched on for one request in ten.
 //!
-//!     cargo run --example custom_limiter
+//!     cargo run -p examples --example custom_limiter
 
 use std::convert::Infallible;
 use std::sync::Arc;

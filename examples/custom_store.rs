@@ -1,7 +1,7 @@
 //! A store of your own: any algorithm over a plain map. It never forgets a key, so it is for a few keys that you
 //! choose.
 //!
-//!     cargo run --example custom_store
+//!     cargo run -p examples --example custom_store
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

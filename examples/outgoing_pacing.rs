@@ -2,7 +2,7 @@
 //! ten wait, and the others get the time after which to retry. For a partner that reports its limit over HTTP, see
 //! `obedient_client`.
 //!
-//!     cargo run --example outgoing_pacing
+//!     cargo run -p examples --example outgoing_pacing
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};

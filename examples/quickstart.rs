@@ -1,6 +1,6 @@
 //! An axum app in which each client may send 20 requests at once, and 10 per second in the long run.
 //!
-//!     cargo run --example quickstart
+//!     cargo run -p examples --example quickstart
 //!     for i in $(seq 25); do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/; done
 
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Several policies in one layer: per address, per API key, and for all clients together. A request
 //! passes if all admit it. Then all are charged; otherwise none is.
 //!
-//!     cargo run --example several_policies
+//!     cargo run -p examples --example several_policies
 //!     for i in $(seq 7); do curl -s -H 'x-api-key: a' http://127.0.0.1:3000/; echo; done
 //!     curl -s -X POST -H 'x-api-key: b' http://127.0.0.1:3000/
 

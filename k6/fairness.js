@@ -3,7 +3,7 @@
 //
 // Clients differ by their address, so each virtual user needs its own (Linux answers on all of 127/8):
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     K6_LOCAL_IPS=127.0.0.1-127.0.0.20 k6 run k6/fairness.js
 
 import { check, sleep } from 'k6';

@@ -2,7 +2,7 @@
 // twice as much around the edge of two. One client spends a window's whole limit at its end, and the next
 // one's at its start. `sliding_window.js` makes the same attack on a window without this weakness.
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     k6 run k6/fixed_window.js
 
 import { Trend } from 'k6/metrics';

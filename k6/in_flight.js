@@ -1,8 +1,8 @@
-// Shows that a request is in flight until its body has ended: at a limit of 8 per client, at most 8 of 200 slow
-// downloads are open at any time, and the others are rejected. tower's own ConcurrencyLimit(8), on the same
+// Shows that a request is in flight until its body has ended: at a limit of 10 per client, at most 10 of 200 slow
+// downloads are open at any time, and the others are rejected. tower's own ConcurrencyLimit(10), on the same
 // downloads, counts until the heads of the responses only: all 200 are open. The server counts.
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     k6 run k6/in_flight.js
 
 import { check, sleep } from 'k6';
@@ -10,7 +10,7 @@ import http from 'k6/http';
 import { Trend } from 'k6/metrics';
 import { checkUntimedRejection, Client, SERVERS, summaryOf, testOptions } from './lib.js';
 
-const LIMIT = 8;
+const LIMIT = 10;
 const DOWNLOADS = 200;
 const DOWNLOAD_SECONDS = 3;
 const SECONDS = 12;

@@ -1,7 +1,7 @@
 // Shows that the leaky bucket as a queue delays instead of rejecting: one request departs per second, in
 // order of arrival, ten wait, and a request that finds the queue full is rejected at once.
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     k6 run k6/leaky_queue.js
 
 import exec from 'k6/execution';

@@ -1,8 +1,10 @@
 // Shows that two servers on one Redis enforce one limit together: a window admits exactly its limit, and a bucket
 // less than one per cent too many over half a minute.
 //
-//     cargo run --release -p tower-sluice-server -- --listen 127.0.0.1:3000 --redis redis://127.0.0.1:6379
-//     cargo run --release -p tower-sluice-server -- --listen 127.0.0.1:3001 --redis redis://127.0.0.1:6379
+//     cargo run --release -p tower-sluice-server --features redis -- \
+//         --listen 127.0.0.1:3000 --config k6/limits.toml --redis redis://127.0.0.1:6379
+//     cargo run --release -p tower-sluice-server --features redis -- \
+//         --listen 127.0.0.1:3001 --config k6/limits.toml --redis redis://127.0.0.1:6379
 //     k6 run -e BASE_URLS=http://127.0.0.1:3000,http://127.0.0.1:3001 k6/shared_limit.js
 
 import { check, sleep } from 'k6';

@@ -2,7 +2,7 @@
 // a fraction of a second around one. Here, the weight of the units spent before the edge decreases over
 // the next 2 seconds, and only that much may be spent again.
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     k6 run k6/sliding_window.js
 
 import { Trend } from 'k6/metrics';

@@ -1,6 +1,6 @@
 // Shows the guarantee of the token bucket: 10 requests per second and client, 20 at once after idle times.
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     k6 run k6/token_bucket.js
 
 import { check, sleep } from 'k6';

@@ -5,7 +5,7 @@
 // A virtual user stays below the token bucket's 10 per second, so the load takes many of them, each
 // with its own address (Linux answers on all of 127/8):
 //
-//     cargo run --release -p tower-sluice-server
+//     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     K6_LOCAL_IPS=127.0.0.1-127.0.0.20 k6 run k6/unlimited.js
 
 import { check, sleep } from 'k6';

@@ -5,7 +5,7 @@ die() {
     exit 1
 }
 
-# The crate, the one for DynamoDB and the example server: all members of the workspace that are not for loom.
+# The crate, the one for DynamoDB and the examples: all members of the workspace that are not for loom.
 members=(--workspace --exclude tower-sluice-models)
 
 step() { printf '\n== %s\n' "$*"; }

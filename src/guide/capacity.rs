@@ -5,9 +5,9 @@
 //! processes. Then ask the [model](https://github.com/tower-sluice/tower-sluice/tree/main/examples/capacity):
 //!
 //! ```text
-//! cargo run --release --example capacity -- --keys 1e8 --rate 1e6 --rejected 5 --distribution zipf:1.0 --processes 128
-//! cargo run --release --example capacity -- --store dynamodb --algorithm fixed-window --lease 50
-//! cargo run --release --example capacity -- --check
+//! cargo run --release -p tower-sluice-capacity -- --keys 1e8 --rate 1e6 --rejected 5 --distribution zipf:1.0 --processes 128
+//! cargo run --release -p tower-sluice-capacity -- --store dynamodb --algorithm fixed-window --lease 50
+//! cargo run --release -p tower-sluice-capacity -- --check
 //! ```
 //!
 //! The first two print what that needs, in a second. The last one starts a `redis-server`, measures it for some

@@ -91,7 +91,7 @@
 //! - A limit on requests **at the same time**, at any rate, is [`Concurrency`](super::in_flight).
 //! - An algorithm of your own is [a pure function](crate::algorithm::Algorithm), and runs in memory like these.
 //!
-//! The pictures are drawn by `cargo run --example shapes`, from the decisions of the algorithms themselves.
+//! The pictures are drawn by `cargo run -p tower-sluice-shapes`, from the decisions of the algorithms themselves.
 //!
 //! [`TokenBucket`]: crate::TokenBucket
 //! [`LeakyBucket`]: crate::LeakyBucket

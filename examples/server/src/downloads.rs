@@ -29,7 +29,7 @@ const PIECES: u32 = 30;
 const PIECE_EVERY: Duration = Duration::from_millis(100);
 
 /// The limit that `/in-flight` has in `server.toml`.
-const LIMIT: usize = 8;
+const LIMIT: usize = 10;
 
 /// The bodies of one route that are open.
 #[derive(Default)]
@@ -49,8 +49,13 @@ impl Downloads {
         ([(header::CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
     }
 
+    /// Returns how many bodies are open.
+    pub(crate) fn open(&self) -> u64 {
+        self.now.load(Ordering::SeqCst)
+    }
+
     fn counts(&self) -> Value {
-        json!({ "now": self.now.load(Ordering::SeqCst), "most": self.most.load(Ordering::SeqCst) })
+        json!({ "now": self.open(), "most": self.most.load(Ordering::SeqCst) })
     }
 }
 

@@ -71,6 +71,32 @@ impl<'a> Policy<'a> {
         self.0.get("key").map_or_else(|| vec!["global"], texts)
     }
 
+    pub(crate) fn algorithm(&self) -> &'a str {
+        self.0.get("algorithm").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.0.get("shadow") == Some(&Value::Boolean(true))
+    }
+
+    pub(crate) fn limit(&self) -> Option<i64> {
+        self.0.get("limit")?.as_integer()
+    }
+
+    /// Returns the period in milliseconds if it is written with one unit, from milliseconds to hours.
+    pub(crate) fn period_ms(&self) -> Option<u64> {
+        let text = self.0.get("per")?.as_str()?;
+        let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit())?);
+        let millis = match unit.trim() {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return None,
+        };
+        number.parse::<u64>().ok()?.checked_mul(millis)
+    }
+
     /// Describes the policy in one line: the algorithm with its numbers, and the key.
     pub(crate) fn words(&self) -> String {
         let word = |field: &str| self.0.get(field).map(written);

@@ -1,13 +1,15 @@
 //! The example server, the target of the load tests in `k6/`.
 //!
-//!     cargo run --release -p tower-sluice-server
+//!     cargo run -p tower-sluice-server
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
-//! and open <http://127.0.0.1:3000/> for live charts, and buttons that put load on each route.
+//! and open <http://127.0.0.1:3000/> for live charts, and buttons that send the same load to all routes.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
-//! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL). See `/whoami`,
-//! `/healthz` and `/metrics`, too.
+//! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature
+//! `redis`). See `/whoami`, `/healthz` and `/metrics`, too.
+//!
+//!     cargo run -p tower-sluice-server --features redis -- --redis redis://127.0.0.1/
 //!
 //! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, and
 //! exits with 0.
@@ -20,6 +22,7 @@ mod connections;
 mod downloads;
 mod echo;
 mod limits;
+mod load;
 mod metrics;
 mod page;
 mod watch;
@@ -35,20 +38,29 @@ use axum::extract::{Request, State};
 use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::RequestHead;
-use tower_sluice::config::{Config, ConfigError};
+use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::key::{User, peer_addr};
-use tower_sluice::store::redis::Redis;
 
 use self::limits::Limits;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
-const OWN_PATHS: [&str; 9] =
-    ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics", downloads::TOWER, downloads::OPEN];
+const OWN_PATHS: [&str; 10] = [
+    "/",
+    "/page.css",
+    "/page.js",
+    "/live",
+    load::PATH,
+    "/whoami",
+    "/healthz",
+    "/metrics",
+    downloads::TOWER,
+    downloads::OPEN,
+];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
 fn main() -> ExitCode {
@@ -122,11 +134,7 @@ fn set_up() -> Result<Option<SetUp>, String> {
     let reader = Config::reader().layers(|layer| layer.verdict().server_timing());
     let reader = match redis {
         None => reader,
-        Some(url) => {
-            // The message does not repeat the address, which may hold a password.
-            let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis: {error}"))?;
-            reader.redis(&redis)
-        }
+        Some(url) => keep_on_redis(reader, &url).map_err(|problem| format!("--redis: {problem}"))?,
     };
     let limits = Limits::parse(reader, name, text).map_err(|error| error.to_string())?;
     for route in limits.routes() {
@@ -136,6 +144,19 @@ fn set_up() -> Result<Option<SetUp>, String> {
         }
     }
     Ok(Some(SetUp { listen, limits, file }))
+}
+
+/// An error does not repeat the address, which may hold a password.
+#[cfg(feature = "redis")]
+fn keep_on_redis(reader: ConfigReader, url: &str) -> Result<ConfigReader, String> {
+    let redis = tower_sluice::store::redis::Redis::open(url).map_err(|error| error.to_string())?;
+    Ok(reader.redis(&redis))
+}
+
+#[cfg(not(feature = "redis"))]
+fn keep_on_redis(_: ConfigReader, _: &str) -> Result<ConfigReader, String> {
+    Err("this server was built without it; write `cargo run -p tower-sluice-server --features redis -- --redis URL`"
+        .to_owned())
 }
 
 /// Serves until a signal comes. An error is the message to print.
@@ -203,7 +224,10 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
-    app.merge(page::router(Arc::clone(&shared), tallies))
+    let routes = app.clone().layer(middleware::from_fn(authenticate));
+    let loads = Arc::new(load::Loads::new(Arc::clone(&shared), routes));
+    app.merge(page::router(Arc::clone(&shared), tallies, Arc::clone(&downloads)))
+        .route(load::PATH, post(load::run).with_state(loads))
         .merge(downloads::router(downloads))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/whoami", get(whoami).with_state(Arc::clone(&shared)))

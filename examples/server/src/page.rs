@@ -1,4 +1,4 @@
-//! The page at `/`: live charts of the requests that the routes admit and reject, and buttons that put load on them.
+//! The page at `/`: live charts of the requests that the routes admit and reject, and buttons that send them loads.
 //!
 //! The page is plain files that are built into the program; it polls the counts at `/live`.
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tower_sluice::Verdict;
 use tower_sluice::config::Route;
 
-use crate::echo;
+use crate::downloads::{self, Downloads};
 use crate::limits::Limits;
 
 /// Allows nothing from other origins and no inline script: a name from the configuration cannot
@@ -76,11 +76,12 @@ struct Page {
     /// In the order of the routes.
     tallies: Vec<Arc<Tally>>,
     started: SystemTime,
+    downloads: Arc<Downloads>,
 }
 
 /// Routes the paths of the page. `tallies` are those of the configuration's routes, in their order.
-pub(crate) fn router(limits: Arc<RwLock<Limits>>, tallies: Vec<Arc<Tally>>) -> Router {
-    let page = Page { limits, tallies, started: SystemTime::now() };
+pub(crate) fn router(limits: Arc<RwLock<Limits>>, tallies: Vec<Arc<Tally>>, downloads: Arc<Downloads>) -> Router {
+    let page = Page { limits, tallies, started: SystemTime::now(), downloads };
     Router::new()
         .route("/", get(file("text/html; charset=utf-8", include_str!("page.html"))))
         .route("/page.css", get(file("text/css; charset=utf-8", include_str!("page.css"))))
@@ -105,13 +106,14 @@ async fn live(State(page): State<Arc<Page>>) -> impl IntoResponse {
     let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
     let limits = page.limits.read().unwrap_or_else(PoisonError::into_inner);
     let routes = limits.routes().iter().zip(&page.tallies);
-    let routes: Vec<_> = routes.map(|(route, tally)| describe(&limits, route, tally)).collect();
+    let routes: Vec<_> = routes.map(|(route, tally)| describe(&page, &limits, route, tally)).collect();
     ([(header::CACHE_CONTROL, "no-store")], Json(json!({ "started_at": started_at, "routes": routes })))
 }
 
-fn describe(limits: &Limits, route: &Route, tally: &Tally) -> Value {
+fn describe(page: &Page, limits: &Limits, route: &Route, tally: &Tally) -> Value {
     let policies: Vec<_> =
         limits.policies(route).map(|policy| json!({ "name": policy.name(), "words": policy.words() })).collect();
+    let limit = limits.policies(route).find(|policy| !policy.is_shadow());
     let backlogs = route
         .layer()
         .into_iter()
@@ -124,9 +126,11 @@ fn describe(limits: &Limits, route: &Route, tally: &Tally) -> Value {
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     json!({
         "paths": route.paths(),
-        // A script cannot call gRPC.
-        "call": route.paths().iter().find(|path| *path != echo::PATH),
         "policies": policies,
+        // Null for routes without a policy that rejects; the period is null for a limit of what is in flight.
+        "limit": limit.map(|policy| json!({ "limit": policy.limit(), "per_ms": policy.period_ms() })),
+        // Null for routes whose responses end at once.
+        "open": route.paths().iter().any(|path| path == downloads::PATH).then(|| page.downloads.open()),
         "offered": read(&tally.offered),
         "admitted": read(&tally.admitted),
         "delayed": read(&tally.delayed),

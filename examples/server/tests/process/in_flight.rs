@@ -25,19 +25,19 @@ fn open(server: SocketAddr) -> (u64, u64) {
 }
 
 #[test]
-fn eight_downloads_are_in_flight_at_once_and_under_towers_limit_any_number() {
+fn ten_downloads_are_in_flight_at_once_and_under_towers_limit_any_number() {
     let server = Server::start();
-    let limited: Vec<_> = (0..8).map(|_| begin(server.address, "/in-flight")).collect();
+    let limited: Vec<_> = (0..10).map(|_| begin(server.address, "/in-flight")).collect();
     let tower: Vec<_> = (0..20).map(|_| begin(server.address, "/in-flight/tower")).collect();
-    assert_eq!(open(server.address), (8, 20));
+    assert_eq!(open(server.address), (10, 20));
     let rejected = get(server.address, "/in-flight");
     assert_eq!((rejected.status, rejected.headers.get("retry-after")), (429, None));
     assert_eq!(rejected.headers["ratelimit"], "\"in-flight\";r=0");
-    assert_eq!(rejected.headers["ratelimit-policy"], "\"in-flight\";q=8;qu=\"concurrent-requests\"");
+    assert_eq!(rejected.headers["ratelimit-policy"], "\"in-flight\";q=10;qu=\"concurrent-requests\"");
     let gauge = |count: u32| {
         format!("tower_sluice_rate_limiting_in_flight{{route=\"/in-flight\",policy=\"in-flight\"}} {count}\n")
     };
-    assert!(get(server.address, "/metrics").body.contains(&gauge(8)));
+    assert!(get(server.address, "/metrics").body.contains(&gauge(10)));
 
     // The clients disconnect.
     drop((limited, tower));
@@ -50,6 +50,6 @@ fn eight_downloads_are_in_flight_at_once_and_under_towers_limit_any_number() {
     let served = get(server.address, "/in-flight");
     assert_eq!(
         (served.status, served.json()["route"].as_str(), served.json()["served"].as_u64()),
-        (200, Some("/in-flight"), Some(9))
+        (200, Some("/in-flight"), Some(11))
     );
 }

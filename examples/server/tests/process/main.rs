@@ -6,6 +6,7 @@ mod in_flight;
 mod page;
 mod routes;
 mod server;
+#[cfg(feature = "redis")]
 mod shared_limit;
 mod shutdown;
 
@@ -14,6 +15,7 @@ mod shutdown;
 mod echo;
 
 // Helpers of the crate's own tests, of which these tests need a part.
+#[cfg(feature = "redis")]
 #[path = "../../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod redis;

@@ -30,6 +30,7 @@ impl Server {
     }
 
     /// Starts it with this text as its configuration, and its limits on this Redis.
+    #[cfg(feature = "redis")]
     pub(crate) fn start_on(redis: &str, config: &str) -> Self {
         let file = config_file(config);
         Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])

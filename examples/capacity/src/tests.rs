@@ -1,6 +1,4 @@
-//! Checks the model of `examples/capacity`, and that the guide's page has its tables.
-
-#![allow(clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+//! Checks the model, and that the guide's page has its tables.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,21 +7,21 @@ use std::time::Duration;
 
 use tower_sluice::testing::Random;
 
-use crate::capacity_model::load::{Arguments, Leasing, Load, Server};
-use crate::capacity_model::needs::{self, NAME, STATES};
-use crate::capacity_model::server::Kind;
-use crate::capacity_model::simulation::estimate;
-use crate::capacity_model::tables::tables;
-use crate::capacity_model::traffic::Traffic;
+use crate::model::load::{Arguments, Leasing, Load, Server};
+use crate::model::needs::{self, NAME, STATES};
+use crate::model::server::Kind;
+use crate::model::simulation::estimate;
+use crate::model::tables::tables;
+use crate::model::traffic::Traffic;
 
 #[test]
 fn the_page_has_the_tables_that_the_example_prints() {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide/capacity.rs")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/capacity.rs")).unwrap();
     for line in tables().concat() {
         let line = format!("//! {line}\n");
         assert!(
             page.contains(&line),
-            "cargo run --release --example capacity -- --tables   prints another line:\n{line}"
+            "cargo run --release -p tower-sluice-capacity -- --tables   prints another line:\n{line}"
         );
     }
 }

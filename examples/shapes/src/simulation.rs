@@ -52,8 +52,8 @@ pub(crate) fn run_all(traffic: &Traffic) -> [Run; 5] {
     [
         decide("Token bucket", "tokens left", &TokenBucket::new(QUOTA), left, traffic),
         decide("Leaky bucket", "level", &LeakyBucket::new(QUOTA), used, traffic),
-        decide("Fixed window", "count of this second", &FixedWindow::new(QUOTA), used, traffic),
-        decide("Sliding window", "weighted count", &SlidingWindow::new(QUOTA), used, traffic),
+        decide("Fixed window", "count", &FixedWindow::new(QUOTA), used, traffic),
+        decide("Sliding window", "estimate", &SlidingWindow::new(QUOTA), used, traffic),
         queue(traffic),
     ]
 }

@@ -16,24 +16,16 @@ impl Traffic {
         let every = |step: usize, from: u64| (from..END).step_by(step);
         let at_once = |count: usize, at: u64| std::iter::repeat_n(at, count);
         [
-            Self {
-                name: "steady",
-                title: "Steady, five per second: below the limit, all are alike",
-                arrivals: every(200, 0).collect(),
-            },
+            Self { name: "steady", title: "Five per second: half the limit", arrivals: every(200, 0).collect() },
             Self {
                 name: "burst",
-                title: "Twenty at once after a silence, then five per second",
+                title: "Twenty at once, then five per second",
                 arrivals: at_once(20, 1_200).chain(every(200, 1_400)).collect(),
             },
-            Self {
-                name: "overload",
-                title: "Steady, twenty per second: twice the limit",
-                arrivals: every(50, 0).collect(),
-            },
+            Self { name: "overload", title: "Twenty per second: twice the limit", arrivals: every(50, 0).collect() },
             Self {
                 name: "edge",
-                title: "Ten shortly before a window's edge, and ten shortly after",
+                title: "Ten before a window's edge, ten after it",
                 arrivals: at_once(10, 1_850).chain(at_once(10, 2_100)).collect(),
             },
         ]
