@@ -43,7 +43,7 @@
 //! | setting | default |
 //! |---|---|
 //! | [`PeerIp::ipv6_prefix`](crate::key::PeerIp::ipv6_prefix), [`ClientIp::ipv6_prefix`](crate::key::ClientIp::ipv6_prefix) | 64 bits. IPv4 addresses are whole |
-//! | [`ClientIp::on_unidentified`](crate::key::ClientIp::on_unidentified) | [`Peer`](crate::key::Unidentified::Peer): counts as the proxy |
+//! | [`ClientIp::on_unidentified`](crate::key::ClientIp::on_unidentified) | [`UsePeer`](crate::key::Unidentified::UsePeer): counts as the proxy |
 //! | [`ClientIp::lenient_forwarded`](crate::key::ClientIp::lenient_forwarded) | no: as RFC 7239 has it |
 //! | [`ClientIp::obfuscated_nodes`](crate::key::ClientIp::obfuscated_nodes) | no: `for=_abc` is unidentified |
 //! | trusted proxies | none: there is no `ClientIp` without saying which |

@@ -168,8 +168,8 @@
 //!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: a bucket may refund
 //!   [too much](crate::Receipt) if responses come in another order than requests.
 //! - **The ban is by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
-//!   with one address stops himself. One with thousands of them uses up `account` for unknown devices only; on a device
-//!   that has logged in before, the owner has a budget of his own (OWASP calls it a *device cookie*).
+//!   with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only; on a device
+//!   that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).
 //! - **An account that does not exist is counted as well.** Otherwise the answers would show which accounts exist.
 //! - **Behind a proxy**, write [`ClientIp`](super::proxies) in place of [`PeerIp`](crate::key::PeerIp). An address is a /64
 //!   in IPv6, since that is the least that a client owns.

@@ -81,7 +81,7 @@
 //! }
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
-//!     // Each quota of a policy is that of a customer without a plan of his own.
+//!     // Each quota of a policy is that of a customer without a plan.
 //!     let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
 //!     let plans = RateLimitLayer::new([
 //!         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),

@@ -118,7 +118,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
     /// ```
     ///
-    /// A [`Quota`] is a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter will do.
+    /// A [`Quota`](crate::Quota) is a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter will do.
     #[track_caller]
     #[doc(alias("per ip", "ip address"))]
     pub fn per_client(limiter: impl IntoLimiter) -> Self {

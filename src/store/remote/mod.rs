@@ -3,7 +3,7 @@
 //! - For a key-value store that can compare and swap, implement [`KeyValue`]: two methods.
 //! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement [`Backend`].
 //!
-//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::RedisStore). The path of a request:
+//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a request:
 //!
 //! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`, in which a
 //!    `tag` stands for a key.

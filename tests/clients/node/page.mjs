@@ -86,7 +86,7 @@ class Watched {
   /** Runs a load, and returns the numbers that the page shows then, by path. */
   async load(load, sent) {
     for (let attempt = 1; ; attempt += 1) {
-      const answered = this.page.waitForResponse(`${this.url}/load`);
+      const answered = this.page.waitForResponse(`${this.url}/load`, { timeout: 3 * PATIENCE });
       // By the keyboard, as whoever has no mouse.
       await this.button(load).press("Enter");
       const { late_ms: late, routes } = await (await answered).json();

@@ -28,16 +28,16 @@ async fn a_quota_per_client_is_a_bucket_for_each_address() {
 
 #[test]
 fn a_pointer_to_a_key_is_that_key() {
-    fn assert_is<K: KeyExtractor>(key: K, of: &dyn KeyExtractor) {
+    fn assert_is<K: KeyExtractor>(key: &K, of: &dyn KeyExtractor) {
         let request = request(&[("x-api-key", "a")]);
         let head = RequestHead::from(&request);
         assert_eq!((key.extract(&head), key.is_shared()), (of.extract(&head), of.is_shared()));
     }
     let header = HeaderKey::from_static("x-api-key");
-    assert_is(Arc::new(header.clone()), &header);
-    assert_is(Arc::new(header.clone()) as Arc<dyn KeyExtractor>, &header);
-    assert_is(Box::new(header.clone()) as Box<dyn KeyExtractor>, &header);
-    assert_is(Arc::new(Global), &Global);
+    assert_is(&Arc::new(header.clone()), &header);
+    assert_is(&(Arc::new(header.clone()) as Arc<dyn KeyExtractor>), &header);
+    assert_is(&(Box::new(header.clone()) as Box<dyn KeyExtractor>), &header);
+    assert_is(&Arc::new(Global), &Global);
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! Checks the page of the example server from outside: what it may load, and that its numbers are true.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::client::{get, get_with};
 use crate::echo;
 use crate::server::{Server, rejected};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Returns the numbers of the route with this path in `/live`.
 fn live(server: &Server, path: &str) -> Value {
@@ -48,6 +48,14 @@ fn the_page_is_complete_and_loads_nothing_from_other_origins() {
         assert!(!text.contains("innerHTML"), "{path}");
     }
     assert!(get(server.address, "/page.js").body.len() < 20_000);
+    // The page explains each load that it can ask for.
+    let page = get(server.address, "/").body;
+    for load in ["half", "twice", "burst", "groups", "edge"] {
+        assert!(
+            page.contains(&format!("data-load=\"{load}\"")) && page.contains(&format!("data-about=\"{load}\"")),
+            "{load}"
+        );
+    }
 
     let own = rejected("[[route]]\npath = \"/live\"\n");
     assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:2: path `/live` is the server's own"));
@@ -108,9 +116,11 @@ fn the_counts_of_a_route_are_true() {
     );
     let route = live(&server, "/a");
     assert_eq!(
-        (&route["call"], &route["waiting"], &route["next_release_ms"]),
-        (&"/a".into(), &Value::Null, &Value::Null)
+        (&route["waiting"], &route["next_release_ms"], &route["open"]),
+        (&Value::Null, &Value::Null, &Value::Null)
     );
+    assert_eq!(route["limit"], json!({ "limit": 2, "per_ms": 3_600_000 }));
+    assert_eq!(live(&server, "/free/{id}")["limit"], Value::Null);
     let as_client = |path: &str| get_with(server.address, path, &[("x-client", "c")]).status;
     assert_eq!(["/a", "/b", "/a"].map(as_client), [200, 200, 429]);
     assert_eq!(get(server.address, "/a").status, 400, "without the key");
@@ -123,7 +133,6 @@ fn the_counts_of_a_route_are_true() {
 #[test]
 fn an_error_of_the_handler_counts_as_admitted() {
     let server = Server::start();
-    assert_eq!(live(&server, echo::PATH)["call"], Value::Null, "a page cannot call gRPC");
     assert_eq!(get(server.address, echo::PATH).status, 415);
     assert_eq!(counts(&live(&server, echo::PATH)), [1, 1, 0, 0, 0]);
 }
@@ -162,4 +171,99 @@ fn the_reported_queue_length_is_true_and_shrinks_when_a_client_disconnects() {
 
     assert_eq!([get(address, "/slow").status, get(address, "/slow").status], [200, 200]);
     assert_eq!(counts(&live(&server, "/slow")), [2, 2, 1, 0, 0]);
+}
+
+/// Asks for a load, and returns the status and the body of the response.
+fn load(server: &Server, content_type: &str, body: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    let length = body.len();
+    write!(
+        socket,
+        "POST /load HTTP/1.1\r\nhost: test\r\nx-client: c\r\ncontent-type: {content_type}\r\n\
+         content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut response = String::new();
+    socket.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn a_load_reaches_all_routes_with_the_headers_of_its_client() {
+    let server = Server::start_with(
+        r#"
+        [[route]]
+        path = "/keyed"
+          [[route.policy]]
+          name = "keyed"
+          algorithm = "token-bucket"
+          limit = 7
+          per = "1h"
+          key = "header:x-client"
+
+        [[route]]
+        path = "/by-address"
+          [[route.policy]]
+          name = "by-address"
+          algorithm = "fixed-window"
+          limit = 3
+          per = "1h"
+          key = "client-ip"
+
+        [[route]]
+        path = "/sluice.example.v1.Echo/Echo"
+          [[route.policy]]
+          name = "echo"
+          algorithm = "token-bucket"
+          limit = 2
+          per = "1h"
+          key = "client-ip"
+        "#,
+    );
+    let (status, body) = load(&server, "application/json", r#"{"load":"burst"}"#);
+    assert_eq!(status, 200, "{body}");
+    let results: Value = serde_json::from_str(&body).unwrap();
+    let paths = ["/keyed", "/by-address", echo::PATH];
+    for ((path, admitted), result) in paths.into_iter().zip([7, 3, 2]).zip(results["routes"].as_array().unwrap()) {
+        assert_eq!((&result["path"], &result["admitted"]), (&json!(path), &json!(admitted)));
+        assert_eq!(result["rejected"], 50 - admitted);
+        assert_eq!(counts(&live(&server, path)), [50, admitted, 0, 50 - admitted, 0]);
+    }
+    let rejection = |route: usize| &results["routes"][route]["last_rejection"];
+    assert_eq!(
+        (&rejection(0)["status"], rejection(0)["fields"]["ratelimit"].as_str().unwrap().contains("r=0")),
+        (&json!(429), true)
+    );
+    assert_eq!((&rejection(2)["status"], &rejection(2)["fields"]["grpc-status"]), (&json!(200), &json!("8")));
+    // The load spent the budgets of its own client, and the question for the window's end those of nobody.
+    assert_eq!(get_with(server.address, "/keyed", &[("x-client", "other")]).status, 200);
+    assert_eq!(get(server.address, "/by-address").status, 429);
+}
+
+#[test]
+fn a_load_that_does_not_exist_or_comes_from_another_origin_is_rejected() {
+    let server = Server::start();
+    let (status, body) = load(&server, "application/json", r#"{"load":"storm"}"#);
+    assert_eq!((status, body.contains("half, twice, burst, groups or edge")), (400, true), "{body}");
+    // What a page of another origin can send without a preflight.
+    assert_eq!(load(&server, "text/plain", r#"{"load":"burst"}"#).0, 415);
+    assert_eq!(counts(&live(&server, "/token-bucket"))[0], 0);
+}
+
+#[test]
+fn a_load_ends_when_its_client_disconnects() {
+    let server = Server::start();
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    let body = r#"{"load":"twice"}"#;
+    write!(
+        socket,
+        "POST /load HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    until(&server, "/leaky-queue", |route| route["waiting"].as_u64() >= Some(3));
+    drop(socket);
+    let after = until(&server, "/leaky-queue", |route| route["waiting"] == 0 && route["left"].as_u64() >= Some(3));
+    assert!(counts(&after)[0] < 120, "{after}");
 }

@@ -1,9 +1,10 @@
 -- Begins the loop over the keys, which are charged alike and independently: each as if it were alone. The same key may be
 -- there several times.
-local keys = #KEYS
+local keys, get = #KEYS, call
+-- Among several, a key of another type must not stop the script, since those before it have been charged.
+if keys > 1 then get = redis.pcall end
 for index = 1, keys do
   local key, beyond = KEYS[index], ARGV[7] or 0
-  -- Not `call`: a key of another type must not stop the script, since those before it have been charged.
-  local old = redis.pcall('GET', key)
+  local old = get('GET', key)
   local admitted, tag, problem, state, expires = 0, ''
-  if type(old) == 'table' then old, problem = false, old.err end
+  if keys > 1 and type(old) == 'table' then old, problem = false, old.err end
