@@ -64,7 +64,7 @@ mod tests {
         }
         let rejected = app.clone().oneshot(from([192, 0, 2, 1], "/")).await.unwrap();
         assert_eq!(rejected.status(), 429);
-        assert_eq!(rejected.headers()["x-rate-limited-for"], "0.1");
+        assert_eq!(rejected.headers()["x-rate-limited-for"], "0.100000");
         // Another client has its own.
         assert_eq!(app.clone().oneshot(from([192, 0, 2, 2], "/")).await.unwrap().status(), 200);
 

@@ -158,8 +158,8 @@
 //!
 //! ```text
 //! $ curl -si -H 'x-api-key: key-of-bob' http://127.0.0.1:3000/v1/orders | grep -i ratelimit
-//! ratelimit-policy: "pace";q=60;w=60, "month";q=1000, "in-flight";q=8;qu="concurrent-requests"
-//! ratelimit: "pace";r=59;t=1, "month";r=999;t=749823, "in-flight";r=7
+//! ratelimit: "pace";r=59;t=59, "month";r=999;t=690456, "in-flight";r=7, "guesses";r=10;t=3600
+//! ratelimit-policy: "pace";q=60;w=60, "month";q=1000, "in-flight";q=8;qu="concurrent-requests", "guesses";q=10;w=3600
 //! $ curl -s -H 'x-api-key: key-of-bob' -d 'how are you' http://127.0.0.1:3000/v1/chat
 //! HOWAREYOU
 //! ```
