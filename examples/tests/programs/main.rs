@@ -76,7 +76,7 @@ fn configuration() {
     let reload = service.next_command();
     program::shell(&reload);
     let line = service.next_line();
-    assert!(line.starts_with("limits unchanged: ") && line.contains(".toml:8: unknown field `limits`"), "{line}");
+    assert!(line.starts_with("limits unchanged: ") && line.contains(".toml:7: unknown field `limits`"), "{line}");
 
     std::fs::write(&file, limits.replace("limit = 5\n", "limit = 500\n")).unwrap();
     program::shell(&reload);
