@@ -1,6 +1,7 @@
 //! Any algorithm over a key-value store that can compare and swap.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -166,6 +167,12 @@ async fn another_quota_keeps_what_was_used() {
     assert!(take(&later, 1).await.is_allowed());
 }
 
+/// An error with its sources, as a log prints it.
+fn chain(error: &dyn Error) -> String {
+    let texts = std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string);
+    texts.collect::<Vec<_>>().join(": ")
+}
+
 #[tokio::test]
 async fn a_store_that_is_down_is_an_error_and_is_left_alone_after_a_while() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
@@ -173,7 +180,7 @@ async fn a_store_that_is_down_is_an_error_and_is_left_alone_after_a_while() {
     map.fails.store(1, Ordering::Relaxed);
     let mut messages = Vec::new();
     for _ in 0..8 {
-        messages.push(limiter.acquire(&"key".into(), 1).await.unwrap_err().to_string());
+        messages.push(chain(&limiter.acquire(&"key".into(), 1).await.unwrap_err()));
     }
     assert_eq!(messages[0], "the key-value store failed: it is down");
     assert!(messages.last().unwrap().contains("it kept failing"), "{messages:?}");
@@ -186,7 +193,7 @@ async fn a_key_that_holds_something_else_is_an_error_until_it_is_reset() {
     let key = PartitionKey::from("key");
     assert!(limiter.acquire(&key, 1).await.unwrap().is_allowed());
     map.values.lock().unwrap().values_mut().for_each(|value| *value = b"something else".to_vec());
-    let error = limiter.acquire(&key, 1).await.unwrap_err().to_string();
+    let error = chain(&limiter.acquire(&key, 1).await.unwrap_err());
     assert!(error.contains("version 115"), "{error}");
     let reset = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
     assert_eq!((reset.remaining(), map.values.lock().unwrap().len()), (2, 0));

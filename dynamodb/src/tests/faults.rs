@@ -1,5 +1,6 @@
 //! What may go wrong between a process and DynamoDB: each is an error within the timeout, and never a rejection.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -72,7 +73,8 @@ async fn messages_are_short_and_say_what_to_do() {
     ] {
         let (service, _, _, limiter) = process().await;
         service.all(fate);
-        assert_eq!(ask(&limiter).await.unwrap_err().to_string(), expected);
+        let error = ask(&limiter).await.unwrap_err();
+        assert_eq!(error.source().expect("a fault").to_string(), expected);
     }
 }
 
