@@ -152,6 +152,7 @@ pub const SCHEMA: &str = include_str!("schema.json");
 #[doc(alias = "toml")]
 pub struct Config {
     /// The name of the file, for messages.
+    #[cfg(feature = "axum")]
     file: String,
     client_ip: ClientIp,
     redis: Option<Redis>,
@@ -229,7 +230,14 @@ impl Config {
         let common = Common { client_ip: &client_ip, answer, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
         let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
-        Ok(Self { file: file.to_owned(), client_ip, redis, fixed, routes })
+        Ok(Self {
+            #[cfg(feature = "axum")]
+            file: file.to_owned(),
+            client_ip,
+            redis,
+            fixed,
+            routes,
+        })
     }
 
     /// Returns the extractor of the key `client-ip`.
