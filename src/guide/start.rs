@@ -88,7 +88,8 @@
 //!
 //! let exports = Router::new()
 //!     .route("/export", post(|| async { "a long table" }))
-//!     .layer(RateLimitLayer::per_client(Quota::per_minute(2)));
+//!     // Not `layer`, which would also charge requests for unknown paths to this limit.
+//!     .route_layer(RateLimitLayer::per_client(Quota::per_minute(2)));
 //! let app: Router = Router::new()
 //!     .merge(exports)
 //!     .layer(RateLimitLayer::per_client(Quota::per_second(10)))
