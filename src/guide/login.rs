@@ -199,8 +199,8 @@
 //!
 //! - **Two layers.** A layer charges all of its policies or none. A guess that the account's policy rejects should still
 //!   count against the address, so the count of attempts is a layer of its own, further out.
-//! - **Three penalties.** A policy's penalty counts that policy's own rejections only. Guesses that `account-here` rejects
-//!   are none of `attempts`, so one guess per two seconds would go on for days without a ban.
+//! - **Three penalties.** A policy's penalty counts that policy's own rejections only. `attempts` admits one guess per two
+//!   seconds, also if `account-here` rejects each: without a penalty there, such a client would never be banned.
 //! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
 //!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: a bucket may refund
 //!   [too much](crate::Receipt) if responses come in another order than requests.
