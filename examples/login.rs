@@ -21,6 +21,8 @@ const ATTEMPTS: Quota = Quota::per_minute(30);
 const FAILURES_OF_AN_ADDRESS: Quota = Quota::per(20, QUARTER);
 const FAILURES_HERE: Quota = Quota::per(5, QUARTER);
 const FAILURES_ANYWHERE: Quota = Quota::per(50, QUARTER);
+const EARLY_RETRIES: Quota = Quota::per(10, QUARTER);
+const BAN: Duration = Duration::from_secs(3_600);
 
 /// Whom a request wants to log in as, and from which device, if that account has logged in on it before.
 #[derive(Clone)]
@@ -62,21 +64,29 @@ async fn login(Json(form): Json<HashMap<String, String>>) -> StatusCode {
 fn app() -> Router {
     let is_failure = |response: &tower_sluice::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
     let failures = RateLimitLayer::new([
-        Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS)).key(PeerIp::new()).charge_when(is_failure),
+        Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS))
+            .key(PeerIp::new())
+            .charge_when(is_failure)
+            .penalty(Penalty::new(EARLY_RETRIES, BAN)),
         Policy::new("account-here", SlidingWindow::new(FAILURES_HERE))
             .key((NAME, PeerIp::new()))
-            .charge_when(is_failure),
+            .charge_when(is_failure)
+            .penalty(Penalty::new(EARLY_RETRIES, BAN)),
+        // No penalty here: a ban of an account would lock its owner out.
         Policy::new("account", SlidingWindow::new(FAILURES_ANYWHERE)).key((NAME, DEVICE)).charge_when(is_failure),
     ]);
-    // More than ten retries per minute that come too early: banned for ten minutes.
+    // More than ten retries per minute that come too early: banned for ten minutes. A policy's penalty counts that
+    // policy's own rejections only, so the policies above have penalties of their own.
     let attempts = Policy::new("attempts", ATTEMPTS)
         .key(PeerIp::new())
         .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(600)));
     Router::new()
         .route("/login", post(login))
-        .layer(failures)
-        .layer(from_fn(read_login))
-        .layer(RateLimitLayer::new(attempts)) // The last is the outermost: no body is read for a flood.
+        // Not `layer`, which would also be around the answer 404 to an unknown path: that would be charged as an
+        // attempt, and be answered 400, as it has no name.
+        .route_layer(failures)
+        .route_layer(from_fn(read_login))
+        .route_layer(RateLimitLayer::new(attempts)) // The last is the outermost: no body is read for a flood.
 }
 
 #[tokio::main]

@@ -18,7 +18,7 @@ use axum::{
 use futures_util::stream;
 use tower_sluice::key::{PeerIp, User};
 use tower_sluice::{
-    CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow,
+    CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow, Verdict,
 };
 
 /// What a plan allows.
@@ -55,6 +55,17 @@ fn plan(request: &RequestHead<'_>) -> Option<Plan> {
     request.extensions().get().copied()
 }
 
+/// The cost of a request: nothing for one that only asks what is left.
+fn unless_usage(cost: u32) -> impl Fn(&RequestHead<'_>) -> u32 {
+    move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
+}
+
+/// Shows a customer what is left.
+async fn usage(verdict: Verdict) -> String {
+    let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
+    left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
+}
+
 /// Streams an answer, and reports what it took.
 async fn chat(settlement: Settlement, prompt: String) -> Body {
     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
@@ -75,29 +86,34 @@ async fn chat(settlement: Settlement, prompt: String) -> Body {
 fn app() -> Result<Router, Box<dyn std::error::Error>> {
     // Each quota of a policy is that of a customer without a plan of his own.
     let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
-    let plans = RateLimitLayer::new([
+    // One layer, so that a request is charged to all of these policies or to none.
+    let plans = RateLimitLayer::builder([
         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
         // Of a quota for a window of the calendar, only the limit counts.
         Policy::new("month", month)
             .key(User::key())
-            .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH))),
+            .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH)))
+            .cost_fn(unless_usage(1)),
         Policy::new("in-flight", Concurrency::new(8)).key(User::key()),
-    ]);
-    let tokens = Policy::new("tokens", SlidingWindow::new(FREE.tokens))
-        .key(User::key())
-        .quota_fn(|request| Some(plan(request)?.tokens))
-        .cost(500) // what an answer usually takes; corrected when it has ended
-        .settled_by_handler()
-        .owe_shortfalls();
+        Policy::new("tokens", SlidingWindow::new(FREE.tokens))
+            .key(User::key())
+            .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
+            .quota_fn(|request| Some(plan(request)?.tokens))
+            .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
+            .settled_by_handler()
+            .owe_shortfalls(),
+    ])
+    .verdict() // for `usage`
+    .build();
     // Ten wrong keys per hour and address; right ones are not counted.
     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(10)))
         .key(PeerIp::new())
         .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
 
-    let chat = Router::new().route("/v1/chat", post(chat)).layer(RateLimitLayer::new(tokens));
     Ok(Router::new()
         .route("/v1/orders", get(|| async { "[]" }))
-        .merge(chat)
+        .route("/v1/chat", post(chat))
+        .route("/v1/usage", get(usage))
         .layer(plans)
         .layer(from_fn(authenticate))
         .layer(RateLimitLayer::new(guesses))) // The last is the outermost.
@@ -112,6 +128,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("try: curl -si -H 'x-api-key: key-of-bob' {url}/v1/orders | grep -i ratelimit");
     println!("try: curl -s -H 'x-api-key: key-of-bob' -d 'how are you' {url}/v1/chat");
     println!("try: curl -si -H 'x-api-key: key-of-ada' {url}/v1/orders | grep -i ratelimit");
+    println!("try: curl -s -H 'x-api-key: key-of-bob' {url}/v1/usage");
     axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

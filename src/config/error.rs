@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 /// What is wrong with a configuration, where, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     file: String,
     line: usize,
@@ -41,6 +41,13 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.file, self.line, self.problem)
+    }
+}
+
+// A `main` that returns the error prints it by `Debug`: users should read the message there, too, and not its fields.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

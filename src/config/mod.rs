@@ -75,6 +75,9 @@
 //!   on-missing-key = "reject"    # reject | skip | share
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if clients share the key
 //!   # charge-on = [401, 403]     # count only requests whose response has one of these; default: count all
+//!   # settle = "handler"         # handler | content-bytes: charge in the end what the handler reports, or the response's bytes; not with charge-on
+//!   # shortfall = "owed"         # with settle: costs beyond the charge, where no units are left: forgiven | owed; default: forgiven
+//!   # release-at = "head"        # concurrency: a request is over at the head of its response, or at its end: head | body; default: body
 //!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
 //!   # charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }   # free retries; in memory also: max-keys
 //!     [route.policy.except]      # optional; requests that are not charged, and count as skipped

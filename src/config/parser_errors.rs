@@ -134,7 +134,7 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
             return format!("missing field `{field}`{}", advice.unwrap_or_default());
         }
         // Of a known field, this is a date, which the parser reads as a table with a field that no file has.
-        Mistake::UnknownField if !is_known(&found.name()) => return message.to_owned(),
+        Mistake::UnknownField if !is_known(&found.name()) => return with_nearest(message),
         Mistake::UnknownField | Mistake::UnknownWord(_) | Mistake::Type => {}
     }
     let found = found.known();
@@ -152,6 +152,38 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         Some(value) => format!("{field} = {value}: {advice}"),
         None => format!("{field}: {advice}"),
     }
+}
+
+/// Adds the field that was probably meant to the message on an unknown one, before the list of all.
+fn with_nearest(message: &str) -> String {
+    let Some((unknown, all)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+    let typed = unknown.split('`').nth(1).unwrap_or_default();
+    // A long key would make a large table, and is like no field.
+    let fields = all.split('`').skip(1).step_by(2).filter(|field| typed.len() < 2 * field.len());
+    // With more than one mistake in three characters, this would be a guess.
+    let near = fields.map(|field| (edits(typed, field), field)).filter(|(edits, field)| edits * 3 <= field.len());
+    match near.min() {
+        Some((_, field)) => format!("{unknown} (did you mean `{field}`?), expected {all}"),
+        None => message.to_owned(),
+    }
+}
+
+/// Counts the characters to insert, remove, replace or swap with the next one, to turn one word into the other.
+fn edits(from: &str, to: &str) -> usize {
+    let (from, to) = (from.as_bytes(), to.as_bytes());
+    // Of each prefix of the one to each prefix of the other.
+    let mut table = vec![vec![0; to.len() + 1]; from.len() + 1];
+    for (i, j) in (0..=from.len()).flat_map(|i| (0..=to.len()).map(move |j| (i, j))) {
+        table[i][j] = if i == 0 || j == 0 {
+            i + j
+        } else {
+            let replaced = table[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let is_swap = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+            let swapped = if is_swap { table[i - 2][j - 2] + 1 } else { replaced };
+            replaced.min(swapped).min(table[i - 1][j] + 1).min(table[i][j - 1] + 1)
+        };
+    }
+    table[from.len()][to.len()]
 }
 
 fn is_known(name: &str) -> bool {

@@ -75,7 +75,33 @@
 //! $ sed -i 's/limit = 10/limit = 50/' limits.toml && kill -HUP $(pidof shop)
 //! limits changed
 //! $ sed -i 's/burst = 20/bursts = 20/' limits.toml && kill -HUP $(pidof shop)
-//! limits unchanged: limits.toml:12: unknown field `bursts`, expected one of …
+//! limits unchanged: limits.toml:12: unknown field `bursts` (did you mean `burst`?), expected one of …
+//! ```
+//!
+//! Without a signal (on Windows, or for a file that a ConfigMap mounts), poll the text of the file. Its time of change can
+//! stay the same, and a watch of the file can miss one that was replaced. In place of `hangups`:
+//!
+#![cfg_attr(all(feature = "axum", feature = "config"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "axum", feature = "config")), doc = "```ignore")]
+//! use std::time::Duration;
+//! # use tower_sluice::config::Config;
+//! # const FILE: &str = "limits.toml";
+//!
+//! # async fn watch(mut config: Config, mut seen: String) {
+//! // Before: let mut seen = fs::read_to_string(FILE)?; let mut config = Config::parse(FILE, &seen)?;
+//! loop {
+//!     tokio::time::sleep(Duration::from_secs(2)).await;
+//!     // A file that is missing is being replaced.
+//!     let Ok(text) = tokio::fs::read_to_string(FILE).await else { continue };
+//!     if text != seen {
+//!         match config.change(FILE, &text) {
+//!             Ok(_) => println!("limits changed"),
+//!             Err(error) => println!("limits unchanged: {error}"),
+//!         }
+//!         seen = text;
+//!     }
+//! }
+//! # }
 //! ```
 //!
 //! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For nested

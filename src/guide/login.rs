@@ -6,12 +6,22 @@
 //! | limit | counts | against |
 //! |---|---|---|
 //! | per address, outermost | all attempts, also rejected ones; bans those that go on | floods |
-//! | per address | failures | one address that tries many accounts |
-//! | per account and address | failures | one address that tries one account |
+//! | per address | failures; bans those that go on | one address that tries many accounts |
+//! | per account and address | failures; bans those that go on | one address that tries one account |
 //! | per account, with devices apart | failures | many addresses that try one account |
 //!
-//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request. A complete
-//! program:
+//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request. In
+//! `Cargo.toml`:
+//!
+//! ```toml
+//! [dependencies]
+//! tower-sluice = { version = "0.1", features = ["axum"] }
+//! axum = "0.8"
+//! serde_json = "1"
+//! tokio = { version = "1", features = ["macros", "net", "rt-multi-thread"] }
+//! ```
+//!
+//! A complete program:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -33,6 +43,8 @@
 //! const FAILURES_OF_AN_ADDRESS: Quota = Quota::per(20, QUARTER);
 //! const FAILURES_HERE: Quota = Quota::per(5, QUARTER);
 //! const FAILURES_ANYWHERE: Quota = Quota::per(50, QUARTER);
+//! const EARLY_RETRIES: Quota = Quota::per(10, QUARTER);
+//! const BAN: Duration = Duration::from_secs(3_600);
 //!
 //! /// Whom a request wants to log in as, and from which device, if that account has logged in on it before.
 //! #[derive(Clone)]
@@ -74,21 +86,29 @@
 //! fn app() -> Router {
 //!     let is_failure = |response: &tower_sluice::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
 //!     let failures = RateLimitLayer::new([
-//!         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS)).key(PeerIp::new()).charge_when(is_failure),
+//!         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS))
+//!             .key(PeerIp::new())
+//!             .charge_when(is_failure)
+//!             .penalty(Penalty::new(EARLY_RETRIES, BAN)),
 //!         Policy::new("account-here", SlidingWindow::new(FAILURES_HERE))
 //!             .key((NAME, PeerIp::new()))
-//!             .charge_when(is_failure),
+//!             .charge_when(is_failure)
+//!             .penalty(Penalty::new(EARLY_RETRIES, BAN)),
+//!         // No penalty here: a ban of an account would lock its owner out.
 //!         Policy::new("account", SlidingWindow::new(FAILURES_ANYWHERE)).key((NAME, DEVICE)).charge_when(is_failure),
 //!     ]);
-//!     // More than ten retries per minute that come too early: banned for ten minutes.
+//!     // More than ten retries per minute that come too early: banned for ten minutes. A policy's penalty counts that
+//!     // policy's own rejections only, so the policies above have penalties of their own.
 //!     let attempts = Policy::new("attempts", ATTEMPTS)
 //!         .key(PeerIp::new())
 //!         .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(600)));
 //!     Router::new()
 //!         .route("/login", post(login))
-//!         .layer(failures)
-//!         .layer(from_fn(read_login))
-//!         .layer(RateLimitLayer::new(attempts)) // The last is the outermost: no body is read for a flood.
+//!         // Not `layer`, which would also be around the answer 404 to an unknown path: that would be charged as an
+//!         // attempt, and be answered 400, as it has no name.
+//!         .route_layer(failures)
+//!         .route_layer(from_fn(read_login))
+//!         .route_layer(RateLimitLayer::new(attempts)) // The last is the outermost: no body is read for a flood.
 //! }
 //!
 //! #[tokio::main]
@@ -105,7 +125,7 @@
 //! #     use axum::extract::ConnectInfo;
 //! #     use tower::ServiceExt;
 //! #     let app = app();
-//! #     let send = async |address: u8, name: &str, password: &str, cookie: &str| {
+//! #     let ask = async |address: u8, name: &str, password: &str, cookie: &str| {
 //! #         let body = serde_json::json!({ "name": name, "password": password }).to_string();
 //! #         let mut request = Request::post("/login")
 //! #             .header("content-type", "application/json")
@@ -113,7 +133,10 @@
 //! #             .body(Body::from(body))
 //! #             .unwrap();
 //! #         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, address], 4711))));
-//! #         app.clone().oneshot(request).await.unwrap().status().as_u16()
+//! #         app.clone().oneshot(request).await.unwrap()
+//! #     };
+//! #     let send = async |address: u8, name: &str, password: &str, cookie: &str| {
+//! #         ask(address, name, password, cookie).await.status().as_u16()
 //! #     };
 //! #     // Five failures from one address: then it is over there, also with the right password and another spelling.
 //! #     for _ in 0..5 {
@@ -148,6 +171,18 @@
 //! #     }
 //! #     assert_eq!(last, 429);
 //! #     assert_eq!(send(98, "bob", "guess", "").await, 401);
+//! #     // Who goes on after five failures is banned for this account there, though `attempts` has not rejected anything.
+//! #     for attempt in 0..17 {
+//! #         assert_eq!(send(97, "carl", "guess", "").await, if attempt < 5 { 401 } else { 429 });
+//! #     }
+//! #     let banned = ask(97, "carl", "guess", "").await;
+//! #     let wait: u64 = banned.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+//! #     assert!((3_500..=3_600).contains(&wait), "{wait}");
+//! #     assert_eq!(send(97, "dora", "guess", "").await, 401);
+//! #     assert_eq!(send(96, "carl", "guess", "").await, 401);
+//! #     // An unknown path is a 404, as without limits.
+//! #     let unknown = Request::get("/unknown").body(Body::empty()).unwrap();
+//! #     assert_eq!(app.clone().oneshot(unknown).await.unwrap().status(), 404);
 //! #     Ok(())
 //! # }
 //! ```
@@ -164,10 +199,12 @@
 //!
 //! - **Two layers.** A layer charges all of its policies or none. A guess that the account's policy rejects should still
 //!   count against the address, so the count of attempts is a layer of its own, further out.
+//! - **Three penalties.** A policy's penalty counts that policy's own rejections only. `attempts` admits one guess per two
+//!   seconds, also if `account-here` rejects each: without a penalty there, such a client would never be banned.
 //! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
 //!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: a bucket may refund
 //!   [too much](crate::Receipt) if responses come in another order than requests.
-//! - **The ban is by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
+//! - **The bans are by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
 //!   with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only; on a device
 //!   that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).
 //! - **An account that does not exist is counted as well.** Otherwise the answers would show which accounts exist.
@@ -176,6 +213,12 @@
 //!
 //! # What to set
 //!
+//! - Five per quarter of an hour is not a hard bound: a [`SlidingWindow`](crate::SlidingWindow#accuracy) admits at most
+//!   limit + rate × time, so up to ten in an unlucky quarter; 5 to 9 were measured.
+//! - If your rule is "five per account", set `account` to 5 and drop `account-here`. Then new devices wait during an attack,
+//!   and known devices do not.
+//! - Responses show the quotas to guessers; [`.fields(RateLimitFields::none())`](crate::RateLimitLayerBuilder::fields)
+//!   hides them.
 //! - Of 50 guesses per quarter of an hour, 4,800 are made in a day, over all addresses: a password that is among the
 //!   commonest thousand will be found. These limits buy time; they do not replace a second factor.
 //! - An attacker may invent names. Each takes a slot of the table for a quarter of an hour, and a full table

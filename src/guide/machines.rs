@@ -91,7 +91,9 @@
 //!
 //! # Is it ready?
 //!
-//! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known.
+//! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known,
+//! past their circuit breakers. [`Redis::health`](crate::store::redis::Redis::health) is not: only requests probe a node
+//! whose breaker is open, so an idle process keeps reporting it open.
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]

@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
-//! | [`Redis::health`](crate::store::redis::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
+//! | [`Redis::health`](crate::store::redis::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open, and requests arrive: [only they probe](#metrics) |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
 //! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
@@ -72,17 +72,59 @@
 //! # log("/", &http::Response::new(()));
 //! ```
 //!
+//! Without an outer layer: log rejections where their response is made. A limiter of its own bounds the lines per client,
+//! or rejected clients would fill the log:
+//!
+//! ```
+//! use http::Response;
+//! use tower_sluice::key::{ClientIp, PeerIp};
+//! use tower_sluice::store::MemoryStore;
+//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
+//!
+//! let client = ClientIp::peer(); // behind a proxy, the key of your policy
+//! let lines = RateLimiter::new(TokenBucket::new(Quota::per_minute(1)), MemoryStore::with_capacity(65_536));
+//! let policy = Policy::new("per-client", Quota::per_second(10)).key(PeerIp::new());
+//! let layer = RateLimitLayer::builder(policy).rejection_response(move |rejection, request| {
+//!     if let Ok(network) = client.network(request) {
+//!         let address = PartitionKey::from(network);
+//!         if lines.check(&address).is_allowed() {
+//!             let violated: Vec<_> = rejection.verdict().violated().map(|policy| policy.name()).collect();
+//!             eprintln!("{network}: rejected by {violated:?}");
+//!         }
+//!     }
+//!     Response::builder().status(rejection.status()).body(rejection.detail().into_owned()).unwrap()
+//! }).build();
+//! # let _: RateLimitLayer = layer;
+//! ```
+//!
+//! Many clients still write many lines: bound all together by a second limiter with
+//! [`PartitionKey::SHARED`](crate::PartitionKey::SHARED).
+//!
 //! # Metrics
 //!
-//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. Install a recorder before the
-//! first request, name the route of each layer, and update gauges before each scrape:
+//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. For Prometheus:
+//!
+//! ```toml
+//! [dependencies]
+//! tower-sluice = { version = "0.1", features = ["axum", "metrics"] }
+//! metrics-exporter-prometheus = { version = "0.18", default-features = false }
+//! ```
+//!
+//! Install a recorder before the first request, name the route of each layer, and update gauges before each scrape.
+//! Without buckets, the exporter makes summaries of the two histograms, and the dashboard and the alerts find none:
 //!
 #![cfg_attr(feature = "metrics", doc = "```")]
 #![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
-//! use metrics_exporter_prometheus::PrometheusBuilder;
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
-//! let metrics = PrometheusBuilder::new().with_recommended_naming(true).install_recorder()?;
+//! let waits = Matcher::Suffix("time_in_queue".to_owned());
+//! let calls = Matcher::Suffix("call.duration".to_owned());
+//! let metrics = PrometheusBuilder::new()
+//!     .with_recommended_naming(true)
+//!     .set_buckets_for_metric(waits, &[0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])?
+//!     .set_buckets_for_metric(calls, &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1])?
+//!     .install_recorder()?;
 //! let policy = Policy::new("clients", Quota::per_second(10));
 //! let layer = RateLimitLayer::builder(policy).route("/api").build();
 //!
@@ -102,7 +144,7 @@
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
-//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open |
+//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open. Only requests probe: an idle process keeps reporting an open one |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!
 //! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
@@ -119,6 +161,14 @@
 //! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that
 //! stays the same until the process ends, and one per request that lacks the extension of an
 //! [`ExtensionKey`](crate::key::ExtensionKey), with its type.
+//!
+//! Outages are warnings, as most mistakes are. `EnvFilter::from_default_env()` without `RUST_LOG` shows errors
+//! only, and hides them; these two lines show them (`tracing-subscriber` with the feature `env-filter`):
+//!
+//! ```ignore
+//! let levels = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+//! tracing_subscriber::fmt().with_env_filter(levels).init();
+//! ```
 //!
 //! The line of a mistake has a link (`see`) to its section in [misconfigured](super::misconfigured): what it means, how it comes
 //! about, and the cure.

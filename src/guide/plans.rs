@@ -10,7 +10,17 @@
 //! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settled_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
-//! A complete program, with the features `axum` and `calendar`:
+//! In `Cargo.toml`:
+//!
+//! ```toml
+//! [dependencies]
+//! tower-sluice = { version = "0.1", features = ["axum", "calendar"] }
+//! axum = "0.8"
+//! futures-util = "0.3"
+//! tokio = { version = "1", features = ["macros", "net", "rt-multi-thread"] }
+//! ```
+//!
+//! A complete program:
 //!
 #![cfg_attr(all(feature = "axum", feature = "calendar"), doc = "```")]
 #![cfg_attr(not(all(feature = "axum", feature = "calendar")), doc = "```ignore")]
@@ -26,7 +36,7 @@
 //! use futures_util::stream;
 //! use tower_sluice::key::{PeerIp, User};
 //! use tower_sluice::{
-//!     CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow,
+//!     CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow, Verdict,
 //! };
 //!
 //! /// What a plan allows.
@@ -63,6 +73,17 @@
 //!     request.extensions().get().copied()
 //! }
 //!
+//! /// The cost of a request: nothing for one that only asks what is left.
+//! fn unless_usage(cost: u32) -> impl Fn(&RequestHead<'_>) -> u32 {
+//!     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
+//! }
+//!
+//! /// Shows a customer what is left.
+//! async fn usage(verdict: Verdict) -> String {
+//!     let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
+//!     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
+//! }
+//!
 //! /// Streams an answer, and reports what it took.
 //! async fn chat(settlement: Settlement, prompt: String) -> Body {
 //!     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
@@ -83,29 +104,34 @@
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
 //!     // Each quota of a policy is that of a customer without a plan.
 //!     let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
-//!     let plans = RateLimitLayer::new([
+//!     // One layer, so that a request is charged to all of these policies or to none.
+//!     let plans = RateLimitLayer::builder([
 //!         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
 //!         // Of a quota for a window of the calendar, only the limit counts.
 //!         Policy::new("month", month)
 //!             .key(User::key())
-//!             .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH))),
+//!             .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH)))
+//!             .cost_fn(unless_usage(1)),
 //!         Policy::new("in-flight", Concurrency::new(8)).key(User::key()),
-//!     ]);
-//!     let tokens = Policy::new("tokens", SlidingWindow::new(FREE.tokens))
-//!         .key(User::key())
-//!         .quota_fn(|request| Some(plan(request)?.tokens))
-//!         .cost(500) // what an answer usually takes; corrected when it has ended
-//!         .settled_by_handler()
-//!         .owe_shortfalls();
+//!         Policy::new("tokens", SlidingWindow::new(FREE.tokens))
+//!             .key(User::key())
+//!             .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
+//!             .quota_fn(|request| Some(plan(request)?.tokens))
+//!             .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
+//!             .settled_by_handler()
+//!             .owe_shortfalls(),
+//!     ])
+//!     .verdict() // for `usage`
+//!     .build();
 //!     // Ten wrong keys per hour and address; right ones are not counted.
 //!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(10)))
 //!         .key(PeerIp::new())
 //!         .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
 //!
-//!     let chat = Router::new().route("/v1/chat", post(chat)).layer(RateLimitLayer::new(tokens));
 //!     Ok(Router::new()
 //!         .route("/v1/orders", get(|| async { "[]" }))
-//!         .merge(chat)
+//!         .route("/v1/chat", post(chat))
+//!         .route("/v1/usage", get(usage))
 //!         .layer(plans)
 //!         .layer(from_fn(authenticate))
 //!         .layer(RateLimitLayer::new(guesses))) // The last is the outermost.
@@ -130,7 +156,7 @@
 //! #         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
 //! #         let response = app.clone().oneshot(request).await.unwrap();
 //! #         let (head, body) = response.into_parts();
-//! #         let body = axum::body::to_bytes(body, 1_000).await.unwrap();
+//! #         let body = axum::body::to_bytes(body, 100_000).await.unwrap();
 //! #         let field = |name: &str| head.headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
 //! #         (head.status.as_u16(), [field("ratelimit-policy"), field("ratelimit")], body)
 //! #     };
@@ -147,6 +173,15 @@
 //! #     assert!(left.contains(r#""tokens";r=19500"#), "{left}");
 //! #     let (_, [_, left], _) = send(Request::post("/v1/chat"), "key-of-bob", "fine").await;
 //! #     assert!(left.contains(r#""tokens";r=19497"#), "{left}");
+//! #     // An answer of 25,000 tokens: the next one is rejected, and has not paid the month.
+//! #     let long: &'static str = "a ".repeat(25_000).leak();
+//! #     assert_eq!(send(Request::post("/v1/chat"), "key-of-bob", long).await.0, 200);
+//! #     assert_eq!(send(Request::post("/v1/chat"), "key-of-bob", "more").await.0, 429);
+//! #     for _ in 0..2 {
+//! #         let (status, _, body) = send(Request::get("/v1/usage"), "key-of-bob", "").await;
+//! #         let usage = String::from_utf8_lossy(&body);
+//! #         assert!(status == 200 && usage.contains("month: 996 left\n") && usage.contains("\ntokens: "), "{usage}");
+//! #     }
 //! #     // Ten wrong keys, and a right one is rejected there, too.
 //! #     for _ in 0..10 {
 //! #         assert_eq!(send(Request::get("/v1/orders"), "guess", "").await.0, 401);
@@ -162,16 +197,27 @@
 //! ratelimit-policy: "pace";q=60;w=60, "month";q=1000, "in-flight";q=8;qu="concurrent-requests", "guesses";q=10;w=3600
 //! $ curl -s -H 'x-api-key: key-of-bob' -d 'how are you' http://127.0.0.1:3000/v1/chat
 //! HOWAREYOU
+//! $ curl -s -H 'x-api-key: key-of-bob' http://127.0.0.1:3000/v1/usage
+//! pace: 59 left
+//! month: 998 left
+//! in-flight: 7 left
+//! tokens: 19997 left
 //! ```
 //!
 //! # What happens
 //!
-//! - **A request is charged to all policies or to none.** One that is rejected by the month does not use up the pace.
+//! - **A request is charged to all policies or to none.** One that is rejected by the month does not use up the pace,
+//!   and a chat that the tokens reject has not paid the month. That holds within a layer, so the tokens are in the same one,
+//!   with a condition on the path.
+//! - **What is left** costs nothing of the month and no tokens, but it has a pace: `GET /v1/usage` is a request, too.
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
 //!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported. What an
-//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it.
+//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it. Neither
+//!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) nor a request of cost 0, as for the usage, shows a debt.
+//! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of `FREE`:
+//!   only a request has the customer's plan.
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.
 //! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked: a
 //!   client that can choose the value chooses the budget.
@@ -206,6 +252,7 @@
 //! [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you bill it.
 //!
 //! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
-//! [a retry is charged once](super::quotas#charge-a-retry-once).
+//! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with `settled_by_handler`:
+//! there, answer a retry from what you stored.
 //!
 //! Next: [queues](super::queue), [operating](super::operating#when-a-customer-calls).

@@ -43,8 +43,10 @@
 //! # What a client sees
 //!
 //! Every response says what is left: the quota of the policy (`q` requests in `w` seconds), how much remains (`r`), and
-//! after how many seconds there is more (`t`). A rejection also says how long to wait, rounded up to the second in
-//! `Retry-After` and exactly in `X-Rate-Limited-For`. A client that waits that long is admitted.
+//! the seconds for which that has to suffice (`t`): a client that spreads `r` requests over `t` seconds is not rejected.
+//! Of a rejection, `r` is 0 and `t` is the wait ([the details](crate::headers::RateLimitFields::draft11)). A rejection
+//! also says how long to wait, rounded up to the second in `Retry-After` and exactly in `X-Rate-Limited-For`. A client
+//! that waits that long is admitted.
 //!
 //! ```text
 //! HTTP/1.1 429 Too Many Requests
@@ -88,7 +90,8 @@
 //!
 //! let exports = Router::new()
 //!     .route("/export", post(|| async { "a long table" }))
-//!     .layer(RateLimitLayer::per_client(Quota::per_minute(2)));
+//!     // Not `layer`, which would also charge requests for unknown paths to this limit.
+//!     .route_layer(RateLimitLayer::per_client(Quota::per_minute(2)));
 //! let app: Router = Router::new()
 //!     .merge(exports)
 //!     .layer(RateLimitLayer::per_client(Quota::per_second(10)))

@@ -64,6 +64,52 @@
 //! With the clock standing still, nothing comes back meanwhile: the test is exact, on any machine. Give
 //! [`Penalty`](crate::Penalty::with_clock) and [`ChargeOnce`](crate::ChargeOnce::with_clock) the same clock.
 //!
+//! # Limiters with a clock
+//!
+//! A [`Quota`](crate::Quota) or an algorithm alone, as in `Policy::new("api", quota)`, reads the system's clock, and so do
+//! [`RateLimitLayer::per_client`](crate::RateLimitLayer::per_client) and what is built from a configuration. A limiter that
+//! reads yours is an algorithm on a store with a clock:
+//! `RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock))`. Have the function that builds your service take
+//! the clock, as `app` above does.
+//!
+//! # A month
+//!
+//! A [`CalendarWindow`](crate::CalendarWindow) reads dates: let the clock
+//! [start](crate::time::ManualClock::starting_at) at one, in nanoseconds since 1970. Unlike one that starts at 0, it can be
+//! put just before an edge:
+//!
+#![cfg_attr(feature = "calendar", doc = "```")]
+#![cfg_attr(not(feature = "calendar"), doc = "```ignore")]
+//! use std::time::Duration;
+//! use tower_sluice::store::MemoryStore;
+//! use tower_sluice::time::{ManualClock, Timestamp};
+//! use tower_sluice::{CalendarWindow, LimiterExt, PartitionKey, RateLimiter};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() { a_month_begins_on_the_first().await }
+//! # macro_rules! ignored { ($($attribute:tt)*) => {} }
+//! # ignored! {
+//! #[tokio::test]
+//! # }
+//! async fn a_month_begins_on_the_first() {
+//!     // 31 January 2026, 23:59:59 UTC: `date -u -d '2026-01-31 23:59:59' +%s`.
+//!     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_769_903_999 * 1_000_000_000));
+//!     let store = MemoryStore::default().with_clock(clock.clone());
+//!     let month = RateLimiter::new(CalendarWindow::monthly(2), store);
+//!
+//!     let customer = PartitionKey::from("ada");
+//!     assert!(month.acquire(&customer, 2).await.unwrap().is_allowed());
+//!     assert!(!month.acquire(&customer, 1).await.unwrap().is_allowed());
+//!     clock.advance(Duration::from_secs(1));
+//!     assert!(month.acquire(&customer, 2).await.unwrap().is_allowed());
+//!     // February has 28 days.
+//!     clock.advance(Duration::from_secs(28 * 86_400 - 1));
+//!     assert!(!month.acquire(&customer, 1).await.unwrap().is_allowed());
+//!     clock.advance(Duration::from_secs(1));
+//!     assert!(month.acquire(&customer, 1).await.unwrap().is_allowed());
+//! }
+//! ```
+//!
 //! # Queues: paused time
 //!
 //! What waits, waits on tokio's timer. In a test with [paused

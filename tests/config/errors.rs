@@ -189,6 +189,13 @@ fn sensible_values_at_the_edge_are_accepted() {
 }
 
 /// More people can read a log than a configuration.
+/// Of a `main` that returns the error, users see its `Debug`.
+#[test]
+fn an_error_that_main_returns_is_printed_as_its_message() {
+    let error = Config::parse("f.toml", "x = 1").unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+}
+
 #[test]
 fn no_message_holds_a_secret() {
     let fine = "[redis]\nurl = \"redis://u:4711@h\"\nsecret = \"4711\"\n";

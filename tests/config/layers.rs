@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::config::Config;
 
-use crate::with;
+use crate::{documented_format, with};
 
 #[test]
 fn valid_configurations_are_accepted() {
@@ -71,11 +71,9 @@ fn the_embedded_default_of_the_example_server_is_accepted() {
 
 #[test]
 fn the_documented_format_is_accepted() {
-    let docs = include_str!("../../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
-    let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
-    let format: Vec<_> = format.collect();
-    assert!(format.len() > 20);
-    for text in [format.join("\n"), format.join("\n").replace("# answer =", "answer =")] {
+    let format = documented_format();
+    assert!(format.lines().count() > 20);
+    for text in [format.clone(), format.replace("# answer =", "answer =")] {
         Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     }
 }

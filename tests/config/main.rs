@@ -28,3 +28,10 @@ fn with(line: &str) -> String {
 fn error(text: &str) -> String {
     Config::parse("f.toml", text).expect_err(text).to_string()
 }
+
+/// Returns the format in the documentation of the module.
+fn documented_format() -> String {
+    let docs = include_str!("../../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
+    let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
+    format.collect::<Vec<_>>().join("\n")
+}

@@ -35,7 +35,12 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
 #[test]
 fn every_mistake_in_a_policy_is_reported_with_its_line() {
     for (line, expected) in [
-        ("limt = 10", "f.toml:9: unknown field `limt`, expected one of `name`, `algorithm`, `limit`, `per`"),
+        (
+            "limt = 10",
+            "f.toml:9: unknown field `limt` (did you mean `limit`?), expected one of `name`, `algorithm`, `limit`",
+        ),
+        ("pre = \"1s\"", "f.toml:9: unknown field `pre` (did you mean `per`?), expected one of `name`, `algorithm`"),
+        ("rate = 10", "f.toml:9: unknown field `rate`, expected one of `name`, `algorithm`, `limit`, `per`"),
         ("limit = 0", "f.toml:6: limit = 0 is out of range; write a number from 1 to 4294967295"),
         ("limit = -3", "f.toml:6: limit = -3 is out of range"),
         ("limit = 5000000000", "f.toml:6: limit = 5000000000 is out of range"),
@@ -76,7 +81,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("except = {}", "f.toml:9: except exempts no request; write networks, headers or paths into it"),
         (
             "except = { network = [] }",
-            "f.toml:9: unknown field `network`, expected one of `networks`, `headers`, `paths`",
+            "f.toml:9: unknown field `network` (did you mean `networks`?), expected one of `networks`, `headers`, `paths`",
         ),
         ("except = { networks = [] }", "f.toml:9: networks: nothing is exempt by an empty list; write what is exempt"),
         ("except = { paths = [] }", "f.toml:9: paths: nothing is exempt by an empty list; write what is exempt"),
@@ -216,7 +221,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             "[[rout]]\npath = \"/a\"".into(),
-            "f.toml:1: unknown field `rout`, expected one of `client-ip`, `redis`, `answer`, `route`",
+            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `answer`, `route`",
         ),
         ("[[route]\n".into(), "f.toml:1: "),
         (
@@ -248,7 +253,10 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
             "[[route]]\npath = \"/a\"\nexempt-preflights = { limit = 5, per = \"1s\" }".into(),
             "f.toml:3: the route has no policy, so that all requests pass uncounted; remove exempt-preflights",
         ),
-        ("[client-ip]\nhop = 1".into(), "f.toml:2: unknown field `hop`, expected one of `source`, `trusted`, `hops`"),
+        (
+            "[client-ip]\nhop = 1".into(),
+            "f.toml:2: unknown field `hop` (did you mean `hops`?), expected one of `source`, `trusted`, `hops`",
+        ),
     ] {
         let message = error(&text);
         assert!(message.starts_with(expected), "{text}\n  reported: {message}\n  expected: {expected}");
@@ -258,7 +266,10 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
 #[test]
 fn every_mistake_in_an_answer_is_reported_with_its_line() {
     for (line, expected) in [
-        ("field = \"none\"", "unknown field `field`, expected one of `fields`, `x-ratelimit`, `tell`, `rejection`"),
+        (
+            "field = \"none\"",
+            "unknown field `field` (did you mean `fields`?), expected one of `fields`, `x-ratelimit`, `tell`, `rejection`",
+        ),
         ("fields = \"draft-12\"", "fields = \"draft-12\": write \"draft-11\", \"draft-07\" or \"none\""),
         (
             "fields = [\"draft-11\", \"draft-07\"]",

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use tower_sluice::config::{Config, SCHEMA};
 
+use crate::documented_format;
+
 fn schema() -> Value {
     serde_json::from_str(SCHEMA).unwrap()
 }
@@ -60,6 +62,31 @@ fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
             let mut words: Vec<_> = words.iter().map(|word| word.as_str().unwrap().to_owned()).collect();
             words.sort_unstable();
             assert_eq!(words, expected(&format!("{before}{key} = \"nonsense\"")), "{key}");
+        }
+    }
+}
+
+/// The parser lists the fields that it knows in its message on an unknown one.
+#[test]
+fn the_documented_format_has_every_field() {
+    let format = documented_format();
+    for before in [
+        "",
+        "[client-ip]\n",
+        "[redis]\n",
+        "[answer]\n",
+        "[[route]]\n",
+        "[[route]]\n[route.exempt-preflights]\n",
+        POLICY,
+        &format!("{POLICY}[route.policy.penalty]\n"),
+        &format!("{POLICY}[route.policy.charge-once]\n"),
+        &format!("{POLICY}[route.policy.except]\n"),
+    ] {
+        let fields = expected(&format!("{before}x = 1"));
+        assert!(fields.len() > 2, "{before}");
+        for field in fields {
+            let forms = [format!(" {field} = "), format!("[{field}]"), format!(".{field}]")];
+            assert!(forms.iter().any(|form| format.contains(form)), "{field}, after {before}");
         }
     }
 }

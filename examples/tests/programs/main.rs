@@ -37,6 +37,8 @@ fn plans() {
     assert_eq!(plans.try_next(), "HOWAREYOU");
     let fields = plans.try_next();
     assert!(fields.contains(r#""month";r=999999;t="#), "{fields}");
+    let usage = plans.try_next();
+    assert!(usage.contains("month: 998 left\n") && usage.contains("tokens: 19997 left\n"), "{usage}");
 }
 
 #[cfg(feature = "redis")]

@@ -29,7 +29,8 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// # Which rejections count
 ///
 /// Those of requests that come before the end of a wait that an earlier rejection of the key advertised. A client
-/// that waits as advertised is never banned, however often it is rejected. These do not count either:
+/// that waits as advertised is never banned, however often it is rejected. A policy's penalty counts that policy's own
+/// rejections only: not those by other policies of the layer, nor by inner layers. These do not count either:
 ///
 /// - rejections while the key is banned: a ban ends when its first response said so;
 /// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ::redis::{ErrorKind, RedisError, ServerError};
 
 /// Why Redis gave no decision. Never a rejection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Fault {
     kind: FaultKind,
     detail: Option<Arc<str>>,
@@ -290,6 +290,13 @@ impl fmt::Display for Fault {
             Some(detail) => write!(f, "{} ({detail})", self.kind),
             None => self.kind.fmt(f),
         }
+    }
+}
+
+// A `main` that returns the fault prints it by `Debug`: users should read the message there, too, and not its fields.
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
