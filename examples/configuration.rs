@@ -1,7 +1,9 @@
 //! Limits from a file, `limits.toml`, which can be edited while the program runs: it reads the file again on SIGHUP. Page
 //! `configuration` of the guide explains the program.
 //!
-//!     cargo run -p examples --features config --bin configuration
+//! ```sh
+//! cargo run -p examples --features config --bin configuration
+//! ```
 
 use std::fs;
 use std::net::SocketAddr;

@@ -3,7 +3,9 @@
 //! are answered before they reach the limit, where they would count like all requests. Fields that a script may read
 //! beyond the usual ones must be exposed.
 //!
-//!     cargo run -p examples --bin cors
+//! ```sh
+//! cargo run -p examples --bin cors
+//! ```
 
 use std::net::SocketAddr;
 use std::time::Duration;

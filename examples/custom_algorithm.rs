@@ -1,7 +1,9 @@
 //! An algorithm of your own: a limit on failures, as for logins. Every try counts as a failure until a success refunds
 //! it; after three, the key is closed for a minute from the last of them.
 //!
-//!     cargo run -p examples --bin custom_algorithm
+//! ```sh
+//! cargo run -p examples --bin custom_algorithm
+//! ```
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
 //! Keys of your own: the tenant in the host name, and the account that an outer layer has
 //! authenticated.
 //!
-//!     cargo run -p examples --bin custom_key
+//! ```sh
+//! cargo run -p examples --bin custom_key
+//! ```
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};

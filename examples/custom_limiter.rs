@@ -1,6 +1,8 @@
 //! A limiter of your own, in a layer: a feature that is switched on for one request in ten.
 //!
-//!     cargo run -p examples --bin custom_limiter
+//! ```sh
+//! cargo run -p examples --bin custom_limiter
+//! ```
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
 //! A store of your own: any algorithm over a plain map. It never forgets a key, so it is for a few keys that you
 //! choose.
 //!
-//!     cargo run -p examples --bin custom_store
+//! ```sh
+//! cargo run -p examples --bin custom_store
+//! ```
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,8 +1,10 @@
 //! A gRPC client that makes four calls, and waits as long as the server asks for when one is rejected. Page `grpc` of the
 //! guide explains it.
 //!
-//!     cargo run -p examples --features grpc --bin grpc_server &
-//!     cargo run -p examples --features grpc --bin grpc_client
+//! ```sh
+//! cargo run -p examples --features grpc --bin grpc_server &
+//! cargo run -p examples --features grpc --bin grpc_client
+//! ```
 
 use std::time::Duration;
 

@@ -1,8 +1,10 @@
 //! A gRPC server whose clients may call once per second, and twice at once after a pause. A rejection is an error of gRPC,
 //! with the wait in its details (`RetryInfo`) and in `grpc-retry-pushback-ms`. Page `grpc` of the guide explains it.
 //!
-//!     cargo run -p examples --features grpc --bin grpc_server
-//!     cargo run -p examples --features grpc --bin grpc_client
+//! ```sh
+//! cargo run -p examples --features grpc --bin grpc_server
+//! cargo run -p examples --features grpc --bin grpc_client
+//! ```
 
 use tonic::transport::server::{Server, TcpIncoming};
 use tower_sluice::{Quota, RateLimitLayer};

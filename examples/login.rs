@@ -1,7 +1,9 @@
 //! A login that slows guessing down, per address and per account. Only failures are counted. Page `login` of the guide
 //! explains the program.
 //!
-//!     cargo run -p examples --bin login
+//! ```sh
+//! cargo run -p examples --bin login
+//! ```
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,9 +1,11 @@
 //! One limit for several processes, on Redis: together they admit ten requests, and one more every six seconds. While Redis
 //! is out, each process decides by itself. Page `machines` of the guide explains it.
 //!
-//!     redis-server --save '' &
-//!     cargo run -p examples --features redis --bin machines &
-//!     cargo run -p examples --features redis --bin machines -- 127.0.0.1:3001
+//! ```sh
+//! redis-server --save '' &
+//! cargo run -p examples --features redis --bin machines &
+//! cargo run -p examples --features redis --bin machines -- 127.0.0.1:3001
+//! ```
 //!
 //! Try what both print; then stop Redis (`redis-cli shutdown`), and try it again.
 

@@ -1,9 +1,11 @@
 //! A client that obeys its partner: it sends as much as the partner's responses allow, and next to nothing is rejected.
 //! Any number of these processes can share the partner's quota on Redis.
 //!
-//!     cargo run --release -p tower-sluice-server &
-//!     cargo run -p examples --features http-client,redis --bin obedient_client -- http://127.0.0.1:3000/fixed-window
-//!     cargo run -p examples --features http-client,redis --bin obedient_client -- http://127.0.0.1:3000/fixed-window --redis redis://127.0.0.1/ --seconds 60
+//! ```sh
+//! cargo run --release -p tower-sluice-server &
+//! cargo run -p examples --features http-client,redis --bin obedient_client -- http://127.0.0.1:3000/fixed-window
+//! cargo run -p examples --features http-client,redis --bin obedient_client -- http://127.0.0.1:3000/fixed-window --redis redis://127.0.0.1/ --seconds 60
+//! ```
 //!
 //! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with how many calls departed before one
 //! that came earlier, and `window N` with how many calls were served in the Nth window of `--window` seconds since 1970.

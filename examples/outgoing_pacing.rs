@@ -2,7 +2,9 @@
 //! ten wait, and the others get the time after which to retry. For a partner that reports its limit over HTTP, see
 //! `obedient_client`.
 //!
-//!     cargo run -p examples --bin outgoing_pacing
+//! ```sh
+//! cargo run -p examples --bin outgoing_pacing
+//! ```
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
 //! Rate limits in a key-value store of your own: here a map behind a simulated network, shared by two processes. Any
 //! algorithm of the crate works, and what the store needs is to read a key, and to write it if nobody else has.
 //!
-//!     cargo run -p examples --bin own_key_value_store
+//! ```sh
+//! cargo run -p examples --bin own_key_value_store
+//! ```
 
 use std::collections::HashMap;
 use std::convert::Infallible;

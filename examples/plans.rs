@@ -1,7 +1,9 @@
 //! An API that is sold: keys with plans, a pace and a month per customer, requests in flight, and tokens of a language
 //! model. Page `plans` of the guide explains the program.
 //!
-//!     cargo run -p examples --features calendar --bin plans
+//! ```sh
+//! cargo run -p examples --features calendar --bin plans
+//! ```
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! An axum app in which each client may send 20 requests at once, and 10 per second in the long run.
 //!
-//!     cargo run -p examples --bin quickstart
+//! ```sh
+//! cargo run -p examples --bin quickstart
+//! ```
 
 use std::net::SocketAddr;
 

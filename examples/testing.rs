@@ -1,8 +1,10 @@
 //! How to test limits: a service whose tests set its clock, and a queue in paused time. Nothing sleeps. Page `testing` of the
 //! guide explains it.
 //!
-//!     cargo test -p examples --bin testing
-//!     cargo run -p examples --bin testing
+//! ```sh
+//! cargo test -p examples --bin testing
+//! cargo run -p examples --bin testing
+//! ```
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,9 @@
 //! The example server, the target of the load tests in `k6/`.
 //!
-//!     cargo run -p tower-sluice-server
-//!     curl -i http://127.0.0.1:3000/token-bucket
+//! ```sh
+//! cargo run -p tower-sluice-server
+//! curl -i http://127.0.0.1:3000/token-bucket
+//! ```
 //!
 //! and open <http://127.0.0.1:3000/> for live charts, and buttons that send the same load to all routes.
 //!
@@ -9,7 +11,9 @@
 //! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature
 //! `redis`). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
-//!     cargo run -p tower-sluice-server --features redis -- --redis redis://127.0.0.1/
+//! ```sh
+//! cargo run -p tower-sluice-server --features redis -- --redis redis://127.0.0.1/
+//! ```
 //!
 //! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, and
 //! exits with 0.

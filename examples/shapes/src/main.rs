@@ -1,7 +1,9 @@
 //! Draws how each algorithm decides on the same traffic, one SVG per shape of traffic, and prints the figures.
 //!
-//!     cargo run -p tower-sluice-shapes                        # into target/shapes
-//!     cargo run -p tower-sluice-shapes -- src/guide/shapes    # the pictures of the guide
+//! ```sh
+//! cargo run -p tower-sluice-shapes                        # into target/shapes
+//! cargo run -p tower-sluice-shapes -- src/guide/shapes    # the pictures of the guide
+//! ```
 //!
 //! The decisions are those of the algorithms themselves, on a clock that only moves from request to request: the output
 //! is the same every time.
