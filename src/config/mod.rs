@@ -402,9 +402,12 @@ fn begins_with_two_hex_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns a path without its parameters' names: a router accepts no two paths that differ only in these.
+/// Returns a path without its parameters' names: a router accepts no two paths that differ only in these. The path of a
+/// handler may also have `{*rest}`, which is more than a segment, and `{{`, which is a brace: these are no parameters.
 fn skeleton(path: &str) -> String {
-    let segments = path.split('/').map(|segment| if segment.starts_with('{') { "{}" } else { segment });
+    let is_parameter =
+        |segment: &str| segment.starts_with('{') && !segment.starts_with("{*") && !segment.starts_with("{{");
+    let segments = path.split('/').map(|segment| if is_parameter(segment) { "{}" } else { segment });
     segments.collect::<Vec<_>>().join("/")
 }
 

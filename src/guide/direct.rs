@@ -47,8 +47,8 @@
 //!     fields: DecisionFields,
 //! }
 //!
-//! /// A `LimiterError`, as of a limiter on Redis, becomes 503 by the first `?`. A rejection becomes 429 by the second one,
-//! /// with `Retry-After`; more rows than are ever admitted at once are rejected without it.
+//! /// A `LimiterError`, as of a limiter on Redis, becomes 503 by the first `?`, without a line in the log. A rejection
+//! /// becomes 429 by the second one, with `Retry-After`; more rows than are ever admitted at once are rejected without it.
 //! async fn import(
 //!     State(app): State<App>,
 //!     Extension(user): Extension<User>,

@@ -63,6 +63,8 @@ impl From<Decision> for Check {
 }
 
 /// The error of a limiter that cannot decide: its store is unreachable, or it was closed. Never a rejection.
+///
+/// Why it cannot is mostly in its [source](Error::source): print the error with its sources, as error reports do.
 #[derive(Clone)]
 pub struct LimiterError(Arc<Failure>);
 

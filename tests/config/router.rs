@@ -54,4 +54,9 @@ fn a_path_without_a_handler_is_reported_with_its_line() {
     assert_eq!(error, "f.toml:3: path `/a` has no handler; write one that has (/b, /users/{id}), or remove the path");
     let error = config.router::<()>([("/a", get(ok)), ("/users/{id}", get(ok))]).unwrap_err().to_string();
     assert!(error.starts_with("f.toml:11: path `/unlimited` has no handler"), "{error}");
+    // Neither is a parameter: they are more than a segment, and a brace.
+    for other in ["/users/{*rest}", "/users/{{id}}"] {
+        let error = config.router::<()>([("/a", get(ok)), ("/unlimited", get(ok)), (other, get(ok))]).unwrap_err();
+        assert!(error.to_string().contains("path `/users/{id}` has no handler"), "{other}: {error}");
+    }
 }

@@ -8,7 +8,7 @@ use super::draft11::Unit;
 use super::fields::RateLimitFields;
 use super::writer::{Described, Reading, Writer};
 use crate::limiter::Limiter;
-use crate::values::Decision;
+use crate::values::{Decision, Quota};
 
 /// Makes the fields that report what is left, for a handler that asks a limiter itself: the same that a layer writes. See
 /// [`Rejection`](crate::Rejection) for a complete handler.
@@ -49,8 +49,26 @@ impl DecisionFields {
     /// fields are [advertised](RateLimitFields::advertise). Costs one allocation per field, and one for the map.
     #[must_use]
     pub fn of(&self, decision: &Decision) -> HeaderMap {
+        self.of_under(None, decision)
+    }
+
+    /// Returns [the same](Self::of) after a decision [under a quota](crate::Ask::under) of the key's own.
+    ///
+    /// ```
+    /// use tower_sluice::headers::{DecisionFields, RateLimitFields};
+    /// use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter, TokenBucket};
+    ///
+    /// let mails = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10)));
+    /// let fields = DecisionFields::new(RateLimitFields::draft11(), "mails", &mails);
+    /// let (key, own) = ("alice".into(), Some(Quota::per_hour(5_000)));
+    ///
+    /// let Check::Ready(Ok(decision)) = mails.decide(&Ask::charge(&key, 1).under(own)) else { unreachable!() };
+    /// assert_eq!(fields.of_under(own, &decision)["ratelimit-policy"], "\"mails\";q=5000;w=3600");
+    /// ```
+    #[must_use]
+    pub fn of_under(&self, quota: Option<Quota>, decision: &Decision) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Some(fields) = self.0.fields_of_one(Reading { policy: 0, decision, quota: None, mark: None }) {
+        if let Some(fields) = self.0.fields_of_one(Reading { policy: 0, decision, quota, mark: None }) {
             fields.write(StatusCode::OK, &mut headers);
         }
         headers

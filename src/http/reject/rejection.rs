@@ -272,7 +272,8 @@ impl Rejection {
     }
 }
 
-/// For handlers that ask a limiter themselves: 503. The error itself is not in the response.
+/// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it first
+/// if it should be.
 impl From<LimiterError> for Box<Rejection> {
     fn from(error: LimiterError) -> Self {
         Self::new(Rejection::failed("The rate limit", &error, Verdict::default()))

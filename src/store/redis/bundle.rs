@@ -19,7 +19,8 @@ use super::key::Key;
 use super::script::ScriptReply;
 use crate::store::remote::CallLimits;
 
-/// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for so many.
+/// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for so many, of one
+/// request each.
 const MOST: usize = 32;
 
 /// The bundles of one limiter.
