@@ -1,6 +1,6 @@
 //! `ThrottleLayer`: limits services that do not speak HTTP, and clients.
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
 use std::error::Error;
