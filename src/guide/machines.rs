@@ -92,8 +92,9 @@
 //! # Is it ready?
 //!
 //! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known,
-//! past their circuit breakers. [`Redis::health`](crate::store::redis::Redis::health) is not: only requests probe a node
-//! whose breaker is open, so an idle process keeps reporting it open.
+//! past their circuit breakers, and closes a breaker that had opened because no answer came.
+//! [`Redis::health`](crate::store::redis::Redis::health) is not: it tells what the last calls found. A process that makes
+//! no calls and does not ping keeps reporting an open breaker.
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]

@@ -144,7 +144,7 @@
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
-//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open. Only requests probe: an idle process keeps reporting an open one |
+//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!
 //! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A

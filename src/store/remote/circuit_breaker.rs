@@ -3,8 +3,9 @@
 //! While a node fails, its clients fall back at once instead of waiting for a timeout each. The calls themselves find
 //! out when it has recovered: after a pause, one call passes as the half-open probe, and the others keep failing fast
 //! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can do
-//! what it must (one that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is
-//! a probe, and the first after the recovery succeeds; and a server that no request needs is not called.
+//! what it must (one that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is a
+//! probe, and the first after the recovery succeeds; and a server that no request needs is not called. An application
+//! that pings a server for reasons of its own may tell the breaker ([`CircuitBreaker::disproved`]).
 
 use std::time::Duration;
 
@@ -133,7 +134,12 @@ impl CircuitBreaker {
             return false;
         }
         self.streak = Failures::default();
-        let closes = matches!(self.state, State::HalfOpen { .. });
+        matches!(self.state, State::HalfOpen { .. }) && self.disproved()
+    }
+
+    /// Records that the cause of the failures is gone; whether this closed the breaker.
+    pub(crate) fn disproved(&mut self) -> bool {
+        let closes = self.is_failing();
         if closes {
             self.window.counts = Default::default();
             self.change(State::Closed);

@@ -259,6 +259,11 @@ impl Fault {
         )
     }
 
+    /// Whether no answer came.
+    pub(super) const fn is_silence(&self) -> bool {
+        matches!(self.kind, FaultKind::Unreachable | FaultKind::TimedOut | FaultKind::Disconnected)
+    }
+
     /// Whether to call again for each key alone: some keys are being moved to another node, or they are in several
     /// slots. The script did not run.
     pub(in crate::store::redis) const fn wants_single_keys(&self) -> bool {

@@ -150,6 +150,10 @@ impl Redis {
     /// all primaries do. Connects if needed, whatever the circuit breakers say, and needs no permissions but those above.
     /// One round trip.
     ///
+    /// An answer closes a circuit breaker that opened because the server was out of reach or did not answer in time, so
+    /// that a process without requests reports a recovery, too. It does not close one that opened for another reason: a
+    /// server that is out of memory answers this as well.
+    ///
     /// While Redis is out of reach, policies follow their [`FailureMode`](crate::FailureMode): with the local fallback, a
     /// process that is not ready by this could still serve.
     ///
@@ -172,7 +176,7 @@ impl Redis {
         let deadline = self.deadline();
         // Sentinels and clusters are asked for their nodes, if they were not yet.
         self.0.topology.node(0, deadline).await?;
-        let ask = |node: Arc<Node>| tokio::spawn(async move { node.ask(::redis::cmd("TIME"), deadline).await });
+        let ask = |node: Arc<Node>| tokio::spawn(async move { node.ping(deadline).await });
         for answer in self.0.topology.nodes().into_iter().map(ask).collect::<Vec<_>>() {
             answer.await.map_err(|_| FaultKind::Cancelled)??;
         }

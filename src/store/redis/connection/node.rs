@@ -43,6 +43,8 @@ pub(super) struct Node {
 
 pub(super) struct State {
     pub(super) breaker: CircuitBreaker,
+    /// Whether the last failure was that no answer came, which any answer disproves.
+    was_silent: bool,
     pub(super) in_flight: usize,
     pub(super) connections: Connections,
 }
@@ -66,6 +68,7 @@ impl Node {
             Client::open(server.clone()).map_err(|error| Fault::new(FaultKind::Misconfigured, error.to_string()))?;
         let state = State {
             breaker: CircuitBreaker::new(Instant::now(), settings.timeout),
+            was_silent: false,
             in_flight: 0,
             connections: Connections::default(),
         };
@@ -132,6 +135,18 @@ impl Node {
             Value::ServerError(error) => Err(Fault::answered_to_question(&error)),
             value => Ok(value),
         }
+    }
+
+    /// Checks that it answers. If it was called no more because it did not, it is called again.
+    pub(super) async fn ping(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
+        self.ask(::redis::cmd("TIME"), deadline).await?;
+        let mut state = self.lock();
+        let closed = state.was_silent && state.breaker.disproved();
+        drop(state);
+        if closed {
+            log::redis_breaker_closed(&self.address);
+        }
+        Ok(())
     }
 
     /// Makes the next call of each runtime open a new connection.
@@ -210,6 +225,7 @@ impl Node {
         let (mut opened, mut closed, mut spoilt) = (None, false, Vec::new());
         match evidence {
             Evidence::Failed(fault) => {
+                state.was_silent = fault.is_silence();
                 opened = state.breaker.failed(permit, Instant::now()).then_some(fault);
                 let is_failing = state.breaker.is_failing();
                 if is_failing && fault.spoils_connection() {

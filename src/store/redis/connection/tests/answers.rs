@@ -99,6 +99,30 @@ async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ping_closes_the_breaker_of_a_server_that_was_out_of_reach() {
+    let mut server = RedisServer::start();
+    let redis = patient(&server);
+    server.kill();
+    fails_until_open(&redis, "a").await;
+    assert_eq!(redis.ping().await.unwrap_err().kind(), FaultKind::Unreachable);
+    assert_ne!(state(&redis), BreakerState::Closed);
+    server.restart();
+    redis.ping().await.unwrap();
+    assert_eq!(state(&redis), BreakerState::Closed);
+    assert!(charge(&redis, "a").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ping_does_not_close_the_breaker_of_a_server_that_answered_with_an_error() {
+    let server = RedisServer::start();
+    let redis = patient(&server);
+    server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    fails_until_open(&redis, "a").await;
+    redis.ping().await.unwrap();
+    assert_ne!(state(&redis), BreakerState::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_save_has_a_fault_of_its_own() {
     let server = RedisServer::with(&["--save", "3600 1", "--dbfilename", "taken"]);
     let redis = patient(&server);
