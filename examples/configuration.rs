@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let text = fs::read_to_string(&file).map_err(|error| error.to_string());
             // An error changes nothing: the limits in force stay.
             match text.and_then(|text| config.change(&file, &text).map_err(|error| error.to_string())) {
-                Ok(_) => println!("limits changed"),
+                Ok(changed) => println!("limits changed: {changed}"),
                 Err(error) => println!("limits unchanged: {error}"),
             }
         }

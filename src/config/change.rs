@@ -76,6 +76,23 @@ pub struct Changed {
     removed: Vec<(String, String)>,
 }
 
+/// For the log of the program that reads the file: `all policies kept their state`, or `lost their state: /a
+/// api, /b api; removed: /b login`.
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |what, policies: &[(String, String)]| {
+            let names: Vec<_> = policies.iter().map(|(route, policy)| format!("{route} {policy}")).collect();
+            (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
+        };
+        let lists = [list("lost their state", &self.not_inherited), list("removed", &self.removed)];
+        let lists: Vec<_> = lists.into_iter().flatten().collect();
+        match lists.is_empty() {
+            true => f.write_str("all policies kept their state"),
+            false => f.write_str(&lists.join("; ")),
+        }
+    }
+}
+
 impl Changed {
     /// Returns the policies whose keys all lose their state, each after the first path of its route: see
     /// [`Replaced::not_inherited`](crate::Replaced::not_inherited).

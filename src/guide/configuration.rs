@@ -60,7 +60,7 @@
 //!             let text = fs::read_to_string(FILE).map_err(|error| error.to_string());
 //!             // An error changes nothing: the limits in force stay.
 //!             match text.and_then(|text| config.change(FILE, &text).map_err(|error| error.to_string())) {
-//!                 Ok(_) => println!("limits changed"),
+//!                 Ok(changed) => println!("limits changed: {changed}"),
 //!                 Err(error) => println!("limits unchanged: {error}"),
 //!             }
 //!         }
@@ -73,7 +73,7 @@
 //!
 //! ```text
 //! $ sed -i 's/limit = 10/limit = 50/' limits.toml && kill -HUP $(pidof shop)
-//! limits changed
+//! limits changed: all policies kept their state
 //! $ sed -i 's/burst = 20/bursts = 20/' limits.toml && kill -HUP $(pidof shop)
 //! limits unchanged: limits.toml:12: unknown field `bursts` (did you mean `burst`?), expected one of …
 //! ```
@@ -95,7 +95,7 @@
 //!     let Ok(text) = tokio::fs::read_to_string(FILE).await else { continue };
 //!     if text != seen {
 //!         match config.change(FILE, &text) {
-//!             Ok(_) => println!("limits changed"),
+//!             Ok(changed) => println!("limits changed: {changed}"),
 //!             Err(error) => println!("limits unchanged: {error}"),
 //!         }
 //!         seen = text;

@@ -38,10 +38,9 @@
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
 //! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
-//!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter). It logs nothing itself: the log has what the store
-//!   logs, such as a circuit breaker that opens, and the gauge of the breaker shows it.
+//!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
 //!
-//! The log has one line when the limiter of a policy begins to fail and one when it recovers. The number of affected requests is
+//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
 //! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back) identifies them.
 //!

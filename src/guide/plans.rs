@@ -214,8 +214,8 @@
 //!   changing plans to and fro, and an upgrade helps at once.
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
 //!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported. What an
-//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it. Neither
-//!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) nor a request of cost 0, as for the usage, shows a debt.
+//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it. The usage and
+//!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left after that.
 //! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of `FREE`:
 //!   only a request has the customer's plan.
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.

@@ -1,11 +1,13 @@
 //! `Limiter`, the trait that policies consult, and `RateLimiter`, an algorithm over a store.
 
+mod health;
 mod hold;
 mod throttle;
 
 use std::future::Future;
 use std::sync::Arc;
 
+pub(crate) use self::health::{Health, Transition};
 pub(crate) use self::hold::Hold;
 pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer};
 

@@ -15,7 +15,9 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::limiter::{Hold, IntoLimiter, Limiter};
+use crate::limiter::{Health, Hold, IntoLimiter, Limiter, Transition};
+use crate::util::log;
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
@@ -52,6 +54,7 @@ struct Gate<Req> {
     holds: bool,
     has_fallback: bool,
     on_failure: FailureMode,
+    health: Arc<Health>,
     key: KeyFn<Req>,
     cost: CostFn<Req>,
 }
@@ -62,8 +65,9 @@ type CostFn<Req> = Arc<dyn Fn(&Req) -> u32 + Send + Sync>;
 
 impl<Req> Clone for Gate<Req> {
     fn clone(&self) -> Self {
-        let (limiter, key, cost) = (Arc::clone(&self.limiter), Arc::clone(&self.key), Arc::clone(&self.cost));
-        Self { limiter, key, cost, ..*self }
+        let (limiter, health) = (Arc::clone(&self.limiter), Arc::clone(&self.health));
+        let (key, cost) = (Arc::clone(&self.key), Arc::clone(&self.cost));
+        Self { limiter, health, key, cost, ..*self }
     }
 }
 
@@ -85,6 +89,7 @@ impl<Req> ThrottleLayer<Req> {
             holds: description.holds(),
             has_fallback: description.answers(Mode::Fallback),
             on_failure: FailureMode::default(),
+            health: Arc::default(),
             key: Arc::new(key),
             cost: Arc::new(|_: &Req| 1),
         };
@@ -100,7 +105,8 @@ impl<Req> ThrottleLayer<Req> {
     }
 
     /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless
-    /// set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case.
+    /// set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case. The beginning and
+    /// the end of an outage are logged.
     #[must_use]
     pub fn on_failure(mut self, choice: FailureMode) -> Self {
         Arc::make_mut(&mut self.gate).on_failure = choice;
@@ -182,6 +188,10 @@ impl<Req> Gate<Req> {
         cost: u32,
         fell_back: bool,
     ) -> Next<E> {
+        // The answers of the fallback tell nothing about the limiter.
+        if answer.is_ok() && !fell_back && self.health.worked(|| Monotonic.now()) == Some(Transition::Recovered) {
+            log::throttle_recovered();
+        }
         let error = match answer.as_ref().map(Decision::outcome) {
             Ok(Outcome::Allow) => {
                 let admission = answer.ok().filter(|_| self.holds);
@@ -194,6 +204,9 @@ impl<Req> Gate<Req> {
         if error.is_closed() {
             return Next::Reject(ThrottleError::Limiter(error));
         }
+        if self.health.failed(Monotonic.now()) == Some(Transition::Failed) {
+            log::throttle_failed(&error, self.fate_on_failure());
+        }
         match self.on_failure {
             FailureMode::Allow => Next::Pass { hold: None },
             FailureMode::LocalFallback if self.has_fallback && !fell_back => {
@@ -203,6 +216,15 @@ impl<Req> Gate<Req> {
                 }
             }
             FailureMode::LocalFallback | FailureMode::Deny => Next::Reject(ThrottleError::Limiter(error)),
+        }
+    }
+
+    /// What becomes of requests while the limiter fails, for the log.
+    fn fate_on_failure(&self) -> &'static str {
+        match self.on_failure {
+            FailureMode::Allow => "pass uncounted",
+            FailureMode::LocalFallback if self.has_fallback => "are decided by the local fallback",
+            FailureMode::LocalFallback | FailureMode::Deny => "end with an error",
         }
     }
 }

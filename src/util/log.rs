@@ -67,6 +67,14 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
+    pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
+        tracing::warn!(target: TARGET, error = %Chain(error), requests, "ThrottleLayer: limiter failed");
+    }
+
+    pub(crate) fn throttle_recovered() {
+        tracing::warn!(target: TARGET, "ThrottleLayer: limiter recovered");
+    }
+
     /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
     /// and is logged only as a keyed hash, whose secret lives as long as the process.
     #[inline]
@@ -253,6 +261,8 @@ mod without_tracing {
     #[cfg(feature = "config")]
     pub(crate) fn fields_removed(_route: &str, _policy: &str, _fields: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
+    pub(crate) fn throttle_failed(_error: &LimiterError, _requests: &str) {}
+    pub(crate) fn throttle_recovered() {}
     pub(crate) fn note_response(_has_cors_fields: impl FnOnce() -> bool) {}
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
     #[cfg(feature = "queue")]

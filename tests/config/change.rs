@@ -107,3 +107,14 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
     config.change("f.toml", &shadow.replace("shadow = true", "")).unwrap();
     assert_eq!(log.lines(), [""; 0]);
 }
+
+#[test]
+fn the_result_of_a_change_reads_as_a_line_for_the_log() {
+    let before = with("cost = 1");
+    let policy = &before[before.find("[[route.policy]]").unwrap()..];
+    let mut config = Config::parse("f.toml", &(before.clone() + &policy.replace("\"p\"", "\"q\""))).unwrap();
+    assert_eq!(config.change("f.toml", &before).unwrap().to_string(), "removed: /a q");
+    assert_eq!(config.change("f.toml", &before).unwrap().to_string(), "all policies kept their state");
+    let other = before.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");
+    assert_eq!(config.change("f.toml", &other).unwrap().to_string(), "lost their state: /a p");
+}

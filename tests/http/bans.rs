@@ -30,7 +30,7 @@ fn policy(clock: &ManualClock) -> Policy {
 }
 
 fn penalty(clock: &ManualClock, ban: u64) -> Penalty {
-    Penalty::new(Quota::per_day(1), Duration::from_secs(ban)).with_clock(clock)
+    Penalty::new(Quota::per_day(1), Duration::from_secs(ban)).with_clock(clock.clone())
 }
 
 /// The seconds in `Retry-After` for `user`; zero if its request passes.

@@ -31,7 +31,7 @@ fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, 
 }
 
 fn once(clock: &ManualClock, free_retries: u32) -> ChargeOnce {
-    ChargeOnce::by_header(KEY).within(HOUR).free_retries(free_retries).max_keys(4_096).with_clock(clock)
+    ChargeOnce::by_header(KEY).within(HOUR).free_retries(free_retries).max_keys(4_096).with_clock(clock.clone())
 }
 
 fn by_account(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
@@ -233,7 +233,7 @@ fn what_is_no_idempotency_key_is_charged_as_ever() {
 fn a_free_retry_that_is_rejected_is_not_used_up() {
     let clock = ManualClock::new();
     // A ban at the second retry that comes too early.
-    let penalty = Penalty::new(Quota::per_day(1), HOUR / 2).with_clock(&clock);
+    let penalty = Penalty::new(Quota::per_day(1), HOUR / 2).with_clock(clock.clone());
     let banning = layer(per_day(1, &clock).penalty(penalty).charge_once(once(&clock, 1)));
     assert_eq!(left(&banning, post("a", "k")), Some(0));
     assert_eq!([(); 3].map(|()| left(&banning, post("a", "other"))), [None; 3]);

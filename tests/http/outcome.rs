@@ -165,7 +165,7 @@ async fn a_turn_in_a_queue_is_refunded_if_it_is_the_last_one() {
 }
 
 fn penalised(clock: &ManualClock) -> RateLimitLayer {
-    let penalty = Penalty::new(Quota::per_minute(3), Duration::from_secs(600)).with_clock(clock);
+    let penalty = Penalty::new(Quota::per_minute(3), Duration::from_secs(600)).with_clock(clock.clone());
     let policy = Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), clock));
     RateLimitLayer::builder(policy.key(User::key()).penalty(penalty)).verdict().build()
 }
@@ -207,7 +207,7 @@ async fn occasional_rejections_ban_no_key_and_a_ban_charges_no_other_policy() {
         clock.advance(Duration::from_secs(20));
     }
     let shared = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
-    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
+    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(clock.clone());
     let own = Policy::new("own", timed(TokenBucket::new(Quota::per_hour(1)), &clock));
     let layer =
         RateLimitLayer::builder([Policy::new("all", shared), own.key(User::key()).penalty(penalty)]).verdict().build();
@@ -235,7 +235,7 @@ async fn a_ban_outlasts_a_change_of_the_policy() {
     for _ in 0..6 {
         send(&layer, "a", 200, 0).await;
     }
-    let penalty = Penalty::new(Quota::per_minute(5), Duration::from_secs(600)).with_clock(&clock);
+    let penalty = Penalty::new(Quota::per_minute(5), Duration::from_secs(600)).with_clock(clock.clone());
     let policy = Policy::new("api", timed(TokenBucket::new(Quota::per_second(9)), &clock));
     layer.handle().replace(policy.key(User::key()).penalty(penalty)).unwrap();
     assert_eq!(send(&layer, "a", 200, 0).await.field("retry-after"), "600");
@@ -246,7 +246,7 @@ async fn a_ban_outlasts_a_change_of_the_policy() {
 async fn support_staff_can_peek_and_reset() {
     let hour = Quota::per_hour(3);
     let clock = clock();
-    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
+    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(clock.clone());
     let layer = RateLimitLayer::builder([
         Policy::new("bucket", timed(TokenBucket::new(hour), &clock)).key(User::key()).penalty(penalty),
         Policy::new("fixed", timed(FixedWindow::new(hour), &clock)).key(User::key()),

@@ -29,13 +29,22 @@ fn policy(algorithm: impl Algorithm, clock: &ManualClock) -> Policy {
 
 /// Sends a request to a handler that reports these costs, one after the other, and answers with so many bytes.
 async fn send(layer: &RateLimitLayer, costs: &'static [u32], bytes: usize) -> (StatusCode, HeaderMap) {
+    send_to(layer, "/", costs, bytes).await
+}
+
+async fn send_to(
+    layer: &RateLimitLayer,
+    path: &'static str,
+    costs: &'static [u32],
+    bytes: usize,
+) -> (StatusCode, HeaderMap) {
     let handler = service_fn(move |request: Request<()>| async move {
         for cost in costs {
             request.extensions().get::<Settlement>().unwrap().settle("units", *cost).unwrap();
         }
         Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(vec![b'.'; bytes]))))
     });
-    let mut request = Request::new(());
+    let mut request = Request::get(path).body(()).unwrap();
     request.extensions_mut().insert(User::new("alice"));
     let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
@@ -81,8 +90,8 @@ async fn a_shortfall_that_is_owed_delays_the_next_requests() {
         policy(FixedWindow::new(Quota::per_minute(10)), &clock).settled_by_handler().owe_shortfalls(),
     );
     assert_eq!(send(&layer, &[25], 0).await.0, 200);
-    assert_eq!(peek(&layer).await.remaining(), 9, "what is owed is charged with the next request");
-    for expected in [(429, 9), (200, 0), (429, 0)] {
+    assert_eq!(peek(&layer).await.remaining(), 0, "nine are left, and 24 are owed");
+    for expected in [(429, 0), (200, 0), (429, 0)] {
         // The first does not fit into the window in which the debt was made.
         if expected.0 == 200 {
             clock.advance(MINUTE);
@@ -99,6 +108,24 @@ async fn a_shortfall_that_is_owed_delays_the_next_requests() {
     // Six are left to pay.
     assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 3));
     assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 2));
+}
+
+#[tokio::test]
+async fn a_request_of_cost_0_is_told_what_is_left_after_the_debt() {
+    let clock = clock();
+    let policy =
+        policy(TokenBucket::new(Quota::per_minute(10).burst(20)), &clock).settled_by_handler().owe_shortfalls();
+    // The handlers report what their request costs: 6 in place of 1, and 0 in place of 0.
+    let (answers, usage) = (&[6][..], &[][..]);
+    let layer = RateLimitLayer::new(policy.cost_fn(move |request| u32::from(request.uri().path() != "/usage")));
+    assert_eq!(send_to(&layer, "/", answers, 0).await.0, 200);
+    for _ in 0..2 {
+        let (_, headers) = send_to(&layer, "/usage", usage, 0).await;
+        // One is charged, five are owed, and each is paid in six seconds.
+        assert_eq!(headers["ratelimit"], "\"units\";r=14;t=84");
+        let state = peek(&layer).await;
+        assert_eq!((state.remaining(), state.reset_after()), (14, Duration::from_secs(36)));
+    }
 }
 
 #[tokio::test]

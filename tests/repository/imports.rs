@@ -13,7 +13,7 @@ const ROOMS: Picture = &[
     ("util", &["values"]),
     ("algorithm", &["values"]),
     ("store", &["algorithm", "util", "values"]),
-    ("limiter", &["algorithm", "store", "values"]),
+    ("limiter", &["algorithm", "store", "util", "values"]),
     ("concurrency", &["limiter", "store", "util", "values"]),
     ("queue", &["algorithm", "limiter", "store", "util", "values"]),
     ("testing", &["algorithm", "store", "values"]),

@@ -82,7 +82,7 @@ fn configuration() {
 
     std::fs::write(&file, limits.replace("limit = 5\n", "limit = 500\n")).unwrap();
     program::shell(&reload);
-    assert_eq!(service.next_line(), "limits changed");
+    assert_eq!(service.next_line(), "limits changed: all policies kept their state");
     std::fs::remove_file(&file).unwrap();
 }
 

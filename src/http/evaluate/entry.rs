@@ -143,7 +143,7 @@ impl Entry {
     }
 
     /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now on the
-    /// request holds its units, and what its key owed is paid.
+    /// request holds its units, and what its key owed is paid. A request of cost 0 pays nothing, and is told what is owed.
     #[cold]
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description().holds() {
@@ -155,6 +155,10 @@ impl Entry {
         }
         if admission.receipt().is_free_retry() {
             self.free(admission);
+        }
+        if self.cost == 0 {
+            let after_debt = |decision| policy.after_debt(&self.key, policy.terms_under(self.quota), decision);
+            self.decision = self.decision.map(after_debt);
         }
     }
 

@@ -41,8 +41,8 @@ impl Policy {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged.
         // There is no request that has the key's quota: the limiter may know it from the last one.
         let ask = Ask::charge(key, 0);
-        let ask = if self.has_quotas() { ask.keeping_quota() } else { ask };
-        let decision = self.limiter.decide(&ask).decided().await?;
+        let (ask, terms) = if self.has_quotas() { (ask.keeping_quota(), None) } else { (ask, self.terms_under(None)) };
+        let decision = self.after_debt(key, terms, self.limiter.decide(&ask).decided().await?);
         Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
             Some(left) => decision.banned_for(left),
             None => decision,

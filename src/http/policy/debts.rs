@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Policy;
 use super::record::Record;
-use crate::values::{PartitionKey, Quota};
+use crate::values::{Decision, PartitionKey, Quota, Terms};
 
 /// The debts of a policy's keys, in units. Bounded: what further keys owe is not kept.
 #[derive(Default)]
@@ -37,6 +37,11 @@ impl Debts {
         let owed = shard.entry(key.clone()).or_insert(0);
         *owed = owed.saturating_add(units);
         true
+    }
+
+    /// Returns what a key owes.
+    fn owed(&self, key: &PartitionKey) -> u32 {
+        self.shard(key).get(key).copied().unwrap_or(0)
     }
 
     /// Takes up to `most` units of what a key owes off its debt.
@@ -85,6 +90,13 @@ impl Policy {
     /// debts: then it is to be charged as far as units are left.
     pub(crate) fn owe(&self, key: &PartitionKey, units: u32) -> bool {
         self.owes_shortfalls && self.record.debts().add(key, units)
+    }
+
+    /// The decision on a request of cost 0, as it would be if the key had paid what it owes.
+    /// Without the terms of the key, its reset is earlier than after that.
+    pub(crate) fn after_debt(&self, key: &PartitionKey, terms: Option<Terms>, decision: Decision) -> Decision {
+        let owed = if self.owes_shortfalls { self.record.debts().owed(key) } else { 0 };
+        if owed == 0 { decision } else { decision.recharged(0, owed, terms) }
     }
 
     /// Forgives what a key owes.

@@ -6,7 +6,6 @@ mod cost;
 mod debts;
 mod error;
 mod exemptions;
-mod health;
 mod inherit;
 mod into_policies;
 mod metrics;
@@ -361,7 +360,8 @@ impl Policy {
     /// once, and so wait, or are rejected, for longer.
     ///
     /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
-    /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on. Debts are in the memory of
+    /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on,
+    /// also if its cost is 0, and so does [`RateLimitLayer::peek`](crate::RateLimitLayer::peek). Debts are in the memory of
     /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. If a client disconnects
     /// while a server is asked, a part may be paid twice, the safe side for the limit. They survive a live
     /// change, and a [reset](crate::RateLimitLayer::reset) forgives them.

@@ -84,23 +84,24 @@ impl Penalty {
         if let Err(error) = Quota::try_per(1, ban) {
             panic!("a ban of {ban:?}: {error}");
         }
-        Self::by(rejections, ban, &Monotonic)
+        Self::by(rejections, ban, Monotonic)
     }
 
     /// Uses `clock`, for tests. Forgets all records.
     #[must_use]
-    pub fn with_clock(self, clock: &(impl Clock + Clone)) -> Self {
+    pub fn with_clock(self, clock: impl Clock + Clone) -> Self {
         Self::by(self.rejections, self.ban, clock)
     }
 
-    fn by<C: Clock + Clone>(rejections: Quota, ban: Duration, clock: &C) -> Self {
-        let store = MemoryStore::default().with_clock(clock.clone());
+    fn by<C: Clock + Clone>(rejections: Quota, ban: Duration, clock: C) -> Self {
         let deadlines = || Deadlines::new(Arc::new(clock.clone()));
+        let record = PenaltyRecord { bans: deadlines(), advised: deadlines(), clock: TypeId::of::<C>() };
+        let store = MemoryStore::default().with_clock(clock);
         Self {
             rejections,
             ban,
             misconduct: RateLimiter::new(TokenBucket::new(rejections), store).into_limiter(),
-            record: Arc::new(PenaltyRecord { bans: deadlines(), advised: deadlines(), clock: TypeId::of::<C>() }),
+            record: Arc::new(record),
         }
     }
 
@@ -261,7 +262,7 @@ mod tests {
 
     /// Bans at the second premature retry.
     fn penalty() -> Penalty {
-        Penalty::new(Quota::per_hour(1), HOUR).with_clock(&ManualClock::new())
+        Penalty::new(Quota::per_hour(1), HOUR).with_clock(ManualClock::new())
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Policy;
 use super::debts::Debts;
-use super::health::{Health, Transition};
 use super::open_charges::OpenCharges;
+use crate::limiter::{Health, Transition};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{FailureMode, LimiterError, Mode};
 
-/// The counters of a policy, the health of its limiter, its open charges, and what its keys owe. Shared with the policy of its name that
-/// replaces it.
+/// The counters of a policy, the health of its limiter, its open charges, and what its keys owe. Shared with the policy of
+/// its name that replaces it.
 ///
 /// Counters are relaxed: nothing is published through them.
 #[derive(Default)]

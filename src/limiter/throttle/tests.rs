@@ -1,5 +1,8 @@
 //! Costs and clones of a `ThrottleLayer`, and what it does when its limiter fails.
 
+#[path = "../../../tests/support/log.rs"]
+mod log;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,4 +96,18 @@ async fn a_closed_limiter_rejects_in_every_failure_mode() {
         let answer = send(&layer, 1).await;
         assert!(matches!(answer, Err(ThrottleError::Limiter(error)) if error.is_closed()), "{mode:?}");
     }
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_outage_is_logged_once() {
+    let (log, _guard) = log::Log::start();
+    let layer = ThrottleLayer::new(Arc::new(BROKEN)).on_failure(FailureMode::Allow);
+    let other_options = layer.clone().cost_fn(|cost: &u32| *cost);
+    for layer in [&layer, &other_options] {
+        assert_eq!(send(layer, 1).await.unwrap(), "done");
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.contains("WARN") && line.contains("limiter failed"), "{line}");
+    assert!(line.contains("out of reach") && line.contains(r#"requests="pass uncounted""#), "{line}");
 }

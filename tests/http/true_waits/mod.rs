@@ -17,7 +17,7 @@ use tower_sluice::{Penalty, Policy, Quota, RateLimitLayer};
 const BAN: Duration = Duration::from_secs(10);
 
 fn ban_after_one(clock: &ManualClock) -> Penalty {
-    Penalty::new(Quota::per_minute(1), BAN).with_clock(clock)
+    Penalty::new(Quota::per_minute(1), BAN).with_clock(clock.clone())
 }
 
 /// Sends until the answer is a ban.

@@ -176,7 +176,7 @@ impl Stack {
         if random.below(2) == 0 {
             let ban = Duration::from_millis(1 + random.below(20_000));
             let rejections = Quota::per(random.pick(&[1, 2, 5]), Duration::from_secs(60));
-            policy = policy.penalty(Penalty::new(rejections, ban).with_clock(clock));
+            policy = policy.penalty(Penalty::new(rejections, ban).with_clock(clock.clone()));
         }
         (policy, limiter)
     }

@@ -173,8 +173,9 @@ impl ChargeOnce {
     }
 
     /// Uses `clock`, for tests. On [Redis](Self#on-redis), the server's clock counts.
-    pub fn with_clock<C: Clock + Clone>(self, clock: &C) -> Self {
-        Self { clock: Arc::new(clock.clone()), clock_type: TypeId::of::<C>(), ..self }
+    #[must_use]
+    pub fn with_clock<C: Clock>(self, clock: C) -> Self {
+        Self { clock: Arc::new(clock), clock_type: TypeId::of::<C>(), ..self }
     }
 
     /// Returns the idempotency key of a request, if it has one that counts.
