@@ -255,6 +255,14 @@ impl Config {
         self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::close);
     }
 
+    /// Updates the metrics of all routes that are not counted per request: see
+    /// [`RateLimitLayer::observe`].
+    #[cfg(feature = "metrics")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+    pub fn observe(&self) {
+        self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::observe);
+    }
+
     /// Returns the routes, in the order of the file.
     #[must_use]
     pub fn routes(&self) -> &[Route] {

@@ -128,7 +128,7 @@
 //! let policy = Policy::new("clients", Quota::per_second(10));
 //! let layer = RateLimitLayer::builder(policy).route("/api").build();
 //!
-//! // In the handler of /metrics:
+//! // In the handler of /metrics (`Config::observe` does so for a whole file):
 //! layer.observe();
 //! let text = metrics.render();
 //! # Ok::<_, Box<dyn std::error::Error>>(())

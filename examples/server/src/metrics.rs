@@ -44,6 +44,6 @@ pub(crate) async fn scrape(
     State((metrics, limits)): State<(PrometheusHandle, Arc<RwLock<Limits>>)>,
 ) -> impl IntoResponse {
     let limits = limits.read().unwrap_or_else(PoisonError::into_inner);
-    limits.routes().iter().filter_map(|route| route.layer()).for_each(|layer| layer.observe());
+    limits.observe();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
 }
