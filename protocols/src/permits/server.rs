@@ -61,6 +61,7 @@ impl Server {
             Script::Take => {
                 self.open();
                 // take.lua
+                let limit = limit + u32::from(flaw == Some(Flaw::LimitIsHigher));
                 let fits = self.total() < i8::try_from(limit).unwrap();
                 if fits {
                     self.close(key, 1, flaw);

@@ -15,6 +15,10 @@ const NOW: u64 = 100;
 /// Ages above it are alike: the longest that counts tell apart is a lease and a quarter.
 const OLDEST: u64 = LEASE as u64 + (LEASE as u64 / PATIENCE_DIVISOR as u64) + 1;
 
+/// A process with so many calls under way begins no request: else they would be any number, since a release waits for
+/// nothing.
+const MOST_CALLS: usize = 2;
+
 /// What a model explores.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -55,7 +59,8 @@ pub(super) struct Bounds {
     pub(super) excess: u32,
     /// Ticks without a fault after which the server counts what is in flight, and nothing else.
     pub(super) repair: u8,
-    /// The same, if a call has run after its caller had given up, or was dead.
+    /// The same after a crash, or if a call has run after its caller had given up: only the end of a lease frees what nobody
+    /// knows of.
     pub(super) late_repair: u8,
     /// Ticks for which a unit is free until a waiter has it.
     pub(super) wait: u8,
@@ -64,6 +69,8 @@ pub(super) struct Bounds {
 /// A rule of the protocol that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
+    /// The server admits one unit more.
+    LimitIsHigher,
     /// No task renews.
     NoRenewal,
     /// A renewal leaves although calls on the earlier field are under way.
@@ -98,8 +105,8 @@ pub(super) struct World {
     begins: u8,
     /// Ticks since the last fault was over, as far as the bounds tell them apart.
     pub(super) calm: u8,
-    /// Whether a call has run after its caller had given up, since the server has last agreed.
-    pub(super) ran_late: bool,
+    /// Whether a process has crashed, or a call has run after its caller had given up, since the server has last agreed.
+    pub(super) is_left_over: bool,
     /// Ticks for which a unit is free, and the waiter has none.
     pub(super) waited: u8,
 }
@@ -192,7 +199,7 @@ impl World {
             faults: config.faults,
             begins: config.waiter.unwrap_or(0),
             calm: 0,
-            ran_late: false,
+            is_left_over: false,
             waited: 0,
         }
     }
@@ -216,6 +223,12 @@ impl World {
         u32::try_from(self.calls.iter().filter(is_its).count()).unwrap()
     }
 
+    /// Whether `Renewer::renew_due` waits for a call.
+    fn is_renewing(&self, index: usize) -> bool {
+        let is_renewal = |call: &Call| matches!(call.script, Script::Renew(_)) && self.process_of(call) == Some(index);
+        self.calls.iter().any(is_renewal)
+    }
+
     /// `Process::rejection` in `src/concurrency/redis/process.rs`: what the process alone holds leaves room.
     fn asks(&self, config: &Config, index: usize) -> bool {
         let process = &self.processes[index];
@@ -227,6 +240,7 @@ impl World {
         process.is == Is::Running
             && process.units() < config.limit
             && process.units() + self.asking(index) < config.requests
+            && self.calls.iter().filter(|call| call.process == process.name).count() < MOST_CALLS
             && may_begin
     }
 
@@ -240,7 +254,7 @@ impl World {
                     if process.units() > 0 {
                         steps.push(Step::End(index));
                     }
-                    if process.has_work(config) {
+                    if process.has_work(config) && !self.is_renewing(index) {
                         steps.push(Step::Look(index));
                     }
                     if self.faults.crashes > 0 {
@@ -313,7 +327,7 @@ impl World {
     pub(super) fn after(&self, config: &Config, step: &Step) -> Self {
         let mut next = self.clone();
         next.step(config, step);
-        next.normalise();
+        next.normalise(config);
         next
     }
 
@@ -348,7 +362,7 @@ impl World {
             }
             Step::Crash(index) => {
                 self.faults.crashes -= 1;
-                self.calm = 0;
+                (self.calm, self.is_left_over) = (0, true);
                 self.crash(index);
             }
             Step::Start(index) => self.start(config, index),
@@ -437,7 +451,7 @@ impl World {
             self.calls[index].stage = Stage::Ran(answer);
         } else {
             self.calls.remove(index);
-            (self.calm, self.ran_late) = (0, true);
+            (self.calm, self.is_left_over) = (0, true);
         }
     }
 
@@ -532,9 +546,14 @@ impl World {
         }
     }
 
-    /// Whether nothing is under way.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.calls.is_empty() && self.processes.iter().all(|process| process.is != Is::Stopped && process.is != Is::Suspended)
+    /// Whether nothing is under way, and nothing is left to do.
+    pub(super) fn is_quiet(&self, config: &Config) -> bool {
+        let is_done = |process: &Process| match process.is {
+            Is::Running => !process.has_work(config),
+            Is::Dead => true,
+            Is::Stopped | Is::Suspended => false,
+        };
+        self.calls.is_empty() && self.processes.iter().all(is_done)
     }
 
     /// Whether the server counts what each process holds.
@@ -545,13 +564,10 @@ impl World {
     }
 
     /// One state for all that differ in the numbers of their fields, in the order of calls, or in what has no effect.
-    fn normalise(&mut self) {
-        if self.is_quiet() && self.agrees() {
-            self.ran_late = false;
+    fn normalise(&mut self, config: &Config) {
+        if self.is_quiet(config) && self.agrees() {
+            self.is_left_over = false;
         }
-        let names: Vec<u8> = self.processes.iter().map(|process| process.name).collect();
-        let is_reused = |name: u8| names.iter().filter(|other| **other == name).count() > 1;
-        debug_assert!(!names.iter().any(|name| is_reused(*name)));
         let mut all: Vec<(u8, u64)> = self.server.0.keys().copied().collect();
         all.extend(self.calls.iter().map(|call| (call.process, call.number)));
         all.extend(self.processes.iter().filter_map(|it| it.entry.map(|entry| (it.name, entry.number))));
