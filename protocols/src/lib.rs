@@ -14,6 +14,8 @@
 
 #[cfg(test)]
 mod permits;
+#[cfg(test)]
+mod units;
 
 /// What the crate's file imports, by the path under which it does.
 #[cfg(test)]

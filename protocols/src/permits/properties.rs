@@ -1,8 +1,6 @@
 //! What holds in every state, and the exploration of all of them.
 
-use std::fmt::Write;
-
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::world::{Config, Step, World};
 
@@ -51,19 +49,30 @@ impl Model for Config {
     }
 }
 
-/// The names of the properties that do not hold, in order.
-pub(super) fn violated(config: &Config) -> Vec<&'static str> {
-    let start = std::time::Instant::now();
-    let checker = config.clone().checker().threads(2).spawn_bfs().join();
-    let mut report = format!("{} states", checker.unique_state_count());
-    let mut found: Vec<_> = checker.discoveries().into_iter().collect();
-    found.sort_by_key(|(name, _)| *name);
-    for (name, path) in &found {
-        write!(report, "\n{name}: does not hold after").unwrap();
-        for (world, step) in path.clone().into_vec() {
-            write!(report, "\n    {step:?}  [server {:?}, in flight {}]", world.server.0, world.in_flight()).unwrap();
-        }
+/// Checks that all properties hold in every state.
+pub(super) fn holds(config: &Config) {
+    if let Some((name, _)) = explore(config, HasDiscoveries::Any) {
+        panic!("{name}: does not hold, see above");
     }
-    println!("{report}\n-- {:?}", start.elapsed());
-    found.into_iter().map(|(name, _)| name).collect()
+}
+
+/// Checks that a property does not hold.
+pub(super) fn breaks(config: &Config, property: &'static str) {
+    let found = explore(config, HasDiscoveries::AllOf([property].into()));
+    assert_eq!(found.map(|found| found.0), Some(property), "the checker should have found a counterexample");
+}
+
+/// Explores until there are such discoveries, and returns the last one, which it prints.
+fn explore(config: &Config, until: HasDiscoveries) -> Option<(&'static str, usize)> {
+    let wanted = if let HasDiscoveries::AllOf(names) = &until { names.first().copied() } else { None };
+    let checker = config.clone().checker().threads(2).finish_when(until).spawn_bfs().join();
+    println!("{} states", checker.unique_state_count());
+    let found = checker.discoveries().into_iter().find(|(name, _)| wanted.is_none_or(|wanted| wanted == *name));
+    let (name, path) = found?;
+    let path = path.into_vec();
+    println!("{name}: does not hold after");
+    for (world, step) in &path {
+        println!("    server {:?}, in flight {}, then {step:?}", world.server.0, world.in_flight());
+    }
+    Some((name, path.len()))
 }

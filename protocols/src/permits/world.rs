@@ -475,6 +475,7 @@ impl World {
         let release = match script {
             Script::Take => {
                 if answer == Some(true) {
+                    self.waited = 0;
                     process.change(|entry| drop_unit(entry.took(number, 1)));
                 } else {
                     process.change(|entry| drop_unit(entry.took_none(number, end)));
