@@ -29,6 +29,8 @@ struct Config {
     /// Ticks of the rate above the bound, or below it.
     excess: i8,
     suspensions: u8,
+    /// Whether a lease that ended refunds at most what the rate cannot have paid since it was taken.
+    refunds_by_age: bool,
     flaw: Option<Flaw>,
 }
 
@@ -112,6 +114,11 @@ impl Config {
         self.full() + self.lifetime + self.excess
     }
 
+    /// Ages above it are alike: `answer` tells a second lifetime apart, and a refund for how long it was not paid.
+    fn oldest(&self) -> i8 {
+        (2 * self.lifetime).max(if self.refunds_by_age { self.most * self.price } else { 0 })
+    }
+
     fn is_over(&self, lease: &Lease) -> bool {
         lease.age >= self.lifetime && self.flaw != Some(Flaw::SpentAfterItsEnd)
     }
@@ -124,7 +131,8 @@ impl World {
         let mut extra = 0;
         if let Some(lease) = &mut process.lease {
             if config.is_over(lease) {
-                let (units, receipt) = (lease.left, lease.receipt);
+                let paid = if config.refunds_by_age { (lease.age + config.price - 1) / config.price } else { 0 };
+                let (units, receipt) = (lease.left - paid, lease.receipt);
                 if config.flaw != Some(Flaw::RefundedTwice) {
                     lease.left = 0;
                 }
@@ -192,13 +200,33 @@ impl World {
         self.processes[process].lease = Some(lease);
     }
 
+    /// One state for all that differ in what has no effect.
+    fn normalise(&mut self, config: &Config) {
+        self.calls.sort_unstable();
+        for (index, process) in self.processes.iter_mut().enumerate() {
+            let Some(lease) = &mut process.lease else { continue };
+            lease.remaining = lease.remaining.min(2 * config.most);
+            if lease.left == 0 && config.flaw != Some(Flaw::RefundedTwice) {
+                lease.receipt = 0;
+            }
+            // A call under way compares its own age, and says what is still asked for.
+            let is_alone = !self.calls.iter().any(|call| call.process == index);
+            if is_alone && config.is_over(lease) {
+                (lease.size, lease.is_asked_for, lease.remaining) = (0, false, 0);
+                if lease.left == 0 || lease.receipt == 0 && config.flaw != Some(Flaw::RefundedInFull) {
+                    process.lease = None;
+                }
+            }
+        }
+    }
+
     fn tick(&mut self, config: &Config) {
         self.due = (self.due - 1).max(0);
         self.allowance = (self.allowance + 1).min(config.most_allowance());
         let grow_older = |lease: &mut Lease, is_suspended: bool| {
             lease.receipt = (lease.receipt - 1).max(0);
             // A second lifetime is told apart by `answer`.
-            lease.age = (lease.age + i8::from(!is_suspended)).min(2 * config.lifetime);
+            lease.age = (lease.age + i8::from(!is_suspended)).min(config.oldest());
         };
         for process in &mut self.processes {
             if let Some(lease) = &mut process.lease {
@@ -209,7 +237,7 @@ impl World {
             let is_suspended = self.processes[call.process].is_suspended;
             match &mut call.sends {
                 Sends::Refund { receipt, .. } => *receipt = (*receipt - 1).max(0),
-                Sends::Take { age, .. } => *age = (*age + i8::from(!is_suspended)).min(2 * config.lifetime),
+                Sends::Take { age, .. } => *age = (*age + i8::from(!is_suspended)).min(config.oldest()),
                 Sends::Answer { lease } => grow_older(lease, is_suspended),
             }
         }
@@ -280,7 +308,7 @@ impl Model for Config {
             Step::GoOn(index) => next.processes[index].is_suspended = false,
             Step::Tick => next.tick(self),
         }
-        next.calls.sort_unstable();
+        next.normalise(self);
         // What has been exceeded once is explored no further.
         (next != *world && world.allowance >= 0).then_some(next)
     }
@@ -304,13 +332,30 @@ fn holds(config: &Config) -> bool {
     found.is_none()
 }
 
-const TWO: Config =
-    Config { processes: 2, burst: 4, price: 2, lifetime: 1, most: 2, excess: 0, suspensions: 0, flaw: None };
+/// Two units are taken by each process before it has a lease, of one unit.
+const TWO: Config = Config {
+    processes: 2,
+    burst: 6,
+    price: 2,
+    lifetime: 1,
+    most: 1,
+    excess: 0,
+    suspensions: 0,
+    refunds_by_age: false,
+    flaw: None,
+};
 
 #[test]
 fn explore_units() {
-    println!("UNITS {}", holds(&TWO));
-    println!("UNITS {}", holds(&Config { price: 1, lifetime: 2, ..TWO }));
-    println!("UNITS {}", holds(&Config { price: 3, ..TWO }));
-    println!("UNITS {}", holds(&Config { processes: 1, price: 3, burst: 6, ..TWO }));
+    println!("UNITS one {}", holds(&Config { processes: 1, ..TWO }));
+    println!("UNITS one -1 {}", holds(&Config { processes: 1, excess: -1, ..TWO }));
+    println!("UNITS one most 2 {}", holds(&Config { processes: 1, most: 2, ..TWO }));
+    println!("UNITS one most 2 price 3 {}", holds(&Config { processes: 1, most: 2, price: 3, ..TWO }));
+    println!("UNITS one susp {}", holds(&Config { processes: 1, suspensions: 1, ..TWO }));
+    for flaw in [Flaw::SpentAfterItsEnd, Flaw::BeginsWithAnswer, Flaw::RefundedInFull, Flaw::RefundedTwice] {
+        println!("UNITS flaw {flaw:?} {}", holds(&Config { processes: 1, flaw: Some(flaw), ..TWO }));
+    }
+    println!("UNITS two {}", holds(&TWO));
+    println!("UNITS two, 2 {}", holds(&Config { excess: 2, ..TWO }));
+    println!("UNITS two cured {}", holds(&Config { refunds_by_age: true, ..TWO }));
 }
