@@ -11,14 +11,15 @@ const ONE: Config = Config {
     limit: 1,
     requests: 1,
     has_fallback: false,
+    calls_are_instant: false,
     waiter: None,
     faults: NO_FAULTS,
     flaw: None,
     bounds: Bounds { excess: 0, repair: 2, late_repair: 4, wait: 5 },
 };
 
-/// Three processes, so that an excess of one unit is less than all could have.
-const THREE: Config = Config { processes: 3, ..ONE };
+/// Three processes, so that an excess of one unit is less than all could have. Calls take no time, for fewer states.
+const THREE: Config = Config { processes: 3, calls_are_instant: true, ..ONE };
 
 /// Two processes, of which the first has up to two requests at a time.
 const TWO: Config = Config { limit: 2, requests: 2, ..ONE };
@@ -171,8 +172,14 @@ fn a_call_that_is_sent_twice_is_found() {
     breaks(&without(Flaw::SentTwice, &with(ONE_LOSS, &TWO)), LIMIT_HOLDS);
 }
 
-/// With three, that is less than all could have.
+/// With three processes, that is less than all could have.
 #[test]
-fn of_three_processes_one_that_was_stopped_overruns_by_its_own_units() {
-    holds(&within(1, &with(ONE_STOP, &THREE)));
+fn of_three_processes_only_the_one_that_stood_still_overruns() {
+    for faults in [ONE_STOP, ONE_SUSPENSION, DATA_LOSS] {
+        holds(&within(1, &with(faults, &THREE)));
+        breaks(&with(faults, &THREE), LIMIT_HOLDS);
+    }
+    let twice = Faults { stops: 2, ..NO_FAULTS };
+    breaks(&within(1, &with(twice, &THREE)), LIMIT_HOLDS);
+    holds(&within(2, &with(twice, &THREE)));
 }

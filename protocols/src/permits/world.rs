@@ -28,6 +28,8 @@ pub(super) struct Config {
     pub(super) requests: u32,
     /// Whether a request passes in its own process when its call fails.
     pub(super) has_fallback: bool,
+    /// Whether the calls of running processes take no time: far fewer states.
+    pub(super) calls_are_instant: bool,
     /// Whether the second process asks in every tick while it has nothing in flight. The others begin so many requests.
     pub(super) waiter: Option<u8>,
     pub(super) faults: Faults,
@@ -327,6 +329,11 @@ impl World {
     pub(super) fn after(&self, config: &Config, step: &Step) -> Self {
         let mut next = self.clone();
         next.step(config, step);
+        while config.calls_are_instant {
+            let Some(index) = next.calls.iter().position(|call| next.is_awake(call)) else { break };
+            let has_run = matches!(next.calls[index].stage, Stage::Ran(_));
+            next.step(config, &if has_run { Step::Answer(index) } else { Step::Run(index) });
+        }
         next.normalise(config);
         next
     }
