@@ -37,7 +37,10 @@ impl Model for Config {
                 !world.is_quiet(config) || world.is_left_over || world.calm < config.bounds.repair || world.agrees()
             }),
             Property::always(LEFT_OVERS_END, |config: &Self, world: &World| {
-                !world.is_quiet(config) || !world.is_left_over || world.calm < config.bounds.late_repair || world.agrees()
+                !world.is_quiet(config)
+                    || !world.is_left_over
+                    || world.calm < config.bounds.late_repair
+                    || world.agrees()
             }),
             Property::always(WAITER_IS_ADMITTED, |config: &Self, world: &World| world.waited <= config.bounds.wait),
             Property::always(TIME_PASSES, |config: &Self, world: &World| {

@@ -31,7 +31,6 @@ const ONE_STOP: Faults = Faults { stops: 1, ..NO_FAULTS };
 const ONE_SUSPENSION: Faults = Faults { suspensions: 1, ..NO_FAULTS };
 const DATA_LOSS: Faults = Faults { data_losses: 1, ..NO_FAULTS };
 
-
 fn with(faults: Faults, config: &Config) -> Config {
     Config { faults, ..config.clone() }
 }

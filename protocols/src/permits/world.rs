@@ -192,8 +192,7 @@ fn now() -> Timestamp {
 
 impl World {
     pub(super) fn new(config: &Config) -> Self {
-        let process =
-            |name| Process { is: Is::Running, name, entry: None, last_number: 0, has_asked: false };
+        let process = |name| Process { is: Is::Running, name, entry: None, last_number: 0, has_asked: false };
         Self {
             server: Server::default(),
             processes: (0..config.processes).map(process).collect(),
@@ -579,14 +578,25 @@ impl World {
         let mut all: Vec<(u8, u64)> = self.server.0.keys().copied().collect();
         all.extend(self.calls.iter().map(|call| (call.process, call.number)));
         all.extend(self.processes.iter().filter_map(|it| it.entry.map(|entry| (it.name, entry.number))));
-        all.extend(self.processes.iter().filter(|it| it.entry.is_none() && it.last_number > 0).map(|it| (it.name, it.last_number)));
+        all.extend(
+            self.processes
+                .iter()
+                .filter(|it| it.entry.is_none() && it.last_number > 0)
+                .map(|it| (it.name, it.last_number)),
+        );
         all.sort_unstable();
         all.dedup();
         let rank = |name: u8, number: u64| {
-            if number == 0 { 0 } else { 1 + all.iter().filter(|other| other.0 == name && other.1 > 0 && other.1 < number).count() as u64 }
+            if number == 0 {
+                0
+            } else {
+                1 + all.iter().filter(|other| other.0 == name && other.1 > 0 && other.1 < number).count() as u64
+            }
         };
-        self.server.0 =
-            std::mem::take(&mut self.server.0).into_iter().map(|((name, number), field)| ((name, rank(name, number)), field)).collect();
+        self.server.0 = std::mem::take(&mut self.server.0)
+            .into_iter()
+            .map(|((name, number), field)| ((name, rank(name, number)), field))
+            .collect();
         for call in &mut self.calls {
             call.number = rank(call.process, call.number);
         }
