@@ -5,8 +5,8 @@ die() {
     exit 1
 }
 
-# The crate, the one for DynamoDB and the examples: all members of the workspace that are not for loom.
-members=(--workspace --exclude tower-sluice-models)
+# The crate, the one for DynamoDB and the examples: all members of the workspace that are no models.
+members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
 
 step() { printf '\n== %s\n' "$*"; }
 

@@ -17,6 +17,8 @@
 //! earlier field that runs later still, after its caller has given up, leaves units that end with the next renewal, or
 //! with their lease: more than there are, never fewer.
 
+mod entry;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +27,9 @@ use std::time::Duration;
 
 use crate::store::remote::Tag;
 use crate::values::time::Timestamp;
+
+use self::entry::Entry;
+pub(super) use self::entry::{CallEnd, PATIENCE_DIVISOR, Release, Renewal};
 
 /// What a process has in flight, of all keys. It remembers a key for as long as it has units in flight or a call under
 /// way.
@@ -37,64 +42,6 @@ pub(super) struct LocalCounts {
 /// More than a machine has threads, so that two threads rarely want the same one.
 const SHARDS: usize = 64;
 
-/// What the process has in flight of one key.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// The units of requests that are not over, whoever has admitted them.
-    units: u32,
-    /// The number of the field that calls use.
-    number: u64,
-    /// The units in that field, as far as the calls that have ended say. Units that the fallback has admitted are not in
-    /// it before the next renewal.
-    counted: u32,
-    /// The calls under way on that field, and on earlier ones.
-    calls: u32,
-    older_calls: u32,
-    renewal: Option<Progress>,
-    /// When the field had exactly what was in flight: when it was begun.
-    exact: Timestamp,
-    /// When the last call began with which the server may have begun a lease.
-    leased: Timestamp,
-    /// Whether the server may have units that nobody holds, or lack some: a call has failed, and may have run.
-    is_unsure: bool,
-}
-
-/// A renewal under way.
-#[derive(Clone, Copy, Debug)]
-struct Progress {
-    /// When it began; once it is sent, when that was.
-    since: Timestamp,
-    is_sent: bool,
-}
-
-/// Units to release on the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Release {
-    pub(super) number: u64,
-    pub(super) units: u32,
-}
-
-/// Units to move to a field on the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Renewal {
-    pub(super) number: u64,
-    pub(super) units: u32,
-    sent: Timestamp,
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallEnd {
-    Ran,
-    NotRun,
-    /// It may have run, or has found something else than it should have.
-    Unknown,
-}
-
-/// A renewal gives earlier calls, and its own, a quarter of a lease. Calls end by themselves within that time, unless
-/// their runtime is blocked.
-pub(super) const PATIENCE_DIVISOR: u32 = 4;
-
 impl LocalCounts {
     pub(super) fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), numbers: AtomicU64::new(0) }
@@ -104,31 +51,17 @@ impl LocalCounts {
     pub(super) fn begin(&self, tag: Tag, now: Timestamp) -> u64 {
         let mut shard = self.shard(tag);
         let entry = shard.entry(tag).or_insert_with(|| Entry::new(self.next_number(), now));
-        entry.calls += 1;
-        entry.leased = now;
-        entry.number
+        entry.begin(now)
     }
 
     /// Ends a call that took these units.
     pub(super) fn took(&self, tag: Tag, number: u64, units: u32) {
-        self.change(tag, |entry| {
-            entry.end_call(number);
-            entry.units = entry.units.saturating_add(units);
-            if entry.number == number {
-                entry.counted = entry.counted.saturating_add(units);
-            } else {
-                // The renewal may have left without them.
-                entry.is_unsure = true;
-            }
-        });
+        self.change(tag, |entry| entry.took(number, units));
     }
 
     /// Ends a call that took none.
     pub(super) fn took_none(&self, tag: Tag, number: u64, end: CallEnd) {
-        self.change(tag, |entry| {
-            entry.end_call(number);
-            entry.is_unsure |= end == CallEnd::Unknown;
-        });
+        self.change(tag, |entry| entry.took_none(number, end));
     }
 
     /// Takes units without the server, if no more than `limit` are then in flight in this process. Returns how many were
@@ -145,20 +78,12 @@ impl LocalCounts {
 
     /// Releases units of a request that is over. Returns what is to be released on the server, now.
     pub(super) fn release(&self, tag: Tag, units: u32) -> Option<Release> {
-        self.change(tag, |entry| {
-            debug_assert!(entry.units >= units, "{units} units are released, and {} are in flight", entry.units);
-            entry.units = entry.units.saturating_sub(units);
-            entry.next_release()
-        })
-        .flatten()
+        self.change(tag, |entry| entry.release(units)).flatten()
     }
 
     /// Ends a call that released units.
     pub(super) fn released(&self, tag: Tag, number: u64, end: CallEnd) {
-        self.change(tag, |entry| {
-            entry.end_call(number);
-            entry.is_unsure |= end != CallEnd::Ran;
-        });
+        self.change(tag, |entry| entry.released(number, end));
     }
 
     /// The keys whose renewal is due.
@@ -183,20 +108,7 @@ impl LocalCounts {
 
     /// Ends a renewal. Returns what is to be released on the server, since it was released here meanwhile.
     pub(super) fn renewed(&self, tag: Tag, renewal: Renewal, end: CallEnd) -> Option<Release> {
-        self.change(tag, |entry| {
-            if entry.number != renewal.number {
-                // It took too long, and another has begun.
-                return None;
-            }
-            entry.renewal = None;
-            if end == CallEnd::Ran {
-                (entry.counted, entry.exact) = (entry.counted.saturating_add(renewal.units), renewal.sent);
-            } else {
-                entry.is_unsure = true;
-            }
-            entry.next_release()
-        })
-        .flatten()
+        self.change(tag, |entry| entry.renewed(renewal, end)).flatten()
     }
 
     /// The units of a key that are in flight in this process.
@@ -240,81 +152,6 @@ impl LocalCounts {
 /// No change of an entry can panic half way.
 fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Entry {
-    const fn new(number: u64, now: Timestamp) -> Self {
-        Self {
-            units: 0,
-            number,
-            counted: 0,
-            calls: 0,
-            older_calls: 0,
-            renewal: None,
-            exact: now,
-            leased: now,
-            is_unsure: false,
-        }
-    }
-
-    const fn end_call(&mut self, number: u64) {
-        if self.number == number {
-            self.calls -= 1;
-        } else {
-            self.older_calls -= 1;
-        }
-    }
-
-    /// Begins a call that releases what the field has too much. Units that a renewal is moving there are not in it yet.
-    fn next_release(&mut self) -> Option<Release> {
-        let units = self.counted.saturating_sub(self.units);
-        if units == 0 {
-            return None;
-        }
-        self.counted -= units;
-        self.calls += 1;
-        Some(Release { number: self.number, units })
-    }
-
-    fn is_due(&self, now: Timestamp, lease: Duration) -> bool {
-        let has_passed = |since, part: u32| now.saturating_since(since) >= lease / part;
-        match self.renewal {
-            Some(Progress { since, is_sent: true }) => has_passed(since, PATIENCE_DIVISOR),
-            Some(Progress { since, is_sent: false }) => self.older_calls == 0 || has_passed(since, PATIENCE_DIVISOR),
-            None => self.is_unsure || (self.units > 0 && has_passed(self.exact, 2)),
-        }
-    }
-
-    fn renew(&mut self, next_number: impl FnOnce() -> u64, now: Timestamp, lease: Duration) -> Option<Renewal> {
-        if !self.is_due(now, lease) {
-            return None;
-        }
-        // One that was sent and is not back was lost, or its runtime is blocked: it is replaced by another.
-        if self.renewal.is_none_or(|renewal| renewal.is_sent) {
-            self.older_calls += self.calls;
-            (self.number, self.counted, self.calls) = (next_number(), 0, 0);
-            self.renewal = Some(Progress { since: now, is_sent: false });
-            if !self.is_due(now, lease) {
-                return None;
-            }
-        }
-        self.renewal = Some(Progress { since: now, is_sent: true });
-        (self.is_unsure, self.leased) = (false, now);
-        Some(Renewal { number: self.number, units: self.units.saturating_sub(self.counted), sent: now })
-    }
-
-    /// Nothing has to be repaired of a key without units once the lease of the last call has ended.
-    fn forget_ended_lease(&mut self, now: Timestamp, lease: Duration) {
-        if self.units == 0 && now.saturating_since(self.leased) > lease + lease / PATIENCE_DIVISOR {
-            self.is_unsure = false;
-        }
-    }
-
-    const fn is_over(&self) -> bool {
-        let has_units = self.units > 0 || self.counted > 0;
-        let has_calls = self.calls > 0 || self.older_calls > 0 || self.renewal.is_some();
-        !has_units && !has_calls && !self.is_unsure
-    }
 }
 
 #[cfg(test)]

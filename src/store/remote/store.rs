@@ -93,6 +93,8 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
     ///
     /// Units are charged when they are taken, so no more than the limit is ever spent in all. But what was charged
     /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
+    /// Leases of several processes that end unspent can add to that once their refunds come out of order: up to what these
+    /// leases were for. Time for which a machine is suspended adds to its `lifetime`.
     /// And what one process has taken others cannot spend: up to `most` requests per process and key lie idle for up to
     /// `lifetime`. The next call of that process refunds them; without one, they are forfeited. Do not use leases for
     /// policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded whole,

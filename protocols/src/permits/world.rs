@@ -1,0 +1,662 @@
+//! The states of all parts, and every step that one of them can make.
+
+use std::time::Duration;
+
+use super::entry::{CallEnd, Entry, PATIENCE_DIVISOR, Release, Renewal};
+use super::server::{Moved, Script, Server};
+use crate::values::time::Timestamp;
+
+/// In ticks.
+pub(super) const LEASE: u8 = 4;
+
+/// A tick is a nanosecond for the counts, which read `NOW` at all times.
+const NOW: u64 = 100;
+
+/// Ages above it are alike: the longest that counts tell apart is a lease and a quarter.
+const OLDEST: u64 = LEASE as u64 + (LEASE as u64 / PATIENCE_DIVISOR as u64) + 1;
+
+/// A process with so many calls under way begins no request: else they would be any number, since a release waits for
+/// nothing.
+const MOST_CALLS: usize = 2;
+
+/// What a model explores.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) processes: u8,
+    pub(super) limit: u32,
+    /// The requests that a process has at a time, asking or in flight.
+    pub(super) requests: u32,
+    /// Whether a request passes in its own process when its call fails.
+    pub(super) has_fallback: bool,
+    /// Whether the calls of running processes take no time: far fewer states.
+    pub(super) calls_are_instant: bool,
+    /// Whether the second process asks in every tick while it has nothing in flight. The others begin so many requests.
+    pub(super) waiter: Option<u8>,
+    pub(super) faults: Faults,
+    pub(super) flaw: Option<Flaw>,
+    /// What the properties claim.
+    pub(super) bounds: Bounds,
+}
+
+/// How often each fault happens, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Faults {
+    /// A call, its answer, or the connection before the call was sent is lost.
+    pub(super) losses: u8,
+    /// A call or its answer takes so long that its caller may give up.
+    pub(super) delays: u8,
+    pub(super) crashes: u8,
+    /// `SIGSTOP`: the process's clock goes on.
+    pub(super) stops: u8,
+    /// A suspended machine, whose monotonic clock stands still.
+    pub(super) suspensions: u8,
+    /// The server loses all that it has.
+    pub(super) data_losses: u8,
+}
+
+/// In units, and in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The units above the limit that may be in flight.
+    pub(super) excess: u32,
+    /// Ticks without a fault after which the server counts what is in flight, and nothing else.
+    pub(super) repair: u8,
+    /// The same after a crash, or if a call has run after its caller had given up: only the end of a lease frees what nobody
+    /// knows of.
+    pub(super) late_repair: u8,
+    /// Ticks for which a unit is free until a waiter has it.
+    pub(super) wait: u8,
+}
+
+/// A rule of the protocol that is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// The server admits one unit more.
+    LimitIsHigher,
+    /// No task renews.
+    NoRenewal,
+    /// A renewal leaves although calls on the earlier field are under way.
+    RenewalDoesNotWait,
+    /// A renewal writes the units of the process into its one field.
+    OneFieldPerProcess,
+    /// A renewal replaces what calls have added to the new field before it.
+    RenewalReplaces,
+    /// A renewal leaves the earlier fields.
+    OlderFieldsStay,
+    /// A release subtracts, whatever the field has.
+    ReleaseUnchecked,
+    /// The end of a lease is by the clock of a process that is behind.
+    LeaseDatedByProcess,
+    /// A call whose answer is lost is taken for one that has not run.
+    LostIsNotRun,
+    /// A process that starts again goes by the same name, and begins its numbers anew.
+    NameIsReused,
+    /// A call without an answer is sent once more.
+    SentTwice,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    pub(super) server: Server,
+    pub(super) processes: Vec<Process>,
+    /// In order, since the network keeps none.
+    pub(super) calls: Vec<Call>,
+    /// The faults that may still happen.
+    faults: Faults,
+    /// The requests that the other processes still begin beside a waiter.
+    begins: u8,
+    /// Ticks since the last fault was over, as far as the bounds tell them apart.
+    pub(super) calm: u8,
+    /// Whether a process has crashed, or a call has run after its caller had given up, since the server has last agreed.
+    pub(super) is_left_over: bool,
+    /// Ticks for which a unit is free, and the waiter has none.
+    pub(super) waited: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pub(super) is: Is,
+    /// What the server knows it by.
+    pub(super) name: u8,
+    /// `LocalCounts`, of one key.
+    pub(super) entry: Option<Entry>,
+    /// `LocalCounts::numbers`.
+    last_number: u64,
+    has_asked: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Is {
+    Running,
+    Stopped,
+    Suspended,
+    Dead,
+}
+
+/// A call under way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Call {
+    /// Its name.
+    process: u8,
+    number: u64,
+    script: Script,
+    stage: Stage,
+    is_slow: bool,
+    /// Ticks since it was sent.
+    age: u8,
+    /// Whether its caller lives, and has not given up.
+    is_awaited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Stage {
+    Sent,
+    Ran(bool),
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A request asks the server.
+    Ask(usize),
+    /// A request in flight is over.
+    End(usize),
+    /// The renewer looks at the key.
+    Look(usize),
+    /// The server runs a call.
+    Run(usize),
+    /// The answer to a call arrives.
+    Answer(usize),
+    /// The caller gives up.
+    GiveUp(usize),
+    /// A call was not sent, as its caller knows.
+    Refuse(usize),
+    Lose(usize),
+    Delay(usize),
+    Crash(usize),
+    Start(usize),
+    Stop(usize),
+    Suspend(usize),
+    GoOn(usize),
+    LoseData,
+    Tick,
+}
+
+fn lease() -> Duration {
+    Duration::from_nanos(LEASE.into())
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_nanos(NOW)
+}
+
+impl World {
+    pub(super) fn new(config: &Config) -> Self {
+        let process = |name| Process { is: Is::Running, name, entry: None, last_number: 0, has_asked: false };
+        Self {
+            server: Server::default(),
+            processes: (0..config.processes).map(process).collect(),
+            calls: Vec::new(),
+            faults: config.faults,
+            begins: config.waiter.unwrap_or(0),
+            calm: 0,
+            is_left_over: false,
+            waited: 0,
+        }
+    }
+
+    /// The units of requests that are in flight in truth.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.processes.iter().map(Process::units).sum()
+    }
+
+    fn process_of(&self, call: &Call) -> Option<usize> {
+        let index = self.processes.iter().position(|process| process.name == call.process)?;
+        call.is_awaited.then_some(index)
+    }
+
+    fn is_awake(&self, call: &Call) -> bool {
+        self.process_of(call).is_some_and(|index| self.processes[index].is == Is::Running)
+    }
+
+    fn asking(&self, index: usize) -> u32 {
+        let is_its = |call: &&Call| call.script == Script::Take && self.process_of(call) == Some(index);
+        u32::try_from(self.calls.iter().filter(is_its).count()).unwrap()
+    }
+
+    /// Whether `Renewer::renew_due` waits for a call.
+    fn is_renewing(&self, index: usize) -> bool {
+        let is_renewal = |call: &Call| matches!(call.script, Script::Renew(_)) && self.process_of(call) == Some(index);
+        self.calls.iter().any(is_renewal)
+    }
+
+    /// `Process::rejection` in `src/concurrency/redis/process.rs`: what the process alone holds leaves room.
+    fn asks(&self, config: &Config, index: usize) -> bool {
+        let process = &self.processes[index];
+        let may_begin = match config.waiter {
+            Some(_) if index == 1 => process.units() == 0 && !process.has_asked,
+            Some(_) => self.begins > 0,
+            None => true,
+        };
+        process.is == Is::Running
+            && process.units() < config.limit
+            && process.units() + self.asking(index) < config.requests
+            && self.calls.iter().filter(|call| call.process == process.name).count() < MOST_CALLS
+            && may_begin
+    }
+
+    pub(super) fn steps(&self, config: &Config, steps: &mut Vec<Step>) {
+        for (index, process) in self.processes.iter().enumerate() {
+            match process.is {
+                Is::Running => {
+                    if self.asks(config, index) {
+                        steps.push(Step::Ask(index));
+                    }
+                    if process.units() > 0 {
+                        steps.push(Step::End(index));
+                    }
+                    if process.has_work(config) && !self.is_renewing(index) {
+                        steps.push(Step::Look(index));
+                    }
+                    if self.faults.crashes > 0 {
+                        steps.push(Step::Crash(index));
+                    }
+                    if self.faults.stops > 0 {
+                        steps.push(Step::Stop(index));
+                    }
+                    if self.faults.suspensions > 0 {
+                        steps.push(Step::Suspend(index));
+                    }
+                }
+                Is::Stopped | Is::Suspended => steps.push(Step::GoOn(index)),
+                Is::Dead => steps.push(Step::Start(index)),
+            }
+        }
+        for (index, call) in self.calls.iter().enumerate() {
+            let is_awake = self.is_awake(call);
+            if call.stage == Stage::Sent {
+                steps.push(Step::Run(index));
+            }
+            if let Stage::Ran(_) = call.stage {
+                if is_awake {
+                    steps.push(Step::Answer(index));
+                }
+            }
+            if is_awake && (call.age > 0 || call.stage == Stage::Lost) {
+                steps.push(Step::GiveUp(index));
+            }
+            if call.is_awaited && call.stage != Stage::Lost && self.faults.losses > 0 {
+                steps.push(Step::Lose(index));
+                if is_awake && call.stage == Stage::Sent {
+                    steps.push(Step::Refuse(index));
+                }
+            }
+            if call.is_awaited && !call.is_slow && call.stage != Stage::Lost && self.faults.delays > 0 {
+                steps.push(Step::Delay(index));
+            }
+            // Nothing has to run that nobody waits for.
+            if !call.is_awaited {
+                steps.push(Step::Lose(index));
+            }
+        }
+        if self.faults.data_losses > 0 {
+            steps.push(Step::LoseData);
+        }
+        if self.may_tick(config) {
+            steps.push(Step::Tick);
+        }
+    }
+
+    /// What is not late is done before time passes.
+    fn may_tick(&self, config: &Config) -> bool {
+        let call_is_done = |call: &Call| {
+            let may_last = call.stage == Stage::Lost || call.is_slow;
+            match self.process_of(call).map(|index| self.processes[index].is) {
+                None => true,
+                Some(Is::Running) => may_last && call.age == 0,
+                Some(_) => may_last || call.stage != Stage::Sent,
+            }
+        };
+        let process_is_done = |index: usize| {
+            let process = &self.processes[index];
+            let waits = config.waiter.is_some() && index == 1 && self.asks(config, index);
+            process.is != Is::Running || !process.has_work(config) && !waits
+        };
+        self.calls.iter().all(call_is_done) && (0..self.processes.len()).all(process_is_done)
+    }
+
+    pub(super) fn after(&self, config: &Config, step: &Step) -> Self {
+        let mut next = self.clone();
+        next.step(config, step);
+        while config.calls_are_instant {
+            let Some(index) = next.calls.iter().position(|call| next.is_awake(call)) else { break };
+            let has_run = matches!(next.calls[index].stage, Stage::Ran(_));
+            next.step(config, &if has_run { Step::Answer(index) } else { Step::Run(index) });
+        }
+        next.normalise(config);
+        next
+    }
+
+    fn step(&mut self, config: &Config, step: &Step) {
+        match *step {
+            Step::Ask(index) => self.ask(config, index),
+            Step::End(index) => self.end(index),
+            Step::Look(index) => self.look(config, index),
+            Step::Run(index) => self.run(config, index),
+            Step::Answer(index) => {
+                let call = self.calls.remove(index);
+                let Stage::Ran(answer) = call.stage else { unreachable!("it has not run") };
+                self.finish(config, &call, Some(answer), CallEnd::Ran);
+            }
+            Step::GiveUp(index) => self.give_up(config, index),
+            Step::Refuse(index) => {
+                self.faults.losses -= 1;
+                self.calm = 0;
+                let call = self.calls.remove(index);
+                self.finish(config, &call, None, CallEnd::NotRun);
+            }
+            Step::Lose(index) if self.calls[index].is_awaited => {
+                self.faults.losses -= 1;
+                self.calm = 0;
+                self.calls[index].stage = Stage::Lost;
+            }
+            Step::Lose(index) => drop(self.calls.remove(index)),
+            Step::Delay(index) => {
+                self.faults.delays -= 1;
+                self.calm = 0;
+                self.calls[index].is_slow = true;
+            }
+            Step::Crash(index) => {
+                self.faults.crashes -= 1;
+                (self.calm, self.is_left_over) = (0, true);
+                self.crash(index);
+            }
+            Step::Start(index) => self.start(config, index),
+            Step::Stop(index) => {
+                self.faults.stops -= 1;
+                self.processes[index].is = Is::Stopped;
+            }
+            Step::Suspend(index) => {
+                self.faults.suspensions -= 1;
+                self.processes[index].is = Is::Suspended;
+            }
+            Step::GoOn(index) => {
+                self.calm = 0;
+                self.processes[index].is = Is::Running;
+            }
+            Step::LoseData => {
+                self.faults.data_losses -= 1;
+                self.calm = 0;
+                self.server.0.clear();
+            }
+            Step::Tick => self.tick(config),
+        }
+    }
+
+    fn send(&mut self, process: u8, number: u64, script: Script) {
+        self.calls.push(Call { process, number, script, stage: Stage::Sent, is_slow: false, age: 0, is_awaited: true });
+    }
+
+    fn send_release(&mut self, process: u8, release: Option<Release>) {
+        if let Some(Release { number, units }) = release {
+            self.send(process, number, Script::Release(u8::try_from(units).unwrap()));
+        }
+    }
+
+    /// `Process::call_take` until the call is sent, and `LocalCounts::begin`.
+    fn ask(&mut self, config: &Config, index: usize) {
+        if config.waiter.is_some() && index != 1 {
+            self.begins -= 1;
+        }
+        let process = &mut self.processes[index];
+        process.has_asked = true;
+        let number = process.entry().begin(now());
+        let name = process.name;
+        self.send(name, number, Script::Take);
+    }
+
+    /// `Process::release`.
+    fn end(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        let name = process.name;
+        let release = process.change(|entry| entry.release(1));
+        self.send_release(name, release);
+    }
+
+    /// `Renewer::renew_due`, and `LocalCounts::due`.
+    fn look(&mut self, config: &Config, index: usize) {
+        let process = &mut self.processes[index];
+        let (name, mut last_number) = (process.name, process.last_number);
+        let renewal = process.change(|entry| {
+            entry.forget_ended_lease(now(), lease());
+            let mut next_number = || {
+                last_number += 1;
+                last_number
+            };
+            if config.flaw != Some(Flaw::RenewalDoesNotWait) {
+                return entry.renew(next_number, now(), lease());
+            }
+            let calls = entry.calls + entry.older_calls;
+            let renewal = entry.is_due(now(), lease()).then(|| {
+                (entry.calls, entry.older_calls) = (0, 0);
+                entry.renew(&mut next_number, now(), lease())
+            })?;
+            entry.older_calls += calls;
+            renewal
+        });
+        process.last_number = last_number;
+        if let Some(renewal) = renewal {
+            self.send(name, renewal.number, Script::Renew(Moved::of(renewal)));
+        }
+    }
+
+    fn run(&mut self, config: &Config, index: usize) {
+        let Call { process, number, script, is_awaited, .. } = self.calls[index];
+        let answer = self.server.run(process, number, script, config.limit, config.flaw);
+        if is_awaited {
+            self.calls[index].stage = Stage::Ran(answer);
+        } else {
+            self.calls.remove(index);
+            (self.calm, self.is_left_over) = (0, true);
+        }
+    }
+
+    /// The timeout of `Process::call`, or the end of its connection. What was sent may run later.
+    fn give_up(&mut self, config: &Config, index: usize) {
+        let mut call = self.calls.remove(index);
+        let flaw = config.flaw;
+        let end = if flaw == Some(Flaw::LostIsNotRun) { CallEnd::NotRun } else { CallEnd::Unknown };
+        self.finish(config, &call.clone(), None, end);
+        if call.stage == Stage::Sent || flaw == Some(Flaw::SentTwice) {
+            (call.is_awaited, call.stage) = (false, Stage::Sent);
+            self.calls.push(call);
+        }
+    }
+
+    /// What comes after the call in `Process::call_take`, `release_on_server` and `renew`.
+    fn finish(&mut self, config: &Config, call: &Call, answer: Option<bool>, end: CallEnd) {
+        let Call { process: name, number, script, .. } = *call;
+        let index = self.process_of(call).expect("it is awaited");
+        let process = &mut self.processes[index];
+        let release = match script {
+            Script::Take => {
+                if answer == Some(true) {
+                    self.waited = 0;
+                    process.change(|entry| drop_unit(entry.took(number, 1)));
+                } else {
+                    process.change(|entry| drop_unit(entry.took_none(number, end)));
+                }
+                // `RedisConcurrency::fall_back`, `LocalCounts::take_here`
+                if answer.is_none() && config.has_fallback && process.units() < config.limit {
+                    process.entry().units += 1;
+                }
+                None
+            }
+            Script::Release(_) => {
+                let not_run = answer.is_none() && config.flaw == Some(Flaw::LostIsNotRun);
+                let end = if answer == Some(true) || not_run { CallEnd::Ran } else { CallEnd::Unknown };
+                process.change(|entry| drop_unit(entry.released(number, end)));
+                None
+            }
+            Script::Renew(Moved { units, age }) => {
+                let end = if answer.is_some() { CallEnd::Ran } else { CallEnd::Unknown };
+                let renewal = Renewal { number, units, sent: Timestamp::from_nanos(NOW - u64::from(age)) };
+                process.change(|entry| entry.renewed(renewal, end))
+            }
+        };
+        self.send_release(name, release);
+    }
+
+    /// `kill -9`: requests and counts are gone, and what was sent may still run.
+    fn crash(&mut self, index: usize) {
+        let name = self.processes[index].name;
+        self.processes[index].is = Is::Dead;
+        self.processes[index].entry = None;
+        for call in self.calls.iter_mut().filter(|call| call.process == name) {
+            call.is_awaited = false;
+        }
+        self.calls.retain(|call| call.is_awaited || call.stage == Stage::Sent);
+    }
+
+    /// `Process::new`: under another name.
+    fn start(&mut self, config: &Config, index: usize) {
+        let process = &mut self.processes[index];
+        process.is = Is::Running;
+        process.last_number = 0;
+        if config.flaw != Some(Flaw::NameIsReused) {
+            process.name += config.processes;
+        }
+    }
+
+    fn tick(&mut self, config: &Config) {
+        let is_troubled = self.processes.iter().any(|process| matches!(process.is, Is::Stopped | Is::Suspended))
+            || self.calls.iter().any(|call| call.is_slow || call.stage == Stage::Lost || !call.is_awaited);
+        let most = config.bounds.repair.max(config.bounds.late_repair) + 1;
+        self.calm = if is_troubled { 0 } else { (self.calm + 1).min(most) };
+        let waits = config.waiter.is_some() && self.processes[1].is == Is::Running && self.processes[1].units() == 0;
+        let is_free = waits && !is_troubled && self.in_flight() < config.limit;
+        self.waited = if is_free { (self.waited + 1).min(config.bounds.wait + 1) } else { 0 };
+        self.server.tick();
+        let sleeping: Vec<u8> =
+            self.processes.iter().filter(|it| it.is == Is::Suspended).map(|process| process.name).collect();
+        for process in &mut self.processes {
+            process.has_asked = false;
+            if process.is != Is::Suspended {
+                process.grow_older();
+            }
+        }
+        for call in self.calls.iter_mut().filter(|call| call.is_awaited) {
+            call.age = (call.age + 1).min(2);
+            if let Script::Renew(moved) = &mut call.script {
+                moved.age = (moved.age + u8::from(!sleeping.contains(&call.process))).min(6);
+            }
+        }
+    }
+
+    /// Whether nothing is under way, and nothing is left to do.
+    pub(super) fn is_quiet(&self, config: &Config) -> bool {
+        let is_done = |process: &Process| match process.is {
+            Is::Running => !process.has_work(config),
+            Is::Dead => true,
+            Is::Stopped | Is::Suspended => false,
+        };
+        self.calls.is_empty() && self.processes.iter().all(is_done)
+    }
+
+    /// Whether the server counts what each process holds.
+    pub(super) fn agrees(&self) -> bool {
+        let counts_it = |process: &Process| self.server.of(process.name) == i8::try_from(process.units()).unwrap();
+        let known: i8 = self.processes.iter().map(|process| self.server.of(process.name)).sum();
+        self.processes.iter().all(counts_it) && self.server.total() == known
+    }
+
+    /// One state for all that differ in the numbers of their fields, in the order of calls, or in what has no effect.
+    fn normalise(&mut self, config: &Config) {
+        if self.is_quiet(config) && self.agrees() {
+            self.is_left_over = false;
+        }
+        let mut all: Vec<(u8, u64)> = self.server.0.keys().copied().collect();
+        all.extend(self.calls.iter().map(|call| (call.process, call.number)));
+        all.extend(self.processes.iter().filter_map(|it| it.entry.map(|entry| (it.name, entry.number))));
+        all.extend(
+            self.processes
+                .iter()
+                .filter(|it| it.entry.is_none() && it.last_number > 0)
+                .map(|it| (it.name, it.last_number)),
+        );
+        all.sort_unstable();
+        all.dedup();
+        let rank = |name: u8, number: u64| {
+            if number == 0 {
+                0
+            } else {
+                1 + all.iter().filter(|other| other.0 == name && other.1 > 0 && other.1 < number).count() as u64
+            }
+        };
+        self.server.0 = std::mem::take(&mut self.server.0)
+            .into_iter()
+            .map(|((name, number), field)| ((name, rank(name, number)), field))
+            .collect();
+        for call in &mut self.calls {
+            call.number = rank(call.process, call.number);
+        }
+        self.calls.sort_unstable();
+        for process in &mut self.processes {
+            let name = process.name;
+            if let Some(entry) = &mut process.entry {
+                entry.number = rank(name, entry.number);
+                process.last_number = entry.number;
+            } else {
+                process.last_number = rank(name, process.last_number);
+            }
+        }
+    }
+}
+
+/// For closures that return what a call sends.
+const fn drop_unit((): ()) -> Option<Release> {
+    None
+}
+
+impl Process {
+    pub(super) fn units(&self) -> u32 {
+        self.entry.map_or(0, |entry| entry.units)
+    }
+
+    /// The entry that `LocalCounts::begin` and `take_here` find or make.
+    fn entry(&mut self) -> &mut Entry {
+        let number = self.last_number + 1;
+        if self.entry.is_none() {
+            self.last_number = number;
+        }
+        self.entry.get_or_insert_with(|| Entry::new(number, now()))
+    }
+
+    /// `LocalCounts::change`.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Entry) -> Option<T>) -> Option<T> {
+        let entry = self.entry.as_mut()?;
+        let changed = change(entry);
+        if entry.is_over() {
+            self.entry = None;
+        }
+        changed
+    }
+
+    /// Whether the renewer would change something.
+    fn has_work(&self, config: &Config) -> bool {
+        let Some(entry) = self.entry else { return false };
+        let mut looked_at = entry;
+        looked_at.forget_ended_lease(now(), lease());
+        config.flaw != Some(Flaw::NoRenewal) && (looked_at != entry || entry.is_due(now(), lease()))
+    }
+
+    /// A tick of its clock.
+    fn grow_older(&mut self) {
+        let Some(entry) = &mut self.entry else { return };
+        let older = |since: Timestamp| Timestamp::from_nanos((since.as_nanos() - 1).max(NOW - OLDEST));
+        (entry.exact, entry.leased) = (older(entry.exact), older(entry.leased));
+        if let Some(renewal) = &mut entry.renewal {
+            renewal.since = older(renewal.since);
+        }
+    }
+}
