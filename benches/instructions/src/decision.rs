@@ -1,7 +1,7 @@
 //! What a decision takes, through a `dyn Limiter`, as policies hold it; the key is made from an address each time.
 
 use std::hint::black_box;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -30,7 +30,11 @@ pub fn rows() -> Vec<Row> {
         decision("decision: sliding window", || charges(in_memory(SlidingWindow::new(PER_HOUR)), one_key)),
         decision("decision: calendar window", || charges(in_memory(CalendarWindow::daily(u32::MAX)), one_key)),
         decision("decision: a cost of five", || repeat(bucket(), one_key, |key| Ask::charge(key, 5), true)),
-        decision("decision: a peek", || repeat(bucket(), one_key, |key| Ask::peek(key, 1), true)),
+        decision("decision: a peek", || {
+            let limiter = bucket();
+            charges(Arc::clone(&limiter), one_key)(1);
+            repeat(limiter, one_key, |key| Ask::peek(key, 1), true)
+        }),
         decision("decision: up to five units", || {
             repeat(bucket(), one_key, |key| Ask::charge(key, 5).to(Mode::UpTo), true)
         }),
@@ -77,7 +81,7 @@ fn half_full() -> Arc<dyn Limiter> {
 }
 
 fn address(index: u64) -> PartitionKey {
-    PartitionKey::from(Ipv4Addr::from(black_box(index) as u32))
+    PartitionKey::from(IpAddr::V4(Ipv4Addr::from(black_box(index) as u32)))
 }
 
 fn one_key(_: u64) -> PartitionKey {

@@ -71,8 +71,11 @@ fn check(path: &Path, only: &str) -> Result<ExitCode, String> {
     let mut table = Table::read(path)?;
     table.rows.retain(|row| row.name.contains(only));
     let rows: Vec<Row> = rows().into_iter().filter(|row| row.name.contains(only)).collect();
+    if rows.is_empty() {
+        return Err(format!("no row's name contains {only:?}"));
+    }
     let comparison = Comparison::of(&table, &callgrind::count(&rows)?, &table::toolchain()?);
-    print!("{comparison}");
+    print!("{comparison}{}", comparison.advice());
     Ok(if comparison.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
