@@ -115,11 +115,16 @@ impl fmt::Display for Comparison {
             let number = |count: Option<f64>| count.map_or_else(|| "–".to_owned(), |count| format!("{count:.1}"));
             let change = before
                 .zip(*now)
-                .map_or_else(|| "–".to_owned(), |(before, now)| format!("{:+.1} %", (now / before - 1.0) * 100.0));
+                .map_or_else(|| "–".to_owned(), |(before, now)| format!("{:+.1} %", percent(before, now)));
             writeln!(f, "| {name} | {} | {} | {change} | {} |", number(*before), number(*now), outcome.text())?;
         }
         Ok(())
     }
+}
+
+/// Rounded, and never `-0.0`.
+fn percent(before: f64, now: f64) -> f64 {
+    ((now / before - 1.0) * 1000.0).round() / 10.0 + 0.0
 }
 
 #[cfg(test)]
