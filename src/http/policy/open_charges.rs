@@ -1,11 +1,11 @@
 //! Open charges: refundable charges whose responses are still awaited.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::util::keyed_hash::Secret;
 use crate::values::PartitionKey;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 
@@ -16,7 +16,7 @@ use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 pub(crate) struct OpenCharges {
     /// Sharded by hash, so that requests of different keys seldom take the same lock.
     shards: [Mutex<HashMap<PartitionKey, Open>>; SHARDS],
-    hasher: RandomState,
+    secret: Secret,
     /// The moving average of the duration of responses, in nanoseconds; zero while none is known.
     mean: AtomicU64,
 }
@@ -46,7 +46,7 @@ struct Open {
 
 impl OpenCharges {
     fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, HashMap<PartitionKey, Open>> {
-        let hash = self.hasher.hash_one(key.as_bytes());
+        let hash = self.secret.hash(key.as_bytes());
         let index = usize::try_from(hash % SHARDS as u64).expect("less than `SHARDS`");
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,11 +64,12 @@ impl OpenCharges {
     /// Closes a charge that was [opened](Self::open): it is settled, or has no response.
     pub(crate) fn close(&self, key: &PartitionKey, cost: u32) {
         let mut shard = self.shard(key);
-        let Some(open) = shard.get_mut(key) else { return };
+        // Removed first, since most keys have one request at a time: then it is looked up once.
+        let Some((key, mut open)) = shard.remove_entry(key) else { return };
         open.requests -= 1;
         open.units = open.units.saturating_sub(cost.into());
-        if open.requests == 0 {
-            shard.remove(key);
+        if open.requests > 0 {
+            shard.insert(key, open);
         }
     }
 
@@ -103,7 +104,7 @@ impl OpenCharges {
 impl Default for OpenCharges {
     fn default() -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
-        Self { shards, hasher: RandomState::new(), mean: AtomicU64::new(0) }
+        Self { shards, secret: Secret::random(), mean: AtomicU64::new(0) }
     }
 }
 

@@ -1,0 +1,118 @@
+//! What a request takes that passes a layer, beside what the same request takes without one.
+
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tower::{Layer, Service, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::headers::RateLimitFields;
+use tower_sluice::key::PeerIp;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::{Concurrency, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+
+use crate::decision::clock;
+use crate::{Call, Row};
+
+const BARE: &str = "bare service";
+
+pub fn rows() -> Vec<Row> {
+    let layer = |name, set_up| Row { name, set_up, warm_up: WARM_UP, counted: COUNTED, beside: Some(BARE) };
+    vec![
+        Row { beside: None, ..layer(BARE, || repeat(service_fn(hello), StatusCode::OK)) },
+        layer("layer: no fields", || admitted(silent([bucket("a", ALL)]))),
+        layer("layer: RateLimit and RateLimit-Policy", || admitted(RateLimitLayer::new([bucket("a", ALL)]))),
+        layer("layer: fields and the verdict", || {
+            admitted(RateLimitLayer::builder([bucket("a", ALL)]).verdict().build())
+        }),
+        layer("layer: two policies, no fields", || admitted(silent([bucket("a", ALL), bucket("b", ALL)]))),
+        layer("layer: two policies, fields", || admitted(RateLimitLayer::new([bucket("a", ALL), bucket("b", ALL)]))),
+        layer("layer: rejected, with body and all fields", || {
+            repeat(RateLimitLayer::new([bucket("a", ONE)]).layer(service_fn(hello)), StatusCode::TOO_MANY_REQUESTS)
+        }),
+        layer("layer: a quota per customer, no fields", || admitted(silent([per_customer()]))),
+        layer("layer: a quota per customer, fields", || admitted(RateLimitLayer::new([per_customer()]))),
+        layer("layer: charged for failures only, fields", || {
+            let failures = bucket("a", ALL).charge_when(|response| response.status().is_server_error());
+            admitted(RateLimitLayer::new([failures]))
+        }),
+        layer("layer: requests in flight, fields", || {
+            let in_flight = Policy::new("a", Concurrency::new(100)).key(PeerIp::new());
+            admitted(RateLimitLayer::new([in_flight]))
+        }),
+    ]
+}
+
+/// The diagnostics look at the first 1,000 requests of a layer, and at the first 512 of a process from a public address.
+/// What is counted comes after these.
+const WARM_UP: u64 = 1_200;
+const COUNTED: u64 = 2_000;
+
+/// All pass, or one an hour.
+const ALL: Quota = Quota::per_second(1).burst(u32::MAX);
+const ONE: Quota = Quota::per_hour(1);
+
+const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 40_000);
+
+/// The quota of a customer, as an authentication layer has put it into the request. All requests carry it, so that rows
+/// with and without a quota per customer compare.
+#[derive(Clone, Copy)]
+struct Plan(Quota);
+
+const PLAN: Plan = Plan(Quota::per_second(2).burst(u32::MAX));
+
+fn bucket(name: &'static str, quota: Quota) -> Policy {
+    let limiter: Arc<dyn Limiter> =
+        Arc::new(RateLimiter::new(TokenBucket::new(quota), MemoryStore::default().with_clock(clock())));
+    Policy::new(name, limiter).key(PeerIp::new())
+}
+
+fn per_customer() -> Policy {
+    bucket("a", ALL).quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0))
+}
+
+fn silent<const N: usize>(policies: [Policy; N]) -> RateLimitLayer {
+    RateLimitLayer::builder(policies).fields(RateLimitFields::none()).build()
+}
+
+fn admitted(layer: RateLimitLayer) -> Call {
+    repeat(layer.layer(service_fn(hello)), StatusCode::OK)
+}
+
+async fn hello(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::from("hello")))
+}
+
+fn request() -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(PEER);
+    request.extensions_mut().insert(PLAN);
+    request
+}
+
+/// Makes a request, has it answered, and drops the answer, as often as it is called for.
+fn repeat<S, B>(mut service: S, expected: StatusCode) -> Call
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,
+{
+    let mut call = move || {
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(service.poll_ready(&mut context).is_ready());
+        let answer = pin!(service.call(black_box(request()))).poll(&mut context);
+        let Poll::Ready(Ok(response)) = answer else { unreachable!("nothing waits here") };
+        black_box(response).status()
+    };
+    // Uses up a burst of one.
+    call();
+    Box::new(move |times| {
+        for _ in 0..times {
+            assert_eq!(call(), expected);
+        }
+    })
+}

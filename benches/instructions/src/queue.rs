@@ -1,0 +1,41 @@
+//! What a request takes that is let through by a queue, and one that joins its line and leaves it.
+
+use std::hint::black_box;
+
+use tokio::runtime::Builder;
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Quota};
+
+use crate::{Call, Row};
+
+pub fn rows() -> Vec<Row> {
+    let queue = |name, set_up| Row { name, set_up, warm_up: 100, counted: 10_000, beside: None };
+    vec![
+        queue("queue: departs at once", || {
+            let queue = LeakyQueue::new(Quota::per_second(1).burst(u32::MAX));
+            repeat(move |key| match queue.decide(&Ask::charge(key, 1)) {
+                Check::Ready(Ok(decision)) => decision.is_allowed(),
+                _ => false,
+            })
+        }),
+        queue("queue: joins the line and leaves it", || {
+            let queue = LeakyQueue::new(Quota::per_second(1)).capacity(100);
+            let _ = queue.decide(&Ask::charge(&key(), 1));
+            repeat(move |key| matches!(queue.decide(&Ask::charge(key, 1)), Check::Pending(_)))
+        }),
+    ]
+}
+
+fn key() -> PartitionKey {
+    PartitionKey::from(black_box("partner"))
+}
+
+/// Within a runtime whose clock stands still.
+fn repeat(mut goes_as_expected: impl FnMut(&PartitionKey) -> bool + 'static) -> Call {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    Box::new(move |times| {
+        let _within = runtime.enter();
+        for _ in 0..times {
+            assert!(goes_as_expected(&key()));
+        }
+    })
+}
