@@ -10,6 +10,27 @@ members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protoc
 
 step() { printf '\n== %s\n' "$*"; }
 
+# Runs a command beside what follows, for steps that would leave a core idle: `beside NAME COMMAND…`. Its output is kept for
+# `await_beside`. A script that exits before that stops it.
+beside() {
+    local name=$1
+    shift
+    mkdir -p target/beside
+    "$@" >"target/beside/$name.log" 2>&1 &
+    running[$name]=$!
+    trap 'kill "${running[@]}" 2>/dev/null || true' EXIT
+}
+declare -A running=()
+
+# Waits for that command, and prints what it printed.
+await_beside() {
+    local name=$1 result=0
+    wait "${running[$name]}" || result=$?
+    unset "running[$name]"
+    cat "target/beside/$name.log"
+    [ "$result" = 0 ] || die "failed: $name (see above)"
+}
+
 # Checks what threads can do to one another, with loom: every order of steps with at most so many preemptions.
 run_models() {
     RUSTFLAGS='--cfg sluice_loom' LOOM_MAX_PREEMPTIONS=$1 CARGO_TARGET_DIR=target/models \
