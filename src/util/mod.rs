@@ -1,8 +1,11 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines, wakers, two choices of a set, and atomics that
-//! loom can check.
+//! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), wakers, two
+//! choices of a set, and atomics that loom can check.
 
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
+#[cfg(all(test, not(sluice_loom)))]
+#[path = "../../tests/support/log.rs"]
+pub(crate) mod captured_log;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
 pub(crate) mod sync;

@@ -1,8 +1,5 @@
 //! Costs and clones of a `ThrottleLayer`, and what it does when its limiter fails.
 
-#[path = "../../../tests/support/log.rs"]
-mod log;
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +9,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::{ThrottleError, ThrottleLayer};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
+use crate::util::captured_log::Log;
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError, Mode, PartitionKey, Quota, Receipt};
 
@@ -100,7 +98,7 @@ async fn a_closed_limiter_rejects_in_every_failure_mode() {
 
 #[tokio::test]
 async fn the_beginning_of_an_outage_is_logged_once() {
-    let (log, _guard) = log::Log::start();
+    let (log, _guard) = Log::start();
     let layer = ThrottleLayer::new(Arc::new(BROKEN)).on_failure(FailureMode::Allow);
     let other_options = layer.clone().cost_fn(|cost: &u32| *cost);
     for layer in [&layer, &other_options] {

@@ -173,7 +173,6 @@ impl ChargeOnce {
     }
 
     /// Uses `clock`, for tests. On [Redis](Self#on-redis), the server's clock counts.
-    #[must_use]
     pub fn with_clock<C: Clock>(self, clock: C) -> Self {
         Self { clock: Arc::new(clock), clock_type: TypeId::of::<C>(), ..self }
     }

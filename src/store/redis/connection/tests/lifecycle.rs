@@ -2,10 +2,10 @@
 
 use tokio::runtime::Builder;
 
-use super::log::Log;
 use super::proxy::{Mode, Proxy};
 use super::servers::await_until;
 use super::*;
+use crate::util::captured_log::Log;
 
 #[test]
 fn runtimes_come_and_go() {

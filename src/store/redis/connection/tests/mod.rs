@@ -6,9 +6,6 @@
 #[allow(dead_code, unreachable_pub)]
 mod proxy;
 
-#[path = "../../../../../tests/support/log.rs"]
-mod log;
-
 mod answers;
 mod cluster;
 mod failover;
