@@ -83,6 +83,23 @@ free_port() {
     python3 -c 'import socket; it = socket.socket(); it.bind(("127.0.0.1", 0)); print(it.getsockname()[1])'
 }
 
+# Makes a copy of the crate whose tests need few other crates, for toolchains that would have to build all of them anew: those of
+# the unit tests, `store` and `queue` with the features below. The tests of HTTP servers, gRPC and Redis are left out.
+slim_features=http,queue,remote,calendar,test-util
+slim_copy() {
+    local copy=$1
+    rm -rf "$copy"
+    mkdir -p "$copy"
+    # With their times, by which Cargo knows what it has built already.
+    cp -Rp src docs tests proptest-regressions README.md Cargo.lock "$copy"
+    awk -v needed='bytes futures-util http http-body http-body-util proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
+        BEGIN { split(needed, names, " "); for (i in names) keep[names[i]] }
+        /^\[/ { dev = /dev-dependencies/ }
+        /^members/ { print "members = []"; next }
+        /^\[/ || !dev || $1 in keep
+    ' Cargo.toml >"$copy/Cargo.toml"
+}
+
 # Installs a toolchain with rustup if missing, and the components that follow its name.
 ensure_toolchain() {
     local name=$1 component
