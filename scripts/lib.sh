@@ -84,8 +84,8 @@ free_port() {
 }
 
 # Makes a copy of the crate whose tests need few other crates, for toolchains that would have to build all of them anew: those of
-# the unit tests, `store` and `queue` with the features below. The tests of HTTP servers, gRPC and Redis are left out.
-slim_features=http,queue,remote,calendar,test-util
+# the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out.
+slim_features=calendar,config,http,precise-timer,queue,redis,test-util
 slim_copy() {
     local copy=$1
     rm -rf "$copy"

@@ -40,7 +40,8 @@ fn check(root: &Path, page: &Path, link: &str) -> Result<(), &'static str> {
     if !target.exists() {
         return Err("there is no such file");
     }
-    let has_heading = |anchor: &str| fs::read_to_string(&target).is_ok_and(|text| headings(&text).any(|it| it == anchor));
+    let has_heading =
+        |anchor: &str| fs::read_to_string(&target).is_ok_and(|text| headings(&text).any(|it| it == anchor));
     if !anchor.is_empty() && !has_heading(anchor) {
         return Err("the page has no such heading");
     }
