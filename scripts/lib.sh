@@ -108,3 +108,44 @@ ensure_prometheus() {
 free_port() {
     python3 -c 'import socket; it = socket.socket(); it.bind(("127.0.0.1", 0)); print(it.getsockname()[1])'
 }
+
+# Makes a copy of the crate whose tests need few other crates, for toolchains that would have to build all of them anew: those of
+# the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out.
+slim_features=calendar,config,http,precise-timer,queue,redis,test-util
+slim_copy() {
+    local copy=$1
+    rm -rf "$copy"
+    mkdir -p "$copy"
+    # With their times, by which Cargo knows what it has built already.
+    cp -Rp src docs tests proptest-regressions README.md Cargo.lock "$copy"
+    awk -v needed='bytes futures-util http http-body http-body-util proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
+        BEGIN { split(needed, names, " "); for (i in names) keep[names[i]] }
+        /^\[/ { dev = /dev-dependencies/ }
+        /^members/ { print "members = []"; next }
+        /^\[/ || !dev || $1 in keep
+    ' Cargo.toml >"$copy/Cargo.toml"
+}
+
+# Installs a toolchain with rustup if missing, and the components that follow its name.
+ensure_toolchain() {
+    local name=$1 component
+    if ! cargo "+$name" --version >/dev/null 2>&1; then
+        command -v rustup >/dev/null || die "install rustup (https://rustup.rs) and Rust $name, then run this again"
+        timeout 900 rustup toolchain install "$name" --profile minimal || die "rustup could not install $name (see above)"
+    fi
+    [ $# = 1 ] || timeout 900 rustup component add --toolchain "$name" "${@:2}" || die "rustup could not add ${*:2} to $name"
+}
+
+# Installs this version of a Cargo tool into target/tools if missing: once, in two to five minutes.
+ensure_tool() {
+    local name=$1 version=$2 tools=$PWD/target/tools
+    export PATH=$tools/bin:$PATH
+    grep -qs "^\"$name $version " "$tools/.crates.toml" && return
+    echo "installing $name $version into target/tools"
+    # Optimised as far as it pays for a few runs.
+    CARGO_TARGET_DIR=$tools/build CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 \
+        timeout 1800 cargo install --locked --quiet --force --root "$tools" "$name@$version" \
+        || die "$name $version could not be installed (see above)"
+    rm -rf "$tools/build"
+}

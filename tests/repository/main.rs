@@ -1,7 +1,8 @@
-//! Checks the repository against its documents: imports, threats, and the guide's quotes.
+//! Checks the repository against its documents: imports, links, threats, and the guide's quotes.
 
 mod defaults;
 mod guide;
 mod imports;
+mod links;
 mod misconfigured;
 mod threats;

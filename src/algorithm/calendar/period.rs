@@ -58,7 +58,7 @@ impl Period {
         match self {
             Self::Day => date,
             Self::Week { first } => {
-                let since = date.weekday().since(first.into());
+                let since = date.weekday().since(to_jiff(first));
                 date.checked_sub(Span::new().days(since)).expect(IN_RANGE)
             }
             Self::Month { anchor } => {
@@ -98,16 +98,15 @@ fn month_before(date: Date) -> Date {
     date.first_of_month().yesterday().expect(IN_RANGE)
 }
 
-impl From<Weekday> for jiff::civil::Weekday {
-    fn from(day: Weekday) -> Self {
-        match day {
-            Weekday::Monday => Self::Monday,
-            Weekday::Tuesday => Self::Tuesday,
-            Weekday::Wednesday => Self::Wednesday,
-            Weekday::Thursday => Self::Thursday,
-            Weekday::Friday => Self::Friday,
-            Weekday::Saturday => Self::Saturday,
-            Weekday::Sunday => Self::Sunday,
-        }
+/// Not a conversion by `From`, which would make a version of `jiff` part of the public interface.
+pub(super) fn to_jiff(day: Weekday) -> jiff::civil::Weekday {
+    match day {
+        Weekday::Monday => jiff::civil::Weekday::Monday,
+        Weekday::Tuesday => jiff::civil::Weekday::Tuesday,
+        Weekday::Wednesday => jiff::civil::Weekday::Wednesday,
+        Weekday::Thursday => jiff::civil::Weekday::Thursday,
+        Weekday::Friday => jiff::civil::Weekday::Friday,
+        Weekday::Saturday => jiff::civil::Weekday::Saturday,
+        Weekday::Sunday => jiff::civil::Weekday::Sunday,
     }
 }

@@ -7,7 +7,7 @@ use jiff::Span;
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use super::period::Period;
+use super::period::{Period, to_jiff};
 use super::schedule::Schedule;
 use super::*;
 
@@ -49,7 +49,7 @@ fn at(second: u64) -> Timestamp {
 fn is_first(period: Period, date: Date) -> bool {
     match period {
         Period::Day => true,
-        Period::Week { first } => date.weekday() == first.into(),
+        Period::Week { first } => date.weekday() == to_jiff(first),
         Period::Month { anchor } => date.day() == date.days_in_month().min(anchor as i8),
     }
 }

@@ -169,7 +169,7 @@ fn readings(policies: &[Decided], mark: Option<Mark>) -> impl Iterator<Item = Re
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 2_000 }))]
 
     #[test]
     fn advertised_rate_never_exceeds_quota(quota in quota()) {

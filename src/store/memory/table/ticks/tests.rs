@@ -42,7 +42,7 @@ fn bucket() -> impl Strategy<Value = TickBucket> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 20_000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A clock that began before `begun` counts from there on like one that began at that instant.
     #[test]

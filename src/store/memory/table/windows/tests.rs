@@ -198,7 +198,7 @@ fn judges_alike<P: Pair>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 20_000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn words_are_judged_as_states_are(

@@ -1,0 +1,81 @@
+//! Checks the links of the pages that readers of crates.io and docs.rs see.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PAGES: &[&str] = &["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "dynamodb/README.md"];
+
+#[test]
+fn links_lead_to_files_headings_and_pages_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut checked = 0;
+    for page in PAGES {
+        let path = root.join(page);
+        let text = fs::read_to_string(&path).unwrap();
+        for link in links(&text) {
+            checked += 1;
+            if let Err(reason) = check(root, &path, &link) {
+                panic!("{page}: {link}: {reason}");
+            }
+        }
+    }
+    assert!(checked > 20, "{checked} links: they were not found");
+}
+
+fn check(root: &Path, page: &Path, link: &str) -> Result<(), &'static str> {
+    if let Some(guide) = link.strip_prefix("https://docs.rs/tower-sluice/latest/tower_sluice/guide/") {
+        let name = guide.trim_end_matches('/');
+        let exists = name.is_empty() || root.join("src/guide").join(name).with_extension("rs").is_file();
+        return if exists { Ok(()) } else { Err("the guide has no such page") };
+    }
+    if link.starts_with("https://") {
+        return Ok(());
+    }
+    // A path from the root would lead to the host's root, and other schemes are not shown.
+    if link.starts_with('/') || link.contains(':') {
+        return Err("neither https nor a path from the page's folder");
+    }
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = if file.is_empty() { PathBuf::from(page) } else { page.parent().unwrap().join(file) };
+    if !target.exists() {
+        return Err("there is no such file");
+    }
+    let has_heading =
+        |anchor: &str| fs::read_to_string(&target).is_ok_and(|text| headings(&text).any(|it| it == anchor));
+    if !anchor.is_empty() && !has_heading(anchor) {
+        return Err("the page has no such heading");
+    }
+    Ok(())
+}
+
+/// Returns what inline links and link definitions point to, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        for after in line.split("](").skip(1) {
+            found.push(after.split(')').next().unwrap().to_owned());
+        }
+        if let Some((name, target)) = line.split_once("]: ") {
+            if name.starts_with('[') {
+                found.push(target.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Returns the anchors of a page's headings, as the sites that show it make them.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    text.lines().filter(|line| line.starts_with('#')).map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = |char: &char| char.is_alphanumeric() || matches!(char, ' ' | '-' | '_');
+        title.chars().filter(kept).map(|char| if char == ' ' { '-' } else { char }).collect()
+    })
+}
