@@ -20,12 +20,15 @@ CENTURY = 100 * 366 * 86_400 * 10**9
 class Lemma:
     def __init__(self, of, says, inputs, claim, right, broken, given=(), domain=(), uses=(), steps=(), fixed=()):
         self.of, self.says, self.inputs, self.claim = of, says, inputs, claim
-        self.right, self.broken = right, broken
+        self.right, self.broken = right, dict(broken)
         # `uses` are instances of `product`, which is proved once. `steps` are proved first, each from those before, and then used: a nonlinear proof is found by hand.
         self.given, self.domain, self.steps = list(given), list(domain), list(steps)
         self.uses = list(uses)
-        # Values for some of the inputs, which make the search for counterexamples easy.
-        self.fixed = list(fixed)
+        # Values for some of the inputs, which make the search for counterexamples easy: of all, and of one variant.
+        self.fixed, self.hints = list(fixed), {}
+        for variant, formulas in broken.items():
+            if isinstance(formulas, tuple):
+                self.broken[variant], self.hints[variant] = formulas[0], list(formulas[1:])
         LEMMAS.append(self)
 
     def name(self):
@@ -40,15 +43,13 @@ class Lemma:
                 what = "the claim" if number > len(self.steps) else f"step {number}"
                 return f"{what} is not proved: {result} {model}"
             known.append(step)
-        # Of what cannot be, anything could be proved.
-        if check([*self.given, *self.domain, *self.fixed])[0] != sat:
-            return "what is given cannot be"
+        # Of what cannot be, anything could be proved. But each counterexample is something that can be.
         return None if self.broken else "no broken variant"
 
     def counterexample(self, variant):
         """Inputs for which the claim does not hold of a broken variant, with the results of both; None if none is found."""
-        broken = self.broken[variant]
-        result, model = check([*self.given, *self.domain, *self.fixed, Not(self.claim(broken)), differ(self.right, broken)])
+        broken, hints = self.broken[variant], self.hints.get(variant, self.fixed)
+        result, model = check([*self.given, *self.domain, *hints, Not(self.claim(broken)), differ(self.right, broken)])
         if result != sat:
             return None
 
@@ -127,8 +128,13 @@ def product(a, most, b, greatest):
     return Implies(And(0 <= a, a <= most, 0 <= b, b <= greatest), And(0 <= a * b, a * b <= most * greatest))
 
 
-lemma_of_products = Not(product(*(Int(name) for name in "a most b greatest".split())))
-assert check([lemma_of_products])[0] == unsat, "the lemma of products"
+def scaled(factor, low, high):
+    """An inequality keeps if both sides are multiplied."""
+    return Implies(And(factor >= 0, low <= high), factor * low <= factor * high)
+
+
+for general in (product(*ints("a most b greatest")), scaled(*ints("factor low high"))):
+    assert check([Not(general)])[0] == unsat, "a lemma of products"
 
 
 def between(low, *terms):

@@ -73,7 +73,7 @@ bucket = clock | {"burst": burst, "tat": tat, "now": nanos, "cost": cost}
 bucket_given = [tat >= 0, count >= 0, period > 0, between(0, rest, period), price > 0, price <= capacity]
 bucket_domain = [
     *clock_domain, ticks < 4 * period, nanos * ticks == now, nanos < MAX_NANOS, price == cost * ticks, capacity == burst * ticks,
-    between(1, cost, burst + 1), capacity <= 2**34, debt <= capacity, count - tat < 2**33,
+    between(1, cost, burst + 1), burst < 2**32, capacity <= 2**34, debt <= capacity, count - tat < 2**33,
 ]
 
 
