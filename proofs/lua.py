@@ -234,7 +234,7 @@ lemma(
         (2 * so_far + times) * micros + (right_over - times * micros) == previous * left,
         right_over < 2**52, left * 2 < EXACT, so_far <= high, between(0, right_over - times * micros, micros),
     ],
-    domain=[*sliding_domain, previous * left >= 2**52], fixed=[micros == 2**49 + 12_345, now == START + 77, limit == 2**32 - 1, previous > 2**31],
+    domain=[*sliding_domain, previous * left >= 2**52], fixed=[micros == 2**49 + 12_345, now == START + 2**48, limit == 2**32 - 1, previous > 2**31],
     right=sliding(right_weight(times)), claim=lambda it: it["admitted"] == weighs,
     broken={
         "what is left is not doubled": sliding(once_weight(times_of["once"])),

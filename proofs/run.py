@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from lemma import LEMMAS
@@ -18,9 +19,9 @@ FILE = HERE / "counterexamples.json"
 SUBJECTS = ["gcra", "ticks", "windows", "lua", "dynamodb", "leases", "refunds"]
 
 
-def functions_that_are_missing():
+def functions_that_are_missing(lemmas):
     """Each lemma names a function as `file: Type::function`, which that file must have."""
-    for of in sorted({lemma.of for lemma in LEMMAS}):
+    for of in sorted({lemma.of for lemma in lemmas}):
         file, _, name = of.partition(": ")
         text = (HERE.parent / file).read_text() if (HERE.parent / file).is_file() else ""
         owner, _, function = name.rpartition("::")
@@ -47,6 +48,10 @@ def portable(value):
     return str(value) if is_wide else value
 
 
+def key_of(entry):
+    return entry["function"], entry["lemma"], entry["variant"]
+
+
 def read():
     def number(value):
         return int(value) if isinstance(value, str) else value
@@ -55,43 +60,52 @@ def read():
     for entry in entries:
         for part in ("inputs", "right", "broken"):
             entry[part] = {name: number(value) for name, value in entry[part].items()}
-    return {(entry["function"], entry["lemma"], entry["variant"]): entry for entry in entries}
+    return {key_of(entry): {part: entry[part] for part in ("inputs", "right", "broken")} for entry in entries}
 
 
-def main(update):
-    for subject in SUBJECTS:
-        importlib.import_module(subject)
-    failures = [f"{of}: there is no such function" for of in functions_that_are_missing()]
-    known, entries = read(), []
-    for lemma in LEMMAS:
+def prove(subject, known, update):
+    """Proves the lemmas of one subject. Returns what failed, and its counterexamples, in their order."""
+    importlib.import_module(subject)
+    failures, entries = [], []
+    own = [lemma for lemma in LEMMAS if lemma.subject == subject]
+    for of in functions_that_are_missing(own):
+        failures.append(f"{of}: there is no such function")
+    for lemma in own:
         begun = time.monotonic()
         problem = lemma.problem()
         for variant in lemma.broken:
-            key = (lemma.of, lemma.says, variant)
-            found = known.pop(key, None)
+            found = known.get((lemma.of, lemma.says, variant))
             if found is None or not lemma.still_holds(variant, found):
                 found = lemma.counterexample(variant) if update else None
-            if found is None:
-                hint = "no counterexample is found" if update else "its counterexample is missing or wrong: scripts/prove --update"
-                problem = problem or f"{variant}: {hint}"
-            else:
+            if found is not None:
                 entries.append({"function": lemma.of, "lemma": lemma.says, "variant": variant} | found)
+            elif problem is None:
+                hint = "no counterexample is found" if update else "its counterexample is missing or wrong: scripts/prove --update"
+                problem = f"{variant}: {hint}"
         seconds = time.monotonic() - begun
-        slow = f"  ({seconds:.1f} s)" if seconds > 2 else ""
+        slow = f"  ({seconds:.1f} s)" if seconds > 5 else ""
         print("proved " if problem is None else "FAILED ", lemma.name() + slow, flush=True)
         if problem:
             failures.append(f"{lemma.name()}\n    {problem}")
+    return len(own), failures, entries
+
+
+def main(subjects, update):
+    known = read()
+    with ProcessPoolExecutor(len(subjects)) as pool:
+        proofs = list(pool.map(prove, subjects, [known] * len(subjects), [update] * len(subjects)))
+    lemmas = sum(count for count, _, _ in proofs)
+    failures = [failure for _, failures, _ in proofs for failure in failures]
+    entries = [entry for _, _, entries in proofs for entry in entries]
     if update:
         FILE.write_text(written(entries))
-    else:
-        failures += [f"{' / '.join(key)}: a counterexample of no lemma: scripts/prove --update" for key in known]
-    print(f"{len(LEMMAS)} lemmas, {len(entries)} counterexamples, {len(failures)} failures")
+    elif [key_of(entry) for entry in entries] != list(known):
+        failures.append("counterexamples.json has others, or in another order: scripts/prove --update")
+    print(f"{lemmas} lemmas, {len(entries)} counterexamples, {len(failures)} failures")
     for failure in failures:
         print(f"  {failure}", file=sys.stderr)
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    names = [argument for argument in sys.argv[1:] if argument != "--update"]
-    SUBJECTS = names or SUBJECTS
-    sys.exit(main("--update" in sys.argv))
+    sys.exit(main(SUBJECTS, "--update" in sys.argv))

@@ -197,4 +197,12 @@ mod tests {
             ]
         });
     }
+
+    #[test]
+    fn refunds_withstand_the_counterexamples() {
+        each("src/algorithm/fixed_window.rs: FixedWindowState::refunded", |case| {
+            let state = FixedWindowState { window: case.number("window"), used: case.number("used") };
+            [("used", state.refunded(case.number("cost"), case.number("charged_in")).used.into())]
+        });
+    }
 }

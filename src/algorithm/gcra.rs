@@ -185,4 +185,13 @@ mod tests {
             [("tat", new.carried(case.number("tat"), &old, at(case, "now")))]
         });
     }
+
+    #[test]
+    fn refunds_withstand_the_counterexamples() {
+        each("src/algorithm/gcra.rs: Gcra::refund", |case| {
+            let bucket = gcra(case, "limit", "period", case.number("burst"));
+            let (state, charged) = (GcraState { tat: case.number("tat") }, case.number("charged"));
+            [("tat", bucket.refund(state, at(case, "now"), case.number("cost"), charged).tat)]
+        });
+    }
 }

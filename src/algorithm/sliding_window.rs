@@ -278,4 +278,14 @@ mod tests {
             ]
         });
     }
+
+    #[test]
+    fn refunds_withstand_the_counterexamples() {
+        each("src/algorithm/sliding_window.rs: SlidingWindowState::refunded", |case| {
+            let [previous, current] = ["previous", "current"].map(|count| case.number(count));
+            let state = SlidingWindowState { window: case.number("window"), previous, current };
+            let state = state.refunded(case.number("cost"), case.number("charged_in"));
+            [("previous", state.previous.into()), ("current", state.current.into())]
+        });
+    }
 }

@@ -18,6 +18,11 @@ impl Counterexample {
         T::try_from(number).unwrap_or_else(|_| panic!("{input} is out of range in {self:?}"))
     }
 
+    /// Returns an input that not all lemmas on the function have.
+    pub(crate) fn number_or<T: TryFrom<u128>>(&self, input: &str, default: T) -> T {
+        if self.part("inputs").contains_key(input) { self.number(input) } else { default }
+    }
+
     /// Compares what a function returns with what its formula does.
     fn check(&self, results: &[(&str, u128)]) {
         for (name, right) in self.part("right") {

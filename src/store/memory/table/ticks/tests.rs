@@ -262,3 +262,12 @@ fn words_withstand_the_counterexamples() {
         [("owed", bucket.owed(Word::new(Tag::from_hash(7), case.number("stamp")), now).into())]
     });
 }
+
+#[test]
+fn refunds_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/mod.rs: TickBucket::refunded", |case| {
+        let bucket = TickBucket::with_shift(&Quota::per_day(1), case.number("shift")).unwrap();
+        let (debt, now) = (case.number("debt"), Tick::at(case.number("now")));
+        [("debt", bucket.refunded(debt, case.number("cost"), case.number("paid_at"), now).into())]
+    });
+}
