@@ -27,6 +27,7 @@ class Lemma:
         # `uses` are instances of `product`, which is proved once. `steps` are proved first, each from those before, and then used: a nonlinear proof is found by hand.
         self.given, self.domain, self.steps = list(given), list(domain), list(steps)
         self.uses = list(uses)
+        assert all(any(use is fact for fact in PROVED) for use in self.uses), "`uses` has products and inequalities alone"
         # Values for some of the inputs, which make the search for counterexamples easy: of all, and of one variant.
         self.fixed, self.hints = list(fixed), {}
         for variant, formulas in broken.items():
@@ -127,15 +128,24 @@ def div_ceil(quotient, dividend, divisor):
     return And(quotient * divisor >= dividend, dividend > quotient * divisor - divisor)
 
 
+PROVED = []
+
+
+def instance(general):
+    """Marks a fact about products as one of the general ones, which are proved below: lemmas may use no others."""
+    PROVED.append(general)
+    return general
+
+
 def product(a, most, b, greatest):
     """What is between zero and two bounds has a product between zero and that of the bounds. A solver does not find by
     itself which products a proof needs; so lemmas name them."""
-    return Implies(And(0 <= a, a <= most, 0 <= b, b <= greatest), And(0 <= a * b, a * b <= most * greatest))
+    return instance(Implies(And(0 <= a, a <= most, 0 <= b, b <= greatest), And(0 <= a * b, a * b <= most * greatest)))
 
 
 def scaled(factor, low, high):
     """An inequality keeps if both sides are multiplied."""
-    return Implies(And(factor >= 0, low <= high), factor * low <= factor * high)
+    return instance(Implies(And(factor >= 0, low <= high), factor * low <= factor * high))
 
 
 for general in (product(*ints("a most b greatest")), scaled(*ints("factor low high"))):

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ALL, NOW};
 use crate::algorithm::gcra::Tat;
-use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::script::manual_server::{ManualServer, key};
 use crate::store::redis::script::{Grid, Scripted, Span, decide, refund};
