@@ -129,6 +129,37 @@ lemma(
         "nothing is carried for a whole rest": take(carry=0),
     },
 )
+# Where a price is a whole number of microseconds, as it is for most quotas, there are no parts and no loop.
+whole_price = [
+    limit == 1, period % 1000 == 0, parts == 1, rest == 0, price_rest == 0, capacity_rest == 0, price * 1000 == cost * period,
+    capacity * 1000 == burst * period, between(START, now, LAST), between(1, cost, burst + 1), between(1, period, CENTURY + 1),
+    between(1, burst, 2**31), due >= START, due < now + 2**50,
+]
+counted_due = read()[0]
+
+
+def take_whole(due=counted_due, admits=None, after=None):
+    admits = due + price <= full if admits is None else admits
+    after = due + price if after is None else after
+    return results(admitted=admits, due=If(admits, after, 0), rest=0)
+
+
+lemma(
+    f"{LUA}/bucket_take.lua", "without rests, the script admits and keeps what `Gcra::decide` does, in numbers below 2^53",
+    inputs=bucket_inputs, given=[*bucket_given, parts == 1, rest == 0, price_rest == 0, capacity_rest == 0], domain=whole_price,
+    right=take_whole(), fixed=[period == 10**9, burst == 20],
+    claim=lambda it: And(
+        it["admitted"] == (greatest(least(due, full), now) + price <= full),
+        Implies(it["admitted"], And(it["due"] == greatest(least(due, full), now) + price, it["due"] <= full)),
+        full + price < EXACT,
+    ),
+    broken={
+        "`<` for `<=`": take_whole(admits=counted_due + price < full),
+        "the price is not compared": take_whole(admits=counted_due < full),
+        "what is paid is charged on top of": take_whole(due=least(due, full)),
+        "the debt is forgotten": take_whole(after=now + price),
+    },
+)
 lemma(
     f"{LUA}/bucket_read.lua", "a state from the future counts as a full bucket, and one that is paid as none",
     inputs=bucket_inputs, given=bucket_given, domain=of_three, right=take(),

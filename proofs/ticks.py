@@ -2,7 +2,7 @@
 
 from z3 import And, BitVec, BitVecVal, If, Implies, LShR, Not, Or, UGE, UGT, ULE, ULT
 
-from lemma import CENTURY, between, div, div_ceil, greatest, ints, least, lemma, product, results, saturating_sub
+from lemma import CENTURY, between, div, div_ceil, greatest, ints, least, lemma, product, results, saturating_sub, scaled
 
 CLOCK = "src/store/memory/table/ticks/clock.rs"
 BUCKET = "src/store/memory/table/ticks/mod.rs"
@@ -156,6 +156,39 @@ lemma(
         And(it["ticks"] * price >= owed_units * token, (it["ticks"] - 1) * price < owed_units * token),
     ),
     broken={"rounded down": ticks_of(floor), "the rest is forgotten": ticks_of(0), "a tick more": ticks_of(rounded + 1)},
+)
+
+# A change of quota: of a token's ticks there are `gain` times as many, or a part of `loss`. Of the old tick in which it
+# comes, `rest` has passed, and with it `whole` of the new ticks.
+gain, loss, old_debt, new_shift, rounded_up, passed_ticks, whole_ticks, ticks_down = ints("gain loss debt new_shift up passed whole_ticks down")
+shifts = Or(*(And(shift == old, new_shift == new, ticks == 2**old, gain == 2**max(new - old, 0), loss == 2**max(old - new, 0)) for old, new in ((3, 6), (6, 3), (5, 6))))
+
+
+def converted(debt=rounded_up - whole_ticks):
+    return results(debt=debt)
+
+
+lemma(
+    "src/store/memory/table/ticks/conversion.rs: Conversion::debt",
+    "as many tokens are owed in other ticks: what has passed of the old tick is paid, and less than a new tick is added",
+    inputs=clock | {"new_shift": new_shift, "now": nanos, "debt": old_debt},
+    given=[
+        period > 0, between(0, rest, period), gain > 0, loss > 0, Or(gain == 1, loss == 1), old_debt > 0, reading,
+        div_ceil(rounded_up, old_debt * gain, loss), div(ticks_down, old_debt * gain, loss),
+        div(passed_ticks, rest * gain, loss), div(whole_ticks, passed_ticks, period),
+    ],
+    domain=[clock["limit"] == 1, shifts, period == 2 * half + 1, between(1, period, CENTURY), 4 * period > 64, nanos < MAX_NANOS, old_debt < 2**20],
+    fixed=[between(100, period, 1000), nanos < 10_000, old_debt < 100],
+    uses=[scaled(loss, passed_ticks, 0 - 1), scaled(period, whole_ticks, 0 - 1), scaled(period, 1, whole_ticks), scaled(loss, period, passed_ticks), scaled(period, old_debt + 1, loss * rounded_up), scaled(period, loss * (rounded_up - 1) + 1, old_debt), scaled(period, old_debt, loss * rounded_up)],
+    right=converted(),
+    claim=lambda it: And(
+        it["debt"] * period * loss >= (old_debt * period - rest) * gain, (it["debt"] - 1) * period * loss < (old_debt * period - rest) * gain,
+    ),
+    broken={
+        "rounded down": converted(ticks_down - whole_ticks),
+        "what has passed of the old tick is owed again": converted(rounded_up),
+        "a tick that has not passed is paid": converted(rounded_up - whole_ticks - 1),
+    },
 )
 
 # The word. Its 36 bits hold a time modulo sixteen epochs of 2^32 ticks.
