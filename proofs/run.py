@@ -84,7 +84,9 @@ def prove(subject, known, update):
                 problem = f"{variant}: {hint}"
         seconds = time.monotonic() - begun
         slow = f"  ({seconds:.1f} s)" if seconds > 5 else ""
-        print("proved " if problem is None else "FAILED ", lemma.name() + slow, flush=True)
+        # In one piece, since the processes share the output.
+        sys.stdout.write(f"{'proved' if problem is None else 'FAILED'}  {lemma.name()}{slow}\n")
+        sys.stdout.flush()
         if problem:
             failures.append(f"{lemma.name()}\n    {problem}")
     return len(own), failures, entries

@@ -276,7 +276,8 @@ fn refunds_withstand_the_counterexamples() {
 fn changes_of_quota_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/conversion.rs: Conversion::debt", |case| {
         let quota = of(case.number("limit"), case.number("period"), 1);
-        let [from, to] = ["shift", "new_shift"].map(|shift| TickBucket::with_shift(&quota, case.number(shift)).unwrap());
+        let [from, to] =
+            ["shift", "new_shift"].map(|shift| TickBucket::with_shift(&quota, case.number(shift)).unwrap());
         let conversion = to.conversion(&from, from.read(at(case.number("now"))));
         [("debt", conversion.debt(case.number("debt")).into())]
     });
