@@ -4,8 +4,8 @@ A lemma speaks of one function of the sources. `right` has the results of that f
 claim about these is negated and given to Z3: that there is no counterexample is the proof. Each of `broken` is the
 function with one mistake. It must have a counterexample, or the claim would say nothing.
 
-`given` is what the proof needs of the inputs, and `domain` what else the Rust API promises of them: a proof without it is
-the stronger one, but a counterexample must be within it, since it is fed to the Rust code.
+`given` is what the proof needs of the inputs, and `domain` what else the Rust API promises of them: a proof without it
+is the stronger one, but a counterexample must be within it, since it is fed to the Rust code.
 """
 
 import sys
@@ -21,13 +21,18 @@ CENTURY = 100 * 366 * 86_400 * 10**9
 
 
 class Lemma:
-    def __init__(self, subject, of, says, inputs, claim, right, broken, given=(), domain=(), uses=(), steps=(), fixed=()):
+    def __init__(
+        self, subject, of, says, inputs, claim, right, broken, given=(), domain=(), uses=(), steps=(), fixed=()
+    ):
         self.of, self.says, self.inputs, self.claim = of, says, inputs, claim
         self.right, self.broken = right, dict(broken)
-        # `uses` are instances of `product`, which is proved once. `steps` are proved first, each from those before, and then used: a nonlinear proof is found by hand.
+        # `uses` are instances of `product` and `scaled`, which are proved once. `steps` are proved first, each from those
+        # before, and then used: a nonlinear proof is found by hand.
         self.given, self.domain, self.steps = list(given), list(domain), list(steps)
         self.uses = list(uses)
-        assert all(any(use is fact for fact in PROVED) for use in self.uses), "`uses` has products and inequalities alone"
+        assert all(
+            any(use is fact for fact in PROVED) for use in self.uses
+        ), "`uses` has products and inequalities alone"
         # Values for some of the inputs, which make the search for counterexamples easy: of all, and of one variant.
         self.fixed, self.hints = list(fixed), {}
         for variant, formulas in broken.items():
@@ -52,7 +57,7 @@ class Lemma:
         return None if self.broken else "no broken variant"
 
     def counterexample(self, variant):
-        """Inputs for which the claim does not hold of a broken variant, with the results of both; None if none is found."""
+        """Inputs for which the claim fails for a broken variant, with the results of both; None if none are found."""
         broken, hints = self.broken[variant], self.hints.get(variant, self.fixed)
         result, model = check([*self.given, *self.domain, *hints, Not(self.claim(broken)), differ(self.right, broken)])
         if result != sat:
@@ -160,4 +165,7 @@ def between(low, *terms):
 
 def results(**terms):
     """The results of a function, by name."""
-    return {name: IntVal(term) if isinstance(term, int) and not isinstance(term, bool) else term for name, term in terms.items()}
+    return {
+        name: IntVal(term) if isinstance(term, int) and not isinstance(term, bool) else term
+        for name, term in terms.items()
+    }

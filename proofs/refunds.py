@@ -1,9 +1,24 @@
-"""Refunds: the last charge first, they restore what was owed before; in another order, they give back a bounded excess."""
+"""Refunds: the last charge first, they restore what was owed; in another order, they give back a bounded excess."""
 
 from z3 import And, BoolVal, If, Implies, Not, Or
 
 from lemma import CENTURY, between, greatest, ints, least, lemma, results, saturating_sub, scaled
-from lua import EXACT, LAST, LUA, MOST_FILL, START, bucket_inputs, capacity, cost, due, exact, full, is_later, micro_fields, now as micros_now
+from lua import (
+    EXACT,
+    LAST,
+    LUA,
+    MOST_FILL,
+    START,
+    bucket_inputs,
+    capacity,
+    cost,
+    due,
+    exact,
+    full,
+    is_later,
+    micro_fields,
+    now as micros_now,
+)
 from lua import of_three, parts, price as micros_price, price_rest, read, rest, capacity_rest
 from ticks import BUCKET as TICKS
 
@@ -14,8 +29,16 @@ inputs = {"limit": limit, "period": period, "burst": burst, "tat": tat, "now": n
 after = made + saturating_sub(before, made) + price
 given = [0 <= made, made <= now, 0 <= before, price > 0, tat >= 0, charged == after]
 domain = [
-    between(1, limit, burst, 2**32), between(0, nanos, 2**64), between(1, period, CENTURY + 1), between(1, cost, burst + 1),
-    now == nanos * limit, price == cost * period, tat < 2**98, charged < 2**98, before < 2**98, tat > now,
+    between(1, limit, burst, 2**32),
+    between(0, nanos, 2**64),
+    between(1, period, CENTURY + 1),
+    between(1, cost, burst + 1),
+    now == nanos * limit,
+    price == cost * period,
+    tat < 2**98,
+    charged < 2**98,
+    before < 2**98,
+    tat > now,
 ]
 unpaid = saturating_sub(charged, now)
 
@@ -26,23 +49,31 @@ def refund(amount=least(unpaid, price)):
 
 GCRA = "src/algorithm/gcra.rs: Gcra::refund"
 lemma(
-    GCRA, "the last charge first, what is owed is what would be without the charge",
+    GCRA,
+    "the last charge first, what is owed is what would be without the charge",
     # Of the charges after this one, the refunds have left a state that owes what this charge had left.
-    inputs=inputs, given=[*given, greatest(tat, now) == greatest(charged, now)], domain=domain, right=refund(),
+    inputs=inputs,
+    given=[*given, greatest(tat, now) == greatest(charged, now)],
+    domain=domain,
+    right=refund(),
     claim=lambda it: saturating_sub(it["tat"], now) == saturating_sub(before, now),
-    broken={
-        "all that is owed is refunded": refund(unpaid),
-        "half of it": refund(least(unpaid, price) / 2),
-    },
+    broken={"all that is owed is refunded": refund(unpaid), "half of it": refund(least(unpaid, price) / 2)},
 )
 lemma(
-    GCRA, "after an earlier charge was refunded, no more than that is refunded too much",
-    inputs=inputs | {"gave": gave}, given=[*given, gave >= 0, tat >= charged - gave], domain=domain, right=refund(),
+    GCRA,
+    "after an earlier charge was refunded, no more than that is refunded too much",
+    inputs=inputs | {"gave": gave},
+    given=[*given, gave >= 0, tat >= charged - gave],
+    domain=domain,
+    right=refund(),
     # What is left of this charge, since the other refund has moved its payment forward.
     claim=lambda it: And(
-        it["tat"] >= 0, tat - it["tat"] <= least(saturating_sub(charged - gave, now), price) + gave, it["tat"] <= tat,
+        it["tat"] >= 0, tat - it["tat"] <= least(saturating_sub(charged - gave, now), price) + gave, it["tat"] <= tat
     ),
-    broken={"what is paid is refunded as well": refund(price), "the clock is not looked at": refund(least(charged, price))},
+    broken={
+        "what is paid is refunded as well": refund(price),
+        "the clock is not looked at": refund(least(charged, price)),
+    },
 )
 
 # The same in ticks, and with the debt in place of the time at which it is paid.
@@ -56,24 +87,45 @@ def in_ticks(amount=least(own_debt, price)):
     return results(debt=debt - least(amount, debt))
 
 
-tick_given = [0 <= made, made <= count, 0 <= before, price > 0, paid_at == made + saturating_sub(before, made) + price, debt >= 0]
-tick_domain = [Or(*(And(shift == k, price == cost * 2**k) for k in (0, 7))), between(1, cost, 2**20), paid_at < 2**60, debt > 0, debt < 2**34]
+tick_given = [
+    0 <= made,
+    made <= count,
+    0 <= before,
+    price > 0,
+    paid_at == made + saturating_sub(before, made) + price,
+    debt >= 0,
+]
+tick_domain = [
+    Or(*(And(shift == k, price == cost * 2**k) for k in (0, 7))),
+    between(1, cost, 2**20),
+    paid_at < 2**60,
+    debt > 0,
+    debt < 2**34,
+]
 lemma(
-    f"{TICKS}: TickBucket::refunded", "the last charge first, what is owed in ticks is what would be without the charge",
-    inputs=ticks, given=[*tick_given, debt == own_debt], domain=tick_domain, right=in_ticks(),
+    f"{TICKS}: TickBucket::refunded",
+    "the last charge first, what is owed in ticks is what would be without the charge",
+    inputs=ticks,
+    given=[*tick_given, debt == own_debt],
+    domain=tick_domain,
+    right=in_ticks(),
     claim=lambda it: it["debt"] == saturating_sub(before, count),
-    broken={
-        "all that is owed is refunded": in_ticks(own_debt),
-        "half of it": in_ticks(least(own_debt, price) / 2),
-    },
+    broken={"all that is owed is refunded": in_ticks(own_debt), "half of it": in_ticks(least(own_debt, price) / 2)},
 )
 lemma(
-    f"{TICKS}: TickBucket::refunded", "after an earlier charge was refunded, no more ticks than that are refunded too much",
-    inputs=ticks | {"gave": gave}, given=[*tick_given, gave >= 0, debt >= own_debt - gave], domain=tick_domain, right=in_ticks(),
+    f"{TICKS}: TickBucket::refunded",
+    "after an earlier charge was refunded, no more ticks than that are refunded too much",
+    inputs=ticks | {"gave": gave},
+    given=[*tick_given, gave >= 0, debt >= own_debt - gave],
+    domain=tick_domain,
+    right=in_ticks(),
     claim=lambda it: And(
-        0 <= it["debt"], it["debt"] <= debt, debt - it["debt"] <= least(saturating_sub(own_debt, gave), price) + gave,
+        0 <= it["debt"], it["debt"] <= debt, debt - it["debt"] <= least(saturating_sub(own_debt, gave), price) + gave
     ),
-    broken={"what is paid is refunded as well": in_ticks(price), "the clock is not looked at": in_ticks(least(paid_at, price))},
+    broken={
+        "what is paid is refunded as well": in_ticks(price),
+        "the clock is not looked at": in_ticks(least(paid_at, price)),
+    },
 )
 
 # Windows.
@@ -85,12 +137,23 @@ def fixed(is_own=window == charged_in, left=saturating_sub(used, cost)):
 
 
 lemma(
-    "src/algorithm/fixed_window.rs: FixedWindowState::refunded", "a charge of this window is given back, as far as it counts, and no other",
+    "src/algorithm/fixed_window.rs: FixedWindowState::refunded",
+    "a charge of this window is given back, as far as it counts, and no other",
     inputs={"window": window, "used": used, "cost": cost, "charged_in": charged_in},
-    given=[between(0, used, counted, cost, 2**32), Implies(window == charged_in, used == counted + cost), window >= 0, charged_in >= 0],
-    domain=[window < 2**63, charged_in < 2**63, cost > 0], right=fixed(),
+    given=[
+        between(0, used, counted, cost, 2**32),
+        Implies(window == charged_in, used == counted + cost),
+        window >= 0,
+        charged_in >= 0,
+    ],
+    domain=[window < 2**63, charged_in < 2**63, cost > 0],
+    right=fixed(),
     claim=lambda it: it["used"] == If(window == charged_in, counted, used),
-    broken={"in any window": fixed(True), "in windows before": fixed(charged_in <= window), "all of the window": fixed(left=0)},
+    broken={
+        "in any window": fixed(True),
+        "in windows before": fixed(charged_in <= window),
+        "all of the window": fixed(left=0),
+    },
 )
 previous, current = ints("previous current")
 
@@ -98,20 +161,27 @@ previous, current = ints("previous current")
 def sliding(is_own=window == charged_in, is_previous=charged_in + 1 == window, of=(0, 0)):
     was_own, was_previous = is_own, And(Not(is_own), is_previous)
     return results(
-        previous=If(was_previous, saturating_sub(previous, cost), previous), current=If(was_own, saturating_sub(current, cost), current),
+        previous=If(was_previous, saturating_sub(previous, cost), previous),
+        current=If(was_own, saturating_sub(current, cost), current),
     )
 
 
 lemma(
-    "src/algorithm/sliding_window.rs: SlidingWindowState::refunded", "a charge of one of both windows is given back, and no other",
+    "src/algorithm/sliding_window.rs: SlidingWindowState::refunded",
+    "a charge of one of both windows is given back, and no other",
     inputs={"window": window, "previous": previous, "current": current, "cost": cost, "charged_in": charged_in},
     given=[
-        between(0, previous, current, counted, cost, 2**32), window >= 0, charged_in >= 0,
-        Implies(window == charged_in, current == counted + cost), Implies(window == charged_in + 1, previous == counted + cost),
+        between(0, previous, current, counted, cost, 2**32),
+        window >= 0,
+        charged_in >= 0,
+        Implies(window == charged_in, current == counted + cost),
+        Implies(window == charged_in + 1, previous == counted + cost),
     ],
-    domain=[window < 2**63, charged_in < 2**63, cost > 0], right=sliding(),
+    domain=[window < 2**63, charged_in < 2**63, cost > 0],
+    right=sliding(),
     claim=lambda it: And(
-        it["current"] == If(window == charged_in, counted, current), it["previous"] == If(window == charged_in + 1, counted, previous),
+        it["current"] == If(window == charged_in, counted, current),
+        it["previous"] == If(window == charged_in + 1, counted, previous),
     ),
     broken={
         "the previous window is forgotten": sliding(is_previous=BoolVal(False)),
@@ -152,18 +222,36 @@ def compared(one, other):
 
 
 lemma(
-    f"{LUA}/bucket_refund.lua", "the script leaves what `Gcra::refund` does, and deletes what owes nothing",
+    f"{LUA}/bucket_refund.lua",
+    "the script leaves what `Gcra::refund` does, and deletes what owes nothing",
     inputs=bucket_inputs | {"receipt": receipt, "receipt_rest": receipt_rest},
     given=[
-        *micro_fields, between(0, receipt_rest, parts), 0 <= micros_now, micros_now < LAST, 0 <= due, due < EXACT, 0 <= micros_price,
-        exact(micros_price, price_rest) > 0, exact(micros_price, price_rest) <= exact(capacity, capacity_rest), capacity < MOST_FILL,
-        0 <= capacity, 0 <= receipt, receipt < EXACT,
-        read_due == script_due, read_rest == script_rest,
-        owed == If(is_capped, micros_price, asked), owed_rest == If(is_capped, price_rest, asked_rest),
+        *micro_fields,
+        between(0, receipt_rest, parts),
+        0 <= micros_now,
+        micros_now < LAST,
+        0 <= due,
+        due < EXACT,
+        0 <= micros_price,
+        exact(micros_price, price_rest) > 0,
+        exact(micros_price, price_rest) <= exact(capacity, capacity_rest),
+        capacity < MOST_FILL,
+        0 <= capacity,
+        0 <= receipt,
+        receipt < EXACT,
+        read_due == script_due,
+        read_rest == script_rest,
+        owed == If(is_capped, micros_price, asked),
+        owed_rest == If(is_capped, price_rest, asked_rest),
     ],
     uses=[
-        *compared(due, micros_now), *compared(due, full), *compared(micros_now, full), *compared(asked, 0), *compared(asked, micros_price),
-        *compared(ends, micros_now), *compared(ends - 1, micros_now),
+        *compared(due, micros_now),
+        *compared(due, full),
+        *compared(micros_now, full),
+        *compared(asked, 0),
+        *compared(asked, micros_price),
+        *compared(ends, micros_now),
+        *compared(ends - 1, micros_now),
     ],
     steps=[
         And(exact(read_due, read_rest) == counts, between(0, read_rest, parts), read_due >= micros_now),
@@ -172,12 +260,18 @@ lemma(
         Implies(owes > 0, exact(ends, read_rest - owed_rest) == left),
     ],
     # What has expired by the server's own clock is no key any more.
-    domain=[*of_three, between(START, receipt, START + 2**51), due > micros_now + 1_000], right=script(),
+    domain=[*of_three, between(START, receipt, START + 2**51), due > micros_now + 1_000],
+    right=script(),
     claim=lambda it: And(
         it["refunded"] == (owes > 0),
-        Implies(it["refunded"], If(
-            left > from_now, And(exact(it["due"], it["rest"]) == left, between(0, it["rest"], parts)), And(it["due"] == 0, it["rest"] == 0),
-        )),
+        Implies(
+            it["refunded"],
+            If(
+                left > from_now,
+                And(exact(it["due"], it["rest"]) == left, between(0, it["rest"], parts)),
+                And(it["due"] == 0, it["rest"] == 0),
+            ),
+        ),
     ),
     broken={
         "no microsecond is borrowed for a rest": script(borrowed=0),

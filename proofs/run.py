@@ -1,7 +1,7 @@
 """Proves all lemmas, and checks the counterexamples of their broken variants, which tests feed to the Rust code.
 
-    python run.py             # fails if a lemma is not proved, or if a counterexample is not one (any more)
-    python run.py --update    # searches the counterexamples that are missing or wrong, and writes counterexamples.json
+python run.py             # fails if a lemma is not proved, or if a counterexample is not one (any more)
+python run.py --update    # searches the counterexamples that are missing or wrong, and writes counterexamples.json
 """
 
 import importlib
@@ -33,12 +33,17 @@ def functions_that_are_missing(lemmas):
 
 def written(entries):
     """Compact, and one line for each part, so that a change is easy to read. Numbers beyond 64 bits are texts."""
+
     def part(name, terms):
         return f'    "{name}": ' + json.dumps({key: portable(value) for key, value in terms.items()})
 
     def entry(entry):
-        heads = [f'    "{name}": {json.dumps(entry[name], ensure_ascii=False)}' for name in ("function", "lemma", "variant")]
-        return "  {\n" + ",\n".join(heads + [part(name, entry[name]) for name in ("inputs", "right", "broken")]) + "\n  }"
+        heads = [
+            f'    "{name}": {json.dumps(entry[name], ensure_ascii=False)}' for name in ("function", "lemma", "variant")
+        ]
+        return (
+            "  {\n" + ",\n".join(heads + [part(name, entry[name]) for name in ("inputs", "right", "broken")]) + "\n  }"
+        )
 
     return "[\n" + ",\n".join(map(entry, entries)) + "\n]\n"
 
@@ -80,7 +85,11 @@ def prove(subject, known, update):
             if found is not None:
                 entries.append({"function": lemma.of, "lemma": lemma.says, "variant": variant} | found)
             elif problem is None:
-                hint = "no counterexample is found" if update else "its counterexample is missing or wrong: scripts/prove --update"
+                hint = (
+                    "no counterexample is found"
+                    if update
+                    else "its counterexample is missing or wrong: scripts/prove --update"
+                )
                 problem = f"{variant}: {hint}"
         seconds = time.monotonic() - begun
         slow = f"  ({seconds:.1f} s)" if seconds > 5 else ""

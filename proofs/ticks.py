@@ -2,7 +2,20 @@
 
 from z3 import And, BitVec, BitVecVal, If, Implies, LShR, Not, Or, UGE, UGT, ULE, ULT
 
-from lemma import CENTURY, between, div, div_ceil, greatest, ints, least, lemma, product, results, saturating_sub, scaled
+from lemma import (
+    CENTURY,
+    between,
+    div,
+    div_ceil,
+    greatest,
+    ints,
+    least,
+    lemma,
+    product,
+    results,
+    saturating_sub,
+    scaled,
+)
 
 CLOCK = "src/store/memory/table/ticks/clock.rs"
 BUCKET = "src/store/memory/table/ticks/mod.rs"
@@ -24,15 +37,21 @@ def tick(count, rest):
 
 
 lemma(
-    f"{CLOCK}: TickClock::tick", "the count is the exact quotient, and the rest what it leaves",
+    f"{CLOCK}: TickClock::tick",
+    "the count is the exact quotient, and the rest what it leaves",
     inputs=clock | {"now": nanos},
     given=[
-        between(0, nanos, MAX_NANOS + 1), ticks > 0, between(1, period, CENTURY + 1), ticks < 4 * period,
-        between(0, reciprocal_error, period), between(0, estimate_error, RECIPROCAL),
+        between(0, nanos, MAX_NANOS + 1),
+        ticks > 0,
+        between(1, period, CENTURY + 1),
+        ticks < 4 * period,
+        between(0, reciprocal_error, period),
+        between(0, estimate_error, RECIPROCAL),
     ],
     uses=[product(nanos, MAX_NANOS, reciprocal_error, period), product(estimate_error, RECIPROCAL - 1, period, period)],
     steps=[RECIPROCAL * rest == nanos * reciprocal_error + estimate_error * period, 0 <= rest, rest < 2 * period],
-    domain=clock_domain, fixed=[nanos < 2**40, period < 2**30],
+    domain=clock_domain,
+    fixed=[nanos < 2**40, period < 2**30],
     right=tick(If(rest < period, estimate, estimate + 1), If(rest < period, rest, rest - period)),
     claim=lambda it: And(it["count"] * period + it["rest"] == nanos * ticks, 0 <= it["rest"], it["rest"] < period),
     broken={
@@ -46,13 +65,23 @@ count, rest, span, up, down, whole = ints("count rest ticks_later wait wait_down
 reading = nanos * ticks == count * period + rest
 passed = lambda nanos: nanos * ticks >= (count + span) * period
 lemma(
-    f"{CLOCK}: TickClock::span", "a wait is the least after which so many ticks more have passed",
+    f"{CLOCK}: TickClock::span",
+    "a wait is the least after which so many ticks more have passed",
     inputs=clock | {"now": nanos, "ticks_later": span},
     given=[
-        ticks > 0, period > 0, count >= 0, span > 0, between(0, rest, period), reading, nanos >= 0,
-        div_ceil(up, span * period - rest, ticks), div(down, span * period - rest, ticks), div_ceil(whole, span * period, ticks),
+        ticks > 0,
+        period > 0,
+        count >= 0,
+        span > 0,
+        between(0, rest, period),
+        reading,
+        nanos >= 0,
+        div_ceil(up, span * period - rest, ticks),
+        div(down, span * period - rest, ticks),
+        div_ceil(whole, span * period, ticks),
     ],
-    domain=[*clock_domain, ticks < 4 * period, nanos < MAX_NANOS, count < 2**62], fixed=[nanos < 2**30, period < 2**20, span < 100],
+    domain=[*clock_domain, ticks < 4 * period, nanos < MAX_NANOS, count < 2**62],
+    fixed=[nanos < 2**30, period < 2**20, span < 100],
     right=results(wait=up),
     claim=lambda it: And(passed(nanos + it["wait"]), Not(passed(nanos + it["wait"] - 1))),
     broken={
@@ -72,8 +101,17 @@ exact_after = now + exact_debt + price * period
 bucket = clock | {"burst": burst, "tat": tat, "now": nanos, "cost": cost}
 bucket_given = [tat >= 0, count >= 0, period > 0, between(0, rest, period), price > 0, price <= capacity]
 bucket_domain = [
-    *clock_domain, ticks < 4 * period, nanos * ticks == now, nanos < MAX_NANOS, price == cost * ticks, capacity == burst * ticks,
-    between(1, cost, burst + 1), burst < 2**32, capacity <= 2**34, debt <= capacity, count - tat < 2**33,
+    *clock_domain,
+    ticks < 4 * period,
+    nanos * ticks == now,
+    nanos < MAX_NANOS,
+    price == cost * ticks,
+    capacity == burst * ticks,
+    between(1, cost, burst + 1),
+    burst < 2**32,
+    capacity <= 2**34,
+    debt <= capacity,
+    count - tat < 2**33,
 ]
 
 
@@ -85,8 +123,12 @@ def judge(owes=debt, admits=None, after=None):
 
 late = saturating_sub(tat, count + 1)
 lemma(
-    f"{BUCKET}: TickBucket::judge", "a state in ticks is judged as the exact bucket judges it, at every nanosecond",
-    inputs=bucket, given=bucket_given, domain=bucket_domain, right=judge(),
+    f"{BUCKET}: TickBucket::judge",
+    "a state in ticks is judged as the exact bucket judges it, at every nanosecond",
+    inputs=bucket,
+    given=bucket_given,
+    domain=bucket_domain,
+    right=judge(),
     claim=lambda it: it["admitted"] == exact_admits,
     broken={
         "clock readings are rounded up": judge(owes=late),
@@ -95,8 +137,12 @@ lemma(
     },
 )
 lemma(
-    f"{BUCKET}: TickBucket::judge", "a charge counts as up to a tick earlier than it was, and never as later",
-    inputs=bucket, given=bucket_given, domain=bucket_domain, right=judge(),
+    f"{BUCKET}: TickBucket::judge",
+    "a charge counts as up to a tick earlier than it was, and never as later",
+    inputs=bucket,
+    given=bucket_given,
+    domain=bucket_domain,
+    right=judge(),
     claim=lambda it: Implies(
         it["admitted"], And(it["tat"] * period <= exact_after, exact_after < it["tat"] * period + period)
     ),
@@ -114,13 +160,21 @@ def is_bounded(admitted, tat):
 
 
 lemma(
-    f"{BUCKET}: TickBucket::judge", "in every interval, at most burst + rate × length and less than a tick more is admitted",
+    f"{BUCKET}: TickBucket::judge",
+    "in every interval, at most burst + rate × length and less than a tick more is admitted",
     inputs=bucket | {"low": low, "low_rest": low_rest, "admitted_before": admitted, "length": length},
     given=[
-        *bucket_given, 0 <= low, low <= count, between(0, low_rest, period), admitted >= 0, is_bounded(admitted, tat),
-        length == now - (low * period + low_rest), length >= 0,
+        *bucket_given,
+        0 <= low,
+        low <= count,
+        between(0, low_rest, period),
+        admitted >= 0,
+        is_bounded(admitted, tat),
+        length == now - (low * period + low_rest),
+        length >= 0,
     ],
-    domain=bucket_domain, right=judge(),
+    domain=bucket_domain,
+    right=judge(),
     claim=lambda it: Implies(
         it["admitted"],
         And((admitted + price) * period < capacity * period + length + period, is_bounded(admitted + price, it["tat"])),
@@ -136,7 +190,14 @@ tokens, part, rounded, floor = ints("tokens part rounded floor")
 MOST = 2**34
 owed_units = tokens * price + part
 own = {"shift": shift, "debt": ints("debt")[0], "price": price}
-own_given = [token > 0, price > 0, tokens >= 0, between(0, part, price), div_ceil(rounded, part * token, price), div(floor, part * token, price)]
+own_given = [
+    token > 0,
+    price > 0,
+    tokens >= 0,
+    between(0, part, price),
+    div_ceil(rounded, part * token, price),
+    div(floor, part * token, price),
+]
 powers = Or(*(And(shift == k, token == 2**k) for k in (0, 3, 20)))
 
 
@@ -145,23 +206,48 @@ def ticks_of(rounded, tokens=least(tokens, MOST)):
 
 
 lemma(
-    f"{BUCKET}: TickBucket::ticks_of", "a debt is rounded up by less than a tick, and cut at what a word holds",
-    inputs=own, given=own_given, domain=[powers, own["debt"] == owed_units, price < 2**62, own["debt"] < 2**110],
-    uses=[product(part, price, token, token), product(tokens, tokens, token, token), product(MOST, MOST, token - 1, token)],
+    f"{BUCKET}: TickBucket::ticks_of",
+    "a debt is rounded up by less than a tick, and cut at what a word holds",
+    inputs=own,
+    given=own_given,
+    domain=[powers, own["debt"] == owed_units, price < 2**62, own["debt"] < 2**110],
+    uses=[
+        product(part, price, token, token),
+        product(tokens, tokens, token, token),
+        product(MOST, MOST, token - 1, token),
+    ],
     steps=[rounded >= 0, Implies(tokens >= MOST, tokens * token >= MOST)],
-    right=ticks_of(rounded), fixed=[price < 100, tokens < 100],
+    right=ticks_of(rounded),
+    fixed=[price < 100, tokens < 100],
     claim=lambda it: If(
         tokens * token + rounded >= MOST,
         it["ticks"] == MOST,
         And(it["ticks"] * price >= owed_units * token, (it["ticks"] - 1) * price < owed_units * token),
     ),
-    broken={"rounded down": ticks_of(floor), "the rest is forgotten": ticks_of(0), "a tick more": ticks_of(rounded + 1)},
+    broken={
+        "rounded down": ticks_of(floor),
+        "the rest is forgotten": ticks_of(0),
+        "a tick more": ticks_of(rounded + 1),
+    },
 )
 
 # A change of quota: of a token's ticks there are `gain` times as many, or a part of `loss`. Of the old tick in which it
 # comes, `rest` has passed, and with it `whole` of the new ticks.
-gain, loss, old_debt, new_shift, rounded_up, passed_ticks, whole_ticks, ticks_down = ints("gain loss debt new_shift up passed whole_ticks down")
-shifts = Or(*(And(shift == old, new_shift == new, ticks == 2**old, gain == 2**max(new - old, 0), loss == 2**max(old - new, 0)) for old, new in ((3, 6), (6, 3), (5, 6))))
+gain, loss, old_debt, new_shift, rounded_up, passed_ticks, whole_ticks, ticks_down = ints(
+    "gain loss debt new_shift up passed whole_ticks down"
+)
+shifts = Or(
+    *(
+        And(
+            shift == old,
+            new_shift == new,
+            ticks == 2**old,
+            gain == 2 ** max(new - old, 0),
+            loss == 2 ** max(old - new, 0),
+        )
+        for old, new in ((3, 6), (6, 3), (5, 6))
+    )
+)
 
 
 def converted(debt=rounded_up - whole_ticks):
@@ -173,16 +259,41 @@ lemma(
     "as many tokens are owed in other ticks: what has passed of the old tick is paid, and less than a new tick is added",
     inputs=clock | {"new_shift": new_shift, "now": nanos, "debt": old_debt},
     given=[
-        period > 0, between(0, rest, period), gain > 0, loss > 0, Or(gain == 1, loss == 1), old_debt > 0, reading,
-        div_ceil(rounded_up, old_debt * gain, loss), div(ticks_down, old_debt * gain, loss),
-        div(passed_ticks, rest * gain, loss), div(whole_ticks, passed_ticks, period),
+        period > 0,
+        between(0, rest, period),
+        gain > 0,
+        loss > 0,
+        Or(gain == 1, loss == 1),
+        old_debt > 0,
+        reading,
+        div_ceil(rounded_up, old_debt * gain, loss),
+        div(ticks_down, old_debt * gain, loss),
+        div(passed_ticks, rest * gain, loss),
+        div(whole_ticks, passed_ticks, period),
     ],
-    domain=[clock["limit"] == 1, shifts, period == 2 * half + 1, between(1, period, CENTURY), 4 * period > 64, nanos < MAX_NANOS, old_debt < 2**20],
+    domain=[
+        clock["limit"] == 1,
+        shifts,
+        period == 2 * half + 1,
+        between(1, period, CENTURY),
+        4 * period > 64,
+        nanos < MAX_NANOS,
+        old_debt < 2**20,
+    ],
     fixed=[between(100, period, 1000), nanos < 10_000, old_debt < 100],
-    uses=[scaled(loss, passed_ticks, 0 - 1), scaled(period, whole_ticks, 0 - 1), scaled(period, 1, whole_ticks), scaled(loss, period, passed_ticks), scaled(period, old_debt + 1, loss * rounded_up), scaled(period, loss * (rounded_up - 1) + 1, old_debt), scaled(period, old_debt, loss * rounded_up)],
+    uses=[
+        scaled(loss, passed_ticks, 0 - 1),
+        scaled(period, whole_ticks, 0 - 1),
+        scaled(period, 1, whole_ticks),
+        scaled(loss, period, passed_ticks),
+        scaled(period, old_debt + 1, loss * rounded_up),
+        scaled(period, loss * (rounded_up - 1) + 1, old_debt),
+        scaled(period, old_debt, loss * rounded_up),
+    ],
     right=converted(),
     claim=lambda it: And(
-        it["debt"] * period * loss >= (old_debt * period - rest) * gain, (it["debt"] - 1) * period * loss < (old_debt * period - rest) * gain,
+        it["debt"] * period * loss >= (old_debt * period - rest) * gain,
+        (it["debt"] - 1) * period * loss < (old_debt * period - rest) * gain,
     ),
     broken={
         "rounded down": converted(ticks_down - whole_ticks),
@@ -208,10 +319,12 @@ def owed(stamp, at, farthest=7 * EPOCH, mask=MASK, is_far=UGT):
 
 
 lemma(
-    f"{BUCKET}: TickBucket::owed", "a time up to seven epochs ahead, or less than nine behind, reads as what it is",
+    f"{BUCKET}: TickBucket::owed",
+    "a time up to seven epochs ahead, or less than nine behind, reads as what it is",
     inputs={"stamp": stamp, "at": at},
     given=[
-        ULT(stamp, wide(2**63)), ULT(at, wide(2**63)),
+        ULT(stamp, wide(2**63)),
+        ULT(at, wide(2**63)),
         If(UGE(stamp, at), ULE(stamp - at, wide(7 * EPOCH)), ULT(at - stamp, wide(9 * EPOCH))),
     ],
     # A word of which nothing is known is empty.
@@ -241,8 +354,10 @@ lemma(
     "src/store/memory/table/sweep.rs: SetAssociativeTable::sweep",
     "however long a page is not touched, the longest debt is owed as long as it lasts, and never again",
     inputs={"charged_at": charged, "read_at": read},
-    given=[ULE(charged, read), ULT(read, wide(2**63))], domain=[ULT(read, wide(2**40)), UGT(charged, wide(2**33))],
-    right=swept(), claim=lambda it: it["owed"] == If(UGT(paid_at, read), paid_at - read, wide(0)),
+    given=[ULE(charged, read), ULT(read, wide(2**63))],
+    domain=[ULT(read, wide(2**40)), UGT(charged, wide(2**33))],
+    right=swept(),
+    claim=lambda it: it["owed"] == If(UGT(paid_at, read), paid_at - read, wide(0)),
     broken={
         "four epochs later, all is taken for paid": swept(4),
         "only fourteen epochs later, all is taken for paid": swept(14),
