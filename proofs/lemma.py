@@ -26,8 +26,8 @@ class Lemma:
     ):
         self.of, self.says, self.inputs, self.claim = of, says, inputs, claim
         self.right, self.broken = right, dict(broken)
-        # `uses` are instances of `product` and `scaled`, which are proved once. `steps` are proved first, each from those
-        # before, and then used: a nonlinear proof is found by hand.
+        # `uses` are instances of `product` and `scaled`, which are proved once. `steps` are proved first, each from
+        # those before, and then used: a nonlinear proof is found by hand.
         self.given, self.domain, self.steps = list(given), list(domain), list(steps)
         self.uses = list(uses)
         assert all(
