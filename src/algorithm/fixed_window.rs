@@ -175,3 +175,34 @@ impl Algorithm for FixedWindow {
         2 * u64::from(self.quota.limit())
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+    use crate::values::counterexamples::each;
+
+    #[test]
+    fn decisions_withstand_the_counterexamples() {
+        each("src/algorithm/fixed_window.rs: FixedWindow::decide", |case| {
+            let quota = Quota::per(case.number("limit"), Duration::from_nanos(case.number("period")));
+            let state = FixedWindowState { window: case.number("window"), used: case.number("used") };
+            let now = Timestamp::from_nanos(case.number("now"));
+            let (decision, next) = FixedWindow::new(quota).decide(Some(state), now, case.number("cost"));
+            assert_eq!(decision.is_allowed(), next.is_some());
+            [
+                ("admitted", next.is_some().into()),
+                ("window", next.map_or(0, |next| next.window.into())),
+                ("used", next.map_or(0, |next| next.used.into())),
+                ("wait", decision.retry_after().map_or(0, |wait| wait.as_nanos())),
+            ]
+        });
+    }
+
+    #[test]
+    fn refunds_withstand_the_counterexamples() {
+        each("src/algorithm/fixed_window.rs: FixedWindowState::refunded", |case| {
+            let state = FixedWindowState { window: case.number("window"), used: case.number("used") };
+            [("used", state.refunded(case.number("cost"), case.number("charged_in")).used.into())]
+        });
+    }
+}

@@ -137,3 +137,61 @@ fn div(dividend: u128, divisor: u64) -> u128 {
         Err(_) => dividend / u128::from(divisor),
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::values::counterexamples::{Counterexample, each};
+
+    fn gcra(case: &Counterexample, limit: &str, period: &str, burst: u32) -> Gcra {
+        let quota = Quota::per(case.number(limit), Duration::from_nanos(case.number(period)));
+        Gcra::new(&quota, burst)
+    }
+
+    fn at(case: &Counterexample, name: &str) -> Timestamp {
+        Timestamp::from_nanos(case.number(name))
+    }
+
+    #[test]
+    fn decisions_withstand_the_counterexamples() {
+        each("src/algorithm/gcra.rs: Gcra::decide", |case| {
+            let (bucket, now) = (gcra(case, "limit", "period", case.number("burst")), at(case, "now"));
+            let state = Some(GcraState { tat: case.number("tat") });
+            let (decision, next) = bucket.decide(state, now, case.number("cost"));
+            assert_eq!(decision.is_allowed(), next.is_some());
+            [
+                ("admitted", next.is_some().into()),
+                ("tat", next.map_or(0, |next| next.tat)),
+                ("wait", decision.retry_after().map_or(0, |wait| wait.as_nanos())),
+                ("remaining", bucket.decide(state, now, 0).0.remaining().into()),
+            ]
+        });
+    }
+
+    #[test]
+    fn expiries_withstand_the_counterexamples() {
+        each("src/algorithm/gcra.rs: Gcra::expires_at", |case| {
+            let bucket = gcra(case, "limit", "period", case.number("burst"));
+            [("expires", bucket.expires_at(&GcraState { tat: case.number("tat") }).as_nanos().into())]
+        });
+    }
+
+    #[test]
+    fn changes_of_quota_withstand_the_counterexamples() {
+        each("src/algorithm/gcra.rs: Gcra::carried", |case| {
+            let (new, old) = (gcra(case, "limit", "period", 1), gcra(case, "from_limit", "from_period", 1));
+            [("tat", new.carried(case.number("tat"), &old, at(case, "now")))]
+        });
+    }
+
+    #[test]
+    fn refunds_withstand_the_counterexamples() {
+        each("src/algorithm/gcra.rs: Gcra::refund", |case| {
+            let bucket = gcra(case, "limit", "period", case.number("burst"));
+            let (state, charged) = (GcraState { tat: case.number("tat") }, case.number("charged"));
+            [("tat", bucket.refund(state, at(case, "now"), case.number("cost"), charged).tat)]
+        });
+    }
+}

@@ -256,3 +256,36 @@ impl Algorithm for SlidingWindow {
         Kind::SlidingWindow { quota: self.quota, staggered: self.staggered }
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+    use crate::values::counterexamples::each;
+
+    #[test]
+    fn decisions_withstand_the_counterexamples() {
+        each("src/algorithm/sliding_window.rs: SlidingWindow::decide", |case| {
+            let quota = Quota::per(case.number("limit"), Duration::from_nanos(case.number("period")));
+            let [previous, current] = ["previous", "current"].map(|count| case.number(count));
+            let state = SlidingWindowState { window: case.number("window"), previous, current };
+            let now = Timestamp::from_nanos(case.number("now"));
+            let (decision, next) = SlidingWindow::new(quota).decide(Some(state), now, case.number("cost"));
+            assert_eq!(decision.is_allowed(), next.is_some());
+            [
+                ("admitted", next.is_some().into()),
+                ("current", next.map_or(0, |next| next.current.into())),
+                ("wait", decision.retry_after().map_or(0, |wait| wait.as_nanos())),
+            ]
+        });
+    }
+
+    #[test]
+    fn refunds_withstand_the_counterexamples() {
+        each("src/algorithm/sliding_window.rs: SlidingWindowState::refunded", |case| {
+            let [previous, current] = ["previous", "current"].map(|count| case.number(count));
+            let state = SlidingWindowState { window: case.number("window"), previous, current };
+            let state = state.refunded(case.number("cost"), case.number("charged_in"));
+            [("previous", state.previous.into()), ("current", state.current.into())]
+        });
+    }
+}

@@ -8,6 +8,8 @@ mod batch;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod charge_once;
 mod check;
+#[cfg(all(test, not(sluice_loom)))]
+pub(crate) mod counterexamples;
 mod decision;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod description;

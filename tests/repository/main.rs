@@ -1,8 +1,9 @@
-//! Checks the repository against its documents: imports, links, threats, and the guide's quotes.
+//! Checks the repository against its documents: imports, links, threats, the guide's quotes, and proofs.
 
 mod defaults;
 mod guide;
 mod imports;
 mod links;
 mod misconfigured;
+mod proofs;
 mod threats;

@@ -4,7 +4,7 @@
 //! whose units that is; and `u`, the time of the last write, in nanoseconds.
 //!
 //! Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket is two updates, of which
-//! exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is. `proofs/writes.py` proves
+//! exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is. `proofs/dynamodb.py` proves
 //! that together they are the bucket. The busy one compares with a bound and adds to whatever is there: so simultaneous
 //! charges do not collide, as they would if each had to name the number that it has read.
 

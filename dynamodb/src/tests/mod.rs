@@ -3,9 +3,12 @@
 
 mod clocks;
 mod conformance;
+#[path = "../../../src/values/counterexamples.rs"]
+mod counterexamples;
 mod exact;
 mod faults;
 mod items;
+mod proofs;
 mod quotas;
 mod service;
 mod tables;

@@ -218,6 +218,7 @@ mod tests {
     use crate::algorithm::{Algorithm, TokenBucket};
     use crate::store::remote::tag::Tags;
     use crate::values::PartitionKey;
+    use crate::values::counterexamples::{Counterexample, each};
 
     fn tag() -> Tag {
         Tags::new(b"").of(&PartitionKey::from("a"))
@@ -393,5 +394,46 @@ mod tests {
         assert_eq!(leases.next_action(tag(), at_cost(1), at(2)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 4, granted(90), at(1)));
         assert_eq!(leases.next_action(tag(), at_cost(1), at(3)), LeaseAction::More(4));
+    }
+
+    /// The lease that a lemma speaks of, and the present instant.
+    fn held(case: &Counterexample) -> (Leases, Price, Timestamp) {
+        let [lifetime, reset] = ["lifetime", "reset"].map(|span| Duration::from_nanos(case.number(span)));
+        let leases = Leases::new(case.number_or("most", Leases::MOST), lifetime);
+        let (price, quota) = (at_cost(case.number("cost")), Quota::per_minute(100));
+        let decision = Decision::allow(u32::MAX, case.number_or("remaining", 0)).with_reset_after(reset);
+        let (granted, since) = (case.number("granted"), Timestamp::from_nanos(case.number("since")));
+        let lease = Lease::new(price, granted, case.number_or("size", 0), decision, since);
+        let is_of_window = case.number::<u32>("of_window") == 1;
+        leases.hold(tag(), if is_of_window { lease } else { lease.taken_from(Kind::Bucket { quota }) });
+        leases.held.change(tag(), |lease| lease.left = case.number("left"));
+        (leases, price, Timestamp::from_nanos(case.number("now")))
+    }
+
+    fn left(leases: &Leases) -> u128 {
+        leases.held.get(tag()).unwrap().left.into()
+    }
+
+    #[test]
+    fn leases_withstand_the_counterexamples() {
+        each("src/store/remote/leases.rs: Leases::spend_from", |case| {
+            let (leases, price, now) = held(case);
+            let paid = leases.spend(tag(), price, now).is_some();
+            [("paid", paid.into()), ("left", left(&leases))]
+        });
+        each("src/store/remote/leases.rs: Leases::return_to_lease", |case| {
+            let (leases, price, now) = held(case);
+            let lease = LeaseReceipt(leases.held.get(tag()).unwrap().since);
+            leases.return_to_lease(tag(), price.cost, lease, now);
+            [("left", left(&leases))]
+        });
+        each("src/store/remote/leases.rs: Leases::next_action", |case| {
+            let (leases, price, now) = held(case);
+            let (refunded, more) = match leases.next_action(tag(), price, now) {
+                LeaseAction::Refund(unspent) => (unspent.requests, 0),
+                LeaseAction::More(more) => (0, more),
+            };
+            [("refunded", refunded.into()), ("left", left(&leases)), ("more", more.into())]
+        });
     }
 }

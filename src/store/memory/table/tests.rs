@@ -6,6 +6,7 @@ use super::rule::Ruling;
 use super::ticks::EPOCH_BITS;
 use super::word::Word;
 use super::*;
+use crate::values::counterexamples::each;
 use crate::values::{Decision, Quota};
 
 const EPOCH: u64 = 1 << EPOCH_BITS;
@@ -189,4 +190,16 @@ fn a_word_that_is_written_late_is_taken_back() {
     validate(&table.bucket, slot, table.page(set), candidates.tag, tat, read);
     assert!(!slot.load().is_empty());
     table.check_invariants(40 * EPOCH);
+}
+
+#[test]
+fn sweeps_withstand_the_counterexamples() {
+    each("src/store/memory/table/sweep.rs: SetAssociativeTable::sweep", |case| {
+        let (table, charged_at) = (table(), case.number("charged_at"));
+        assert!(ask(&table, charged_at, charged_at));
+        let (candidates, read_at) = (table.candidates(7), Tick::at(case.number("read_at")));
+        table.ensure_candidates_swept(&table.bucket, &candidates, read_at);
+        let found = candidates.sets.into_iter().find_map(|set| table.find_in(set, candidates.tag));
+        [("owed", found.map_or(0, |(_, word)| table.bucket.owed(word, read_at).into()))]
+    });
 }

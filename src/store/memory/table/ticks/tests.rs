@@ -8,6 +8,7 @@ use proptest::sample::select;
 use super::clock::MAX_NANOS;
 use super::*;
 use crate::store::memory::table::word::PAYLOAD_BITS;
+use crate::values::counterexamples::{Counterexample, each};
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
@@ -208,4 +209,76 @@ fn rulings_at_the_edges() {
             }
         }
     }
+}
+
+/// The clock that a lemma speaks of, and what it reads.
+fn clock_of(case: &Counterexample) -> (TickClock, Tick) {
+    let clock = TickClock::new(case.number("limit"), case.number("shift"), case.number("period")).unwrap();
+    (clock, clock.tick(at(case.number("now"))))
+}
+
+#[test]
+fn readings_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/clock.rs: TickClock::tick", |case| {
+        let (_, tick) = clock_of(case);
+        [("count", tick.count.into()), ("rest", tick.rest.into())]
+    });
+}
+
+#[test]
+fn waits_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/clock.rs: TickClock::span", |case| {
+        let (clock, tick) = clock_of(case);
+        [("wait", clock.span(tick, case.number("ticks_later")).ceil().as_nanos())]
+    });
+}
+
+#[test]
+fn rulings_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/mod.rs: TickBucket::judge", |case| {
+        let quota = of(case.number("limit"), case.number("period"), case.number("burst"));
+        let bucket = TickBucket::with_shift(&quota, case.number("shift")).unwrap();
+        let now = bucket.read(at(case.number("now")));
+        let debt = bucket.owed(Word::new(Tag::from_hash(7), case.number("tat")), now);
+        match bucket.judge(debt, case.number("cost"), now) {
+            Ruling::Admit { debt } => [("admitted", 1), ("tat", bucket.stamp(debt, now).into())],
+            _ => [("admitted", 0), ("tat", 0)],
+        }
+    });
+}
+
+#[test]
+fn conversions_to_ticks_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/mod.rs: TickBucket::ticks_of", |case| {
+        let bucket = TickBucket::with_shift(&Quota::per_day(1), case.number("shift")).unwrap();
+        [("ticks", bucket.ticks_of(case.number("debt"), case.number("price")).into())]
+    });
+}
+
+#[test]
+fn words_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/mod.rs: TickBucket::owed", |case| {
+        let (bucket, now) = (TickBucket::new(&Quota::per_day(1)).unwrap(), Tick::at(case.number("at")));
+        [("owed", bucket.owed(Word::new(Tag::from_hash(7), case.number("stamp")), now).into())]
+    });
+}
+
+#[test]
+fn refunds_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/mod.rs: TickBucket::refunded", |case| {
+        let bucket = TickBucket::with_shift(&Quota::per_day(1), case.number("shift")).unwrap();
+        let (debt, now) = (case.number("debt"), Tick::at(case.number("now")));
+        [("debt", bucket.refunded(debt, case.number("cost"), case.number("paid_at"), now).into())]
+    });
+}
+
+#[test]
+fn changes_of_quota_withstand_the_counterexamples() {
+    each("src/store/memory/table/ticks/conversion.rs: Conversion::debt", |case| {
+        let quota = of(case.number("limit"), case.number("period"), 1);
+        let [from, to] =
+            ["shift", "new_shift"].map(|shift| TickBucket::with_shift(&quota, case.number(shift)).unwrap());
+        let conversion = to.conversion(&from, from.read(at(case.number("now"))));
+        [("debt", conversion.debt(case.number("debt")).into())]
+    });
 }

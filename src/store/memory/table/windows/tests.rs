@@ -9,6 +9,7 @@ use super::*;
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::Word;
+use crate::values::counterexamples::{Counterexample, each};
 use crate::values::{Decision, Receipt};
 
 /// A rule, and the algorithm whose decisions it makes.
@@ -18,6 +19,7 @@ trait Pair: Copy + Debug {
     type Algorithm: Algorithm<State = Self::State>;
 
     fn rule(quota: &Quota, staggered: bool) -> Option<Self::Rule>;
+    fn holding(quota: &Quota, greatest: u32) -> Self::Rule;
     fn algorithm(quota: Quota, staggered: bool) -> Self::Algorithm;
     fn state(window: u64, counts: [u32; 2]) -> Self::State;
 }
@@ -32,6 +34,10 @@ impl Pair for Fixed {
 
     fn rule(quota: &Quota, staggered: bool) -> Option<FixedRule> {
         FixedRule::holding(quota, staggered, 0)
+    }
+
+    fn holding(quota: &Quota, greatest: u32) -> FixedRule {
+        FixedRule::holding(quota, false, greatest).unwrap()
     }
 
     fn algorithm(quota: Quota, staggered: bool) -> FixedWindow {
@@ -54,6 +60,10 @@ impl Pair for Sliding {
 
     fn rule(quota: &Quota, staggered: bool) -> Option<SlidingRule> {
         SlidingRule::holding(quota, staggered, 0)
+    }
+
+    fn holding(quota: &Quota, greatest: u32) -> SlidingRule {
+        SlidingRule::holding(quota, false, greatest).unwrap()
     }
 
     fn algorithm(quota: Quota, staggered: bool) -> SlidingWindow {
@@ -346,4 +356,80 @@ fn words_read_right_across_the_wrap() {
         }
         reads_right::<Fixed>(of(u32::MAX), 1);
     }
+}
+
+/// The windows that a lemma speaks of, and the instant.
+fn windows_of(case: &Counterexample) -> (Windows, Moment) {
+    // Words without counts have room for windows of any length.
+    let windows = Windows::new(&quota(1, case.number("period")), false, 0).unwrap();
+    (windows, windows.read(Timestamp::from_nanos(case.number("now"))))
+}
+
+#[test]
+fn numbers_of_windows_withstand_the_counterexamples() {
+    each("src/store/memory/table/windows/mod.rs: Windows::window_of", |case| {
+        let (windows, _) = windows_of(case);
+        [("window", windows.window_of(case.number("now")).into())]
+    });
+}
+
+#[test]
+fn weights_withstand_the_counterexamples() {
+    each("src/store/memory/table/windows/mod.rs: Windows::carried", |case| {
+        let (windows, now) = windows_of(case);
+        [("carried", windows.carried(case.number("count"), case.number("window"), now).into())]
+    });
+}
+
+#[test]
+fn waits_withstand_the_counterexamples() {
+    each("src/store/memory/table/windows/mod.rs: Windows::decay", |case| {
+        let (windows, now) = windows_of(case);
+        let [short, long] = [Windows::decay, Windows::long_decay].map(|decay| {
+            decay(&windows, case.number("count"), case.number("room"), case.number("window"), now).ceil().as_nanos()
+        });
+        assert_eq!(short, long);
+        [("wait", short)]
+    });
+}
+
+#[test]
+fn rulings_withstand_the_counterexamples() {
+    each("src/store/memory/table/windows/rule.rs: WindowRule::judge", |case| {
+        let rule = Sliding::rule(&quota(case.number("limit"), case.number("period")), false).unwrap();
+        let state = Sliding::state(case.number("window"), [case.number("previous"), case.number("current")]);
+        let ruling = rule.judge(state, case.number("cost"), moment(&rule, case.number("now")));
+        [("admitted", matches!(ruling, Ruling::Admit { .. }).into())]
+    });
+}
+
+#[test]
+fn stamps_withstand_the_counterexamples() {
+    fn read<P: Pair>(case: &Counterexample, counts: [u32; 2]) -> P::State {
+        let greatest = u32::MAX >> (u32::BITS - case.number::<u32>("count_bits"));
+        let (rule, window) = (P::holding(&quota(1, CENTURY), greatest), case.number("window"));
+        let now = Moment { nanos: 0, window, by: window };
+        rule.stamped(rule.stamp(P::state(window, counts), now), now)
+    }
+    each("src/store/memory/table/windows/rule.rs: WindowRule::stamp", |case| {
+        let [previous, current] = ["previous", "current"].map(|count| case.number(count));
+        let (window, [previous, current]) = if case.number::<u32>("counts") == 1 {
+            let state = read::<Fixed>(case, [current, previous]);
+            (state.window, [0, state.used])
+        } else {
+            let state = read::<Sliding>(case, [previous, current]);
+            (state.window, [state.previous, state.current])
+        };
+        [("window", window.into()), ("previous", previous.into()), ("current", current.into())]
+    });
+}
+
+#[test]
+fn indices_withstand_the_counterexamples() {
+    each("src/store/memory/table/windows/mod.rs: Windows::ahead", |case| {
+        let (count_bits, window): (u32, u64) = (case.number("count_bits"), case.number("window"));
+        let (windows, bits) = (Windows::new(&quota(1, CENTURY), false, count_bits).unwrap(), 36 - count_bits);
+        let ahead = windows.ahead(window & (u64::MAX >> (u64::BITS - bits)), bits, case.number("earliest"));
+        [("counts", ahead.is_some().into()), ("ahead", ahead.unwrap_or(0).into())]
+    });
 }

@@ -6,6 +6,7 @@ mod lives;
 mod model;
 mod once;
 mod own_quotas;
+mod proofs;
 mod traces;
 
 use ::redis::{Connection, cmd};

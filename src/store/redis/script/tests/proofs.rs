@@ -1,0 +1,103 @@
+//! The scripts, and what limits them, with the counterexamples of the proofs.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::{ALL, NOW};
+use crate::algorithm::gcra::Tat;
+use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use crate::store::redis::evalsha::Call;
+use crate::store::redis::script::manual_server::{ManualServer, key};
+use crate::store::redis::script::{Grid, Scripted, Span, decide, refund};
+use crate::values::counterexamples::{Counterexample, each};
+use crate::values::{Quota, Receipt};
+
+fn window_quota(case: &Counterexample) -> Quota {
+    Quota::per(case.number("limit"), Duration::from_nanos(case.number("period")))
+}
+
+fn bucket(case: &Counterexample) -> TokenBucket {
+    TokenBucket::new(window_quota(case).burst(case.number("burst")))
+}
+
+/// Splits a state at what stands between its numbers; zeros for what is absent.
+fn numbers<const N: usize>(state: &str) -> [u128; N] {
+    let mut numbers = state.trim_start_matches('-').split(['+', ':']).map(|number| number.parse().unwrap());
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+}
+
+/// Runs a call at the `now` of a lemma on a key that holds `state`, and returns whether it was admitted, or something
+/// refunded, and what the key holds then.
+fn run(server: &RefCell<ManualServer>, case: &Counterexample, state: &str, call: &Call) -> (bool, Option<String>) {
+    let mut server = server.borrow_mut();
+    server.put(&call.keys[0], state);
+    let admitted = server.run(case.number("now"), call).admitted;
+    (admitted > 0, server.get(&call.keys[0]))
+}
+
+fn run_decide<A: Scripted>(
+    server: &RefCell<ManualServer>,
+    case: &Counterexample,
+    algorithm: &A,
+    state: &str,
+) -> Option<String> {
+    let (admitted, state) = run(server, case, state, &decide(algorithm, key("proof"), case.number("cost"), 1, NOW));
+    state.filter(|_| admitted)
+}
+
+#[test]
+fn scripts_withstand_the_counterexamples() {
+    let server = RefCell::new(ManualServer::new(&ALL));
+    let bucket_state = |case: &Counterexample| {
+        let [due, rest] = ["due", "rest"].map(|number| case.number::<u64>(number));
+        if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") }
+    };
+    for script in ["bucket_read.lua", "bucket_take.lua"] {
+        each(&format!("src/store/redis/script/lua/{script}"), |case| {
+            let state = run_decide(&server, case, &bucket(case), &bucket_state(case));
+            let [due, rest] = numbers(state.as_deref().unwrap_or("-0"));
+            [("admitted", state.is_some().into()), ("due", due), ("rest", rest)]
+        });
+    }
+    each("src/store/redis/script/lua/bucket_refund.lua", |case| {
+        let (bucket, grid) = (bucket(case), Grid::new(&bucket(case).quota()));
+        let [micros, rest] = ["receipt", "receipt_rest"].map(|number| case.number(number));
+        let receipt = Receipt::of(Tat(grid.units(Span { micros, rest })));
+        let call = refund(&bucket, &bucket, key("proof"), case.number("cost"), receipt, NOW).unwrap();
+        let (refunded, state) = run(&server, case, &bucket_state(case), &call);
+        let [due, rest] = numbers(state.as_deref().filter(|_| refunded).unwrap_or("-0"));
+        [("refunded", refunded.into()), ("due", due), ("rest", rest)]
+    });
+    each("src/store/redis/script/lua/fixed_window_take.lua", |case| {
+        let state = format!("-{}:{}", case.number::<u64>("window"), case.number::<u64>("used"));
+        let state = run_decide(&server, case, &FixedWindow::new(window_quota(case)), &state);
+        let [window, used] = numbers(state.as_deref().unwrap_or("-0"));
+        [("admitted", state.is_some().into()), ("window", window), ("used", used)]
+    });
+    each("src/store/redis/script/lua/sliding_window_take.lua", |case| {
+        let [window, previous, current] = ["window", "previous", "current"].map(|number| case.number::<u64>(number));
+        let state = format!("-{window}:{previous}:{current}");
+        let state = run_decide(&server, case, &SlidingWindow::new(window_quota(case)), &state);
+        let [_, _, current] = numbers(state.as_deref().unwrap_or("-0"));
+        [("admitted", state.is_some().into()), ("current", current)]
+    });
+}
+
+#[test]
+fn bounds_of_quotas_withstand_the_counterexamples() {
+    each("src/store/redis/script/bucket.rs: Grid::check_fit", |case| [("fits", bucket(case).fits().is_ok().into())]);
+    each("src/store/redis/script/window.rs: check_fit", |case| {
+        let quota = window_quota(case);
+        let fits = FixedWindow::new(quota).fits().is_ok();
+        assert_eq!(SlidingWindow::new(quota).fits().is_ok(), fits);
+        [("fits", fits.into())]
+    });
+}
+
+#[test]
+fn spans_withstand_the_counterexamples() {
+    each("src/store/redis/script/bucket.rs: Grid::span", |case| {
+        let Span { micros, rest } = Grid::new(&window_quota(case)).span(case.number("units"));
+        [("micros", micros.into()), ("rest", rest.into())]
+    });
+}
