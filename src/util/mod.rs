@@ -1,10 +1,12 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines, wakers, two choices of a set, and atomics that
+//! Helpers that several modules share: base64, the keyed hash, log lines, random numbers, wakers, two choices of a set, and atomics that
 //! loom can check.
 
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
+#[cfg(feature = "remote")]
+pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod two_choices;
 #[cfg(feature = "queue")]

@@ -19,6 +19,8 @@ mod evalsha;
 mod key;
 mod script;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod servers;
