@@ -8,7 +8,7 @@ use ::redis::Value;
 use smallvec::smallvec;
 use tokio::time::{Instant, timeout};
 
-use super::network::Network;
+use super::network::{Network, PanicWatch};
 use super::plan::Plan;
 use super::server::ADD;
 use crate::algorithm::{Algorithm, GcraState, TokenBucket};
@@ -127,6 +127,7 @@ impl Callers {
 
     /// Makes a request, whose caller may give up. Returns whether the servers have answered it.
     pub(super) async fn request(self: Arc<Self>, process: usize, kind: Kind, give_up: Option<Duration>) -> bool {
+        let _watch = PanicWatch(&self.network);
         let number = {
             let mut book = self.book();
             book.numbers += 1;

@@ -19,11 +19,8 @@ thread_local! {
 /// Runs a script of this hash.
 pub(super) fn run(hash: &str, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>], commands: &mut Keys<'_>) -> Reply {
     LUA.with(|(lua, compiled)| {
-        let script = compiled.borrow().get(hash).cloned().unwrap_or_else(|| {
-            let script = lua.load(source).into_function().expect("the scripts are Lua");
-            compiled.borrow_mut().insert(hash.to_owned(), script.clone());
-            script
-        });
+        let compile = || lua.load(source).into_function().expect("the scripts are Lua");
+        let script = compiled.borrow_mut().entry(hash.to_owned()).or_insert_with(compile).clone();
         let commands = RefCell::new(commands);
         // What a command answered that ended the script.
         let failure = RefCell::new(None);

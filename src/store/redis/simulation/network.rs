@@ -32,6 +32,8 @@ pub(super) struct State {
     connections: Vec<Connection>,
     /// What was charged to each key, whatever was lost or refunded later.
     pub(super) charged: BTreeMap<Vec<u8>, u64>,
+    /// A task of the simulation panicked.
+    pub(super) has_panicked: bool,
     /// The events, if they are asked for.
     pub(super) log: Option<Vec<String>>,
 }
@@ -88,6 +90,7 @@ impl Network {
             delay,
             connections: Vec::new(),
             charged: BTreeMap::new(),
+            has_panicked: false,
             log: is_logged.then(Vec::new),
         })))
     }
@@ -134,6 +137,7 @@ impl Network {
 
     /// Serves a connection. Commands and answers travel in order, many at a time.
     async fn serve(self: Arc<Self>, process: usize, server: usize, stream: DuplexStream, is_lost: Arc<AtomicBool>) {
+        let _watch = PanicWatch(&self);
         let (mut from_client, mut to_client) = split(stream);
         let (send_command, mut commands) = unbounded_channel();
         let (send_answer, mut answers) = unbounded_channel();
@@ -196,6 +200,17 @@ impl Network {
                 return;
             }
             sleep_until(until).await;
+        }
+    }
+}
+
+/// Notes a panic of the task that it is dropped in, which the runtime would catch.
+pub(super) struct PanicWatch<'a>(pub(super) &'a Network);
+
+impl Drop for PanicWatch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().has_panicked = true;
         }
     }
 }

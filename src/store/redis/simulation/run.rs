@@ -49,6 +49,9 @@ pub(super) fn run(seed: u64, is_logged: bool) -> Outcome {
         finish(&plan, &network, &callers).await;
         let mut problems = std::mem::take(&mut callers.book().problems);
         let mut state = network.lock();
+        if state.has_panicked {
+            problems.push("PANIC: see above".to_owned());
+        }
         let servers = &mut state.servers;
         let charged = servers.iter_mut().filter_map(|server| server.data.accounts.problem.take());
         problems.extend(charged.map(|problem| format!("TOO MANY: {problem}")));
