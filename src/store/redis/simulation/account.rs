@@ -50,6 +50,13 @@ impl Accounts {
         }
     }
 
+    /// The clock is set from one time to another. What is owed stays owed if it is set back.
+    pub(super) fn set_clock(&mut self, from: u64, to: u64) {
+        for (owed, since) in self.owed.values_mut().filter(|_| to < from) {
+            (*owed, *since) = (owed.saturating_sub(from.saturating_sub(*since)), to);
+        }
+    }
+
     /// Charges a key, which must not owe more than its bucket holds.
     fn charge(&mut self, key: &[u8], price: u64, capacity: u64, now: u64) {
         if price == 0 {

@@ -1,6 +1,7 @@
 //! The callers: requests of several kinds, and what must hold of each answer.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ pub(super) struct Book {
     /// By key: what was asked for, and what callers were admitted by the servers, in microseconds.
     asked: BTreeMap<Vec<u8>, u64>,
     admitted: BTreeMap<Vec<u8>, u64>,
-    /// By process and key: what callers were admitted in all, since when, for the local fallback.
+    /// By process and key: what the local fallback has admitted that time has not paid, and as of when.
     local: BTreeMap<(usize, Vec<u8>), (u64, Instant)>,
     /// By process and shard: until when a request waited, though the circuit breaker was open when it came.
     waited: BTreeMap<(usize, usize), Instant>,
@@ -143,7 +144,8 @@ impl Callers {
         let shard = self.network.lock().shard_of(slot);
         let began = Instant::now();
         let redis = &self.processes[process].redis;
-        let was_failing = kind != Kind::Two && redis.is_failing(|| slot);
+        let is_failing = || kind != Kind::Two && redis.is_failing(|| slot);
+        let mut was_failing = is_failing();
         if matches!(kind, Kind::Many | Kind::Fresh | Kind::Add) {
             self.book().came.entry((process, shard)).or_default().push(began);
         }
@@ -154,9 +156,14 @@ impl Callers {
                 _ => self.ask(process, kind, &name, cost).await,
             }
         };
-        let answered = match give_up {
-            Some(patience) => timeout(patience, asks).await.ok(),
-            None => Some(asks.await),
+        let mut asks = pin!(timeout(give_up.unwrap_or(self.timeout * 100), asks));
+        let answered = match timeout(Duration::from_millis(1), &mut asks).await {
+            Ok(answered) => answered.ok(),
+            Err(_) => {
+                // It may have closed as this came.
+                was_failing &= is_failing();
+                asks.await.ok()
+            }
         };
         self.network.lock().note(format_args!("process {process}: {kind:?} {number}: {answered:?}"));
         let (now, mut book) = (Instant::now(), self.book());
@@ -224,32 +231,30 @@ impl Callers {
                     self.book().problems.push(problem);
                 }
                 if decision.is_allowed() {
-                    *self.book().admitted.entry(text.clone()).or_default() += price;
-                    self.admit_locally(process, text, price, limiter.capacity(), false);
+                    *self.book().admitted.entry(text).or_default() += price;
                 }
                 true
             }
             Err(_) => {
                 let fallback = limiter.store.decide(&limiter.bucket, &ask.to(Mode::Fallback)).decided().await;
                 if kind == Kind::Hot && fallback.expect("it needs no server").is_allowed() {
-                    self.admit_locally(process, text, price, limiter.capacity(), true);
+                    self.admit_locally(process, text, price, limiter.capacity());
                 }
                 false
             }
         }
     }
 
-    /// Counts what a process admits. The fallback admits no more than the limit of this process, with all that the servers
-    /// have admitted to it: so over an outage and the recovery, *n* processes admit *n* + 1 times the limit at the most.
-    fn admit_locally(&self, process: usize, key: Vec<u8>, price: u64, capacity: u64, is_fallback: bool) {
+    /// Counts what the fallback of a process admits: no more than the limit. So over an outage and the recovery, *n*
+    /// processes and the servers admit *n* + 1 times the limit at the most.
+    fn admit_locally(&self, process: usize, key: Vec<u8>, price: u64, capacity: u64) {
         let (now, mut book) = (Instant::now(), self.book());
         let (owed, since) = book.local.get(&(process, key.clone())).copied().unwrap_or((0, now));
-        let owed = owed.saturating_sub((now - since).as_micros() as u64);
+        let owed = owed.saturating_sub((now - since).as_micros() as u64) + price;
         // The ticks of the table may be off by a thousandth.
-        if is_fallback && owed + price > capacity + capacity / 1_000 {
+        if owed > capacity + capacity / 1_000 {
             book.problems.push(format!("TOO MANY: the fallback of process {process} owes {owed} of {capacity} µs"));
         }
-        let owed = if owed + price > capacity { owed } else { owed + price };
         book.local.insert((process, key), (owed, now));
     }
 

@@ -67,7 +67,9 @@ impl Server {
 
     /// Steps the clock, and sets its rate.
     pub(super) fn set_clock(&mut self, step: i64, rate: u64) {
-        self.clock = (Instant::now(), self.micros().saturating_add_signed(step), rate);
+        let (from, to) = (self.micros(), self.micros().saturating_add_signed(step));
+        self.data.accounts.set_clock(from, to);
+        self.clock = (Instant::now(), to, rate);
     }
 
     pub(super) fn forget_scripts(&mut self) {
