@@ -258,9 +258,32 @@ impl Callers {
         book.local.insert((process, key), (owed, now));
     }
 
+    /// Returns a name like this whose key is on a shard; on any, if there is none of this number.
+    fn name_in(&self, shard: usize, name: &str) -> String {
+        let state = self.network.lock();
+        let shard = shard.min(state.shards.len() - 1);
+        let mut names = (0..).map(|number| format!("{name} {number}"));
+        names.find(|name| state.shard_of(self.key("many", name).slot()) == shard).expect("one of many is")
+    }
+
+    /// Notes a call to the second of two nodes, which is made if the first one answers.
+    fn note_second(&self, process: usize, slot: u16, now: Instant) {
+        let mut state = self.network.lock();
+        let (first, shard) = (state.shards[0].primary, state.shard_of(slot));
+        let is_first_dead = state.link(process, first).dead.is_some_and(|(_, until)| now < until);
+        drop(state);
+        if shard > 0 && !is_first_dead {
+            self.book().came.entry((process, shard)).or_default().push(now);
+        }
+    }
+
     async fn ask_two(&self, process: usize, name: &str, number: u64) -> bool {
         let this = &self.processes[process];
-        let second = format!("other {}", number % 53);
+        // Another node has the second key, and no key of that node is ever the first.
+        let (first, second) = (self.name_in(0, name), self.name_in(1 + number as usize % 2, "other"));
+        let name = first.as_str();
+        let (slot, began) = (self.key("other", &second).slot(), Instant::now());
+        self.note_second(process, slot, began);
         let (one, other) = (PartitionKey::from(name), PartitionKey::from(second.as_str()));
         let parts = [(&this.many, &one, name), (&this.other, &other, second.as_str())];
         let mut claims = Vec::new();

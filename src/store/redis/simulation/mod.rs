@@ -51,6 +51,10 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
             if !outcome.problems.is_empty() {
                 failed.push((*seed, outcome));
             }
+            // More would say the same.
+            if failed.len() == 3 {
+                break;
+            }
         }
         failed
     };
@@ -66,7 +70,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     }
     if let Some((seed, outcome)) = failed.first() {
         panic!(
-            "{} of {} seeds failed; the first: {}\nrun it again: SIM_SEED={seed} SIM_LOG=1 cargo test -p tower-sluice \
+            "{} of up to {} seeds failed; the first: {}\nrun it again: SIM_SEED={seed} SIM_LOG=1 cargo test -p tower-sluice \
              --all-features --lib redis::simulation::whatever -- --nocapture",
             failed.len(),
             seeds.len(),

@@ -64,10 +64,10 @@ impl Plan {
         let timeout = [20, 50, 50, 100][draw(0, 3) as usize];
         let least = draw(0, timeout / 12);
         let delay = (least, draw(0, timeout / 12 - least));
-        // A third of the runs has requests of one kind only, and another third of two.
+        // Half of the runs have requests of one kind only, and another quarter those of two.
         let mut weights = [0; 6];
-        for _ in 0..[1, 2, 12][draw(0, 2) as usize] {
-            weights[draw(0, 5) as usize] += 1;
+        for _ in 0..[1, 1, 2, 12][draw(0, 3) as usize] {
+            weights[[0, 1, 2, 3, 4, 4, 5][draw(0, 6) as usize]] += 1;
         }
         let give_up = [(0, 0), (0, 0), (4, timeout * 2), (1, draw(timeout / 3, timeout))][draw(0, 3) as usize];
         let (gap, batch) = (draw(1, 4), [1, 2, 12][draw(0, 2) as usize]);
