@@ -19,11 +19,11 @@ mod evalsha;
 mod key;
 mod script;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod servers;
+#[cfg(test)]
+mod simulation;
 mod store;
 
 pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, RedisBuilder};

@@ -154,7 +154,8 @@ macro_rules! by_algorithm {
     };
 }
 
-pub(super) static BUCKET: Script = Script::new(lua!("open", "each_key", "own_quota", "bucket_read", "bucket_take", "close"));
+pub(super) static BUCKET: Script =
+    Script::new(lua!("open", "each_key", "own_quota", "bucket_read", "bucket_take", "close"));
 
 static FIXED_WINDOW: Script =
     Script::new(lua!("open", "each_key", "own_quota", "fixed_window_read", "fixed_window_take", "close"));

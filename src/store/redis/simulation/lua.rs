@@ -41,8 +41,7 @@ pub(super) fn run(hash: &str, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>], 
             let pcall = scope.create_function(|lua, arguments| to_lua(lua, &run(arguments)))?;
             let error_reply =
                 lua.create_function(|lua, error: mlua::String| lua.create_table_from([("err", error)]))?;
-            let redis =
-                lua.create_table_from([("call", call), ("pcall", pcall), ("error_reply", error_reply)])?;
+            let redis = lua.create_table_from([("call", call), ("pcall", pcall), ("error_reply", error_reply)])?;
             lua.globals().set("redis", redis)?;
             lua.globals().set("KEYS", list(keys)?)?;
             lua.globals().set("ARGV", list(args)?)?;

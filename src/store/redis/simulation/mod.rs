@@ -8,7 +8,12 @@
 //!
 //! A seed that fails is printed with the command that runs it again. `SIM_LOG=1` prints its events, and `SIM_SEEDS=10000`
 //! runs so many seeds.
-#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss, reason = "small numbers")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "small numbers"
+)]
 
 mod account;
 mod callers;
@@ -66,7 +71,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     failed.sort_by_key(|(seed, _)| *seed);
     for (seed, outcome) in &failed {
         let shown = outcome.problems.len().min(3);
-        println!("seed {seed}: {}\n  {}", outcome.plan, outcome.problems[..shown].join("\n  "));
+        println!("seed {seed}: {:?}\n  {}", outcome.plan, outcome.problems[..shown].join("\n  "));
     }
     if let Some((seed, outcome)) = failed.first() {
         panic!(

@@ -268,7 +268,8 @@ impl State {
             *self.charged.entry(key).or_default() += charged;
         }
         if self.log.is_some() {
-            let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace(['\r', '\n'], " ");
+            let shown =
+                |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace(['\r', '\n'], " ");
             let words: Vec<_> = command.iter().map(|word| shown(word)).collect();
             let mut answer = Vec::new();
             reply.write(&mut answer);

@@ -1,6 +1,5 @@
 //! What a seed stands for: the servers, the callers, and what goes wrong when.
 
-use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -31,29 +30,64 @@ pub(super) struct Plan {
     pub(super) length: u64,
 }
 
-/// `server` is the one that is the primary of this shard when it happens. Times are in milliseconds.
+/// It happens to the server that is the primary of the shard then. Times are in milliseconds, and those of a clock in
+/// microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     /// The network drops packets, which arrive late; between one process and a server, or all.
-    Stall { shard: usize, process: Option<usize>, up: bool, down: bool, ms: u64 },
-    Reset { shard: usize },
+    Stall {
+        shard: usize,
+        process: Option<usize>,
+        up: bool,
+        down: bool,
+        ms: u64,
+    },
+    Reset {
+        shard: usize,
+    },
     /// The server forgets its connections, and no process hears of that.
-    HalfOpen { shard: usize },
+    HalfOpen {
+        shard: usize,
+    },
     /// Commands are carried out, and connections end in place of their answers.
-    Swallow { shard: usize, ms: u64 },
+    Swallow {
+        shard: usize,
+        ms: u64,
+    },
     /// Connections are reset and refused.
-    Refuse { shard: usize, ms: u64 },
+    Refuse {
+        shard: usize,
+        ms: u64,
+    },
     /// The server ends, and starts again: without scripts, and without data if it keeps none.
-    Restart { shard: usize, ms: u64, is_empty: bool },
-    FlushScripts { shard: usize },
+    Restart {
+        shard: usize,
+        ms: u64,
+        is_empty: bool,
+    },
+    FlushScripts {
+        shard: usize,
+    },
     /// The server does nothing for a while, and then does all that has come.
-    Pause { shard: usize, ms: u64 },
+    Pause {
+        shard: usize,
+        ms: u64,
+    },
     /// The standby copies the data, and takes over later.
-    Copy { shard: usize },
+    Copy {
+        shard: usize,
+    },
     /// The old primary is a replica from now on; if it crashed, after so many milliseconds.
-    FailOver { shard: usize, crashed: u64 },
+    FailOver {
+        shard: usize,
+        crashed: u64,
+    },
     /// The clock is stepped, and runs at another rate, in parts per million.
-    Clock { shard: usize, step: i64, rate: u64 },
+    Clock {
+        shard: usize,
+        step: i64,
+        rate: u64,
+    },
 }
 
 impl Plan {
@@ -200,16 +234,10 @@ impl Fault {
     }
 }
 
-/// Starts all servers again whose time has come.
+/// Starts a server again.
 pub(super) fn start(network: &Network, server: usize) {
     let mut state = network.lock();
     state.servers[server].is_up = true;
     state.servers[server].loading_until = Instant::now() + LOADING;
     state.note(format_args!("server {server} starts again"));
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
 }

@@ -122,9 +122,8 @@ fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault:
                 continue;
             }
             let address = format!("10.0.0.{}:6379", if plan.shards == 0 { 1 } else { server + 1 });
-            let is_closed = health
-                .iter()
-                .any(|node| node.address() == address && node.breaker() == BreakerState::Closed);
+            let is_closed =
+                health.iter().any(|node| node.address() == address && node.breaker() == BreakerState::Closed);
             let book = callers.book();
             let came = book.came.get(&(process, shard)).map(Vec::as_slice).unwrap_or_default();
             let came = |from: Instant, to: Instant| came.iter().filter(|at| (from..to).contains(at)).count();
