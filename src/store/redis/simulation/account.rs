@@ -6,7 +6,7 @@ use super::server::Reply;
 use crate::store::redis::script::{BUCKET, REFUND, SEVERAL};
 
 /// The accounts of a server. They are lost where its data is lost: when it starts empty, and when a replica takes its
-/// place that lacks the last writes. That is the documented bound: what was forgotten is admitted once more, and no more.
+/// place that lacks the last writes. That is the documented bound: what was forgotten is admitted once more at the most.
 #[derive(Clone, Default)]
 pub(super) struct Accounts {
     /// By key: microseconds to be paid, and as of when on the server's clock. A clock that is set forward pays debts.

@@ -1,13 +1,13 @@
-//! A deterministic simulation of the link to Redis: processes, a network that fails, and servers that fail, in one thread
-//! and in simulated time. All follows from a seed.
+//! A deterministic simulation of the link to Redis: processes, a network that fails, and servers that fail, in one
+//! thread and in simulated time. All follows from a seed.
 //!
 //! - `plan` draws from the seed what goes wrong when.
 //! - `network` carries bytes between the real client (the `redis` crate, and all that is ours) and the servers.
 //! - `server` keeps values and has a clock; `lua` runs our scripts for it as they are.
 //! - `callers` make requests, and check each answer; `account` checks what servers admit; `run` checks the rest.
 //!
-//! A seed that fails is printed with the command that runs it again. `SIM_LOG=1` prints its events, and `SIM_SEEDS=10000`
-//! runs so many seeds.
+//! A seed that fails is printed with the command that runs it again. `SIM_LOG=1` prints its events, and
+//! `SIM_SEEDS=10000` runs so many seeds.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -75,8 +75,8 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     }
     if let Some((seed, outcome)) = failed.first() {
         panic!(
-            "{} of up to {} seeds failed; the first: {}\nrun it again: SIM_SEED={seed} SIM_LOG=1 cargo test -p tower-sluice \
-             --all-features --lib redis::simulation::whatever -- --nocapture",
+            "{} of up to {} seeds failed; the first: {}\nrun it again: SIM_SEED={seed} SIM_LOG=1 cargo test \
+             -p tower-sluice --all-features --lib redis::simulation::whatever -- --nocapture",
             failed.len(),
             seeds.len(),
             outcome.problems[0],

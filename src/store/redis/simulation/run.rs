@@ -104,8 +104,8 @@ async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc
     }
 }
 
-/// The breaker of a node that answers nothing is open after two timeouts: the calls of the first fail in one wave, those
-/// of the second in another. A call may begin half a timeout late, behind one for the same key.
+/// The breaker of a node that answers nothing is open after two timeouts: the calls of the first fail in one wave,
+/// those of the second in another. A call may begin half a timeout late, behind one for the same key.
 fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault: Instant) {
     let now = Instant::now();
     for (process, of_process) in callers.processes.iter().enumerate() {
