@@ -1,5 +1,5 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), wakers, two
-//! choices of a set, and atomics that loom can check.
+//! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
+//! wakers, two choices of a set, and atomics that loom can check.
 
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
@@ -8,6 +8,8 @@ pub(crate) mod base64;
 pub(crate) mod captured_log;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
+#[cfg(feature = "remote")]
+pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod two_choices;
 #[cfg(feature = "queue")]

@@ -83,7 +83,7 @@ impl Key {
 }
 
 /// The CRC by which a cluster assigns slots (CRC-16/XMODEM; Redis cluster specification, "Key distribution model").
-fn crc16(bytes: &[u8]) -> u16 {
+pub(super) fn crc16(bytes: &[u8]) -> u16 {
     const TABLE: [u16; 256] = {
         let mut table = [0; 256];
         let mut index: u16 = 0;

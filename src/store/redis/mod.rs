@@ -22,6 +22,8 @@ mod script;
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod servers;
+#[cfg(test)]
+mod simulation;
 mod store;
 
 pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, RedisBuilder};

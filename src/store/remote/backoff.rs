@@ -1,7 +1,8 @@
 //! Pauses between attempts: exponential backoff with full jitter.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use crate::util::random::random;
 
 /// The longest pause before a failure doubles it: two timeouts at the default, since a server that merely stalls must
 /// not be probed again and again.
@@ -23,9 +24,7 @@ fn longest(failures: u32) -> Duration {
 /// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
 /// not come back together.
 fn up_to(longest: Duration) -> Duration {
-    // A new state has new keys, so its hash of anything is a new number. Drawn only after a failure.
-    let random = u128::from(RandomState::new().hash_one(0));
-    let nanos = u64::try_from((longest.as_nanos() * random) >> 64).expect("five seconds at the most");
+    let nanos = u64::try_from((longest.as_nanos() * u128::from(random())) >> 64).expect("five seconds at the most");
     Duration::from_nanos(nanos)
 }
 

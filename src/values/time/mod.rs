@@ -118,6 +118,10 @@ pub struct Monotonic;
 impl Clock for Monotonic {
     #[inline(always)]
     fn now(&self) -> Timestamp {
+        #[cfg(test)]
+        if let Some(clock) = SIMULATED.get() {
+            return clock();
+        }
         #[cfg(feature = "fast-clock")]
         return counter::now();
         #[cfg(not(feature = "fast-clock"))]
@@ -129,6 +133,12 @@ impl Clock for Monotonic {
     fn id(&self) -> Option<NonZeroUsize> {
         Some(NonZeroUsize::MIN)
     }
+}
+
+#[cfg(test)]
+std::thread_local! {
+    /// What [`Monotonic`] reads on this thread in place of the system's clock: a simulation has a time of its own.
+    pub(crate) static SIMULATED: std::cell::Cell<Option<fn() -> Timestamp>> = const { std::cell::Cell::new(None) };
 }
 
 /// Reads the system's monotonic clock, as nanoseconds since the Unix epoch.

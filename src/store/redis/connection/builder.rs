@@ -24,6 +24,8 @@ pub struct RedisBuilder {
     max_in_flight: usize,
     prefix: String,
     secret: Vec<u8>,
+    #[cfg(test)]
+    connector: Option<super::connector::Connector>,
 }
 
 /// The addresses as they were given.
@@ -47,7 +49,16 @@ impl RedisBuilder {
             max_in_flight: 4_096,
             prefix: "sluice".to_owned(),
             secret: Vec::new(),
+            #[cfg(test)]
+            connector: None,
         }
+    }
+
+    /// Connects by this, and not by the system's network.
+    #[cfg(test)]
+    pub(in crate::store::redis) fn over(mut self, connector: super::connector::Connector) -> Self {
+        self.connector = Some(connector);
+        self
     }
 
     /// Sets how long a decision may take, all in all, however many calls it needs; 50 ms by default, and a day at the
@@ -100,6 +111,8 @@ impl RedisBuilder {
             connect_timeout: self.connect_timeout.min(LONGEST_TIMEOUT),
             max_in_flight: self.max_in_flight,
             eviction_checked: AtomicBool::new(false),
+            #[cfg(test)]
+            connector: self.connector,
         });
         if self.prefix.contains(['{', '}']) {
             return Err(Fault::new(

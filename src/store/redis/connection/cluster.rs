@@ -1,6 +1,6 @@
 //! A Redis cluster: which node has which slots.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ::redis::{Cmd, ConnectionInfo, FromRedisValue, Value};
@@ -12,6 +12,7 @@ use super::node::{Node, Settings};
 use super::refresh::Refresh;
 use crate::store::redis::key::SLOTS;
 use crate::util::log;
+use crate::util::random::random;
 
 /// Many primaries, each with some of the slots.
 pub(super) struct Cluster {
@@ -21,7 +22,7 @@ pub(super) struct Cluster {
     settings: Arc<Settings>,
     map: RwLock<Arc<[Range]>>,
     /// By address. Replicas as well: when a primary is gone, they know its successor.
-    nodes: Mutex<HashMap<String, Arc<Node>>>,
+    nodes: Mutex<BTreeMap<String, Arc<Node>>>,
     refresh: Refresh,
 }
 
@@ -81,9 +82,12 @@ impl Cluster {
         (range.first <= slot).then(|| range.node.clone())
     }
 
-    /// Asks one node after the other until one answers, healthy nodes first.
+    /// Asks one node after the other until one answers: healthy nodes first, in a random order, so that processes that lost
+    /// a node together do not ask the same one.
     async fn ask_any_node(self: Arc<Self>) -> Result<(), Fault> {
         let mut nodes = self.nodes();
+        let first = usize::try_from(random() % nodes.len().max(1) as u64).expect("less than the number of nodes");
+        nodes.rotate_left(first);
         nodes.sort_by_cached_key(|node| !node.is_healthy());
         let mut faults = Vec::new();
         for node in nodes {
@@ -183,7 +187,7 @@ impl Cluster {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Node>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Node>>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -193,7 +197,7 @@ fn slot(number: i64) -> Option<u16> {
     u16::try_from(number).ok().filter(|slot| *slot < SLOTS)
 }
 
-fn by_address(nodes: impl Iterator<Item = Arc<Node>>) -> HashMap<String, Arc<Node>> {
+fn by_address(nodes: impl Iterator<Item = Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
     nodes.map(|node| (node.address().to_string(), node)).collect()
 }
 
@@ -207,8 +211,13 @@ mod tests {
     fn cluster() -> Arc<Cluster> {
         let seed = address::parse("redis://10.0.0.1:6379").unwrap();
         let timeout = Duration::from_millis(50);
-        let settings =
-            Settings { timeout, connect_timeout: timeout, max_in_flight: 1, eviction_checked: AtomicBool::new(false) };
+        let settings = Settings {
+            timeout,
+            connect_timeout: timeout,
+            max_in_flight: 1,
+            eviction_checked: AtomicBool::new(false),
+            connector: None,
+        };
         Cluster::new(vec![seed], Arc::new(settings)).unwrap()
     }
 

@@ -10,6 +10,8 @@ mod call_metrics;
 mod cluster;
 mod command;
 mod connections;
+#[cfg(test)]
+mod connector;
 mod eviction_check;
 mod fault;
 mod node;
@@ -33,6 +35,8 @@ use tokio::time::{Instant, sleep};
 
 #[cfg(test)]
 pub(super) use self::command::evalsha;
+#[cfg(test)]
+pub(super) use self::connector::Connector;
 
 pub use self::builder::RedisBuilder;
 pub use self::fault::{Fault, FaultKind};

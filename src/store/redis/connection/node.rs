@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ServerErrorKind, Value};
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -30,6 +31,8 @@ pub(super) struct Settings {
     pub(super) max_in_flight: usize,
     /// Whether the eviction settings of a server were checked, or are being checked: the first that is connected.
     pub(super) eviction_checked: AtomicBool,
+    #[cfg(test)]
+    pub(super) connector: Option<super::connector::Connector>,
 }
 
 /// One server.
@@ -194,9 +197,7 @@ impl Node {
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_push_sender(EndOfConnection(alive.clone()));
-        let made =
-            timeout(self.settings.connect_timeout, self.client.get_multiplexed_async_connection_with_config(&config));
-        let connection = match made.await {
+        let connection = match timeout(self.settings.connect_timeout, self.open(&config)).await {
             Err(_) => return Err(Fault::new(FaultKind::TimedOut, format!("connecting to {}", self.address))),
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
             Ok(Ok(connection)) => connection,
@@ -212,6 +213,14 @@ impl Node {
             tokio::spawn(eviction_check::warn_if_keys_may_be_evicted(connection, self.settings.connect_timeout));
         }
         Ok(())
+    }
+
+    async fn open(&self, config: &AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+        #[cfg(test)]
+        if let Some(connector) = &self.settings.connector {
+            return connector.connect(&self.server, config).await;
+        }
+        self.client.get_multiplexed_async_connection_with_config(config).await
     }
 
     /// Records the outcome of a call, and keeps its handle for the next.

@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
-use tokio::sync::watch;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::fault::{Fault, FaultKind};
@@ -21,9 +21,27 @@ pub(super) struct SharedTask {
 /// Work that was started, and may have ended.
 #[derive(Clone, Debug)]
 struct Running {
-    outcome: watch::Receiver<Option<Outcome>>,
+    progress: Arc<Progress>,
     runtime: Id,
     began: Instant,
+}
+
+/// How far work has come.
+#[derive(Debug)]
+struct Progress {
+    outcome: OnceLock<Outcome>,
+    /// Without permits. It is closed when the work is done, or was dropped, which wakes the callers in the order in which
+    /// they came; those of a `watch` channel would be woken in a random one.
+    end: Semaphore,
+}
+
+/// Ends the work when it is dropped, be it with its runtime.
+struct EndOfWork(Arc<Progress>);
+
+impl Drop for EndOfWork {
+    fn drop(&mut self) {
+        self.0.end.close();
+    }
 }
 
 /// How long to wait for work on another runtime. If it takes longer, that runtime may be blocked, and the caller does
@@ -46,17 +64,17 @@ impl SharedTask {
     pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Outcome>) -> Outcome {
         let handle = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?;
         loop {
-            let mut work = match self.join(&handle, &begin) {
+            let work = match self.join(&handle, &begin) {
                 Ok(work) => work,
                 Err(outcome) => return outcome,
             };
             let is_here = work.runtime == handle.id();
             let until = if is_here { deadline } else { deadline.min(work.began + TAKE_OVER_AFTER) };
-            let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
-            match waited {
-                Ok(Ok(done)) => return done.clone().expect("it was waited for"),
+            let has_ended = timeout_at(until, work.progress.end.acquire()).await.is_ok();
+            match work.progress.outcome.get() {
+                Some(outcome) => return outcome.clone(),
                 // It panicked, or this runtime is being shut down. Either would happen again.
-                Ok(Err(_)) if is_here => return Err(FaultKind::Cancelled.into()),
+                None if has_ended && is_here => return Err(FaultKind::Cancelled.into()),
                 // Its runtime was shut down in the middle of it, or is blocked: then run it on this runtime.
                 _ if Instant::now() < deadline => {}
                 _ => return Err(FaultKind::TimedOut.into()),
@@ -77,20 +95,21 @@ impl SharedTask {
         let (runtime, now) = (handle.id(), Instant::now());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = &*running {
-            // The sender is dropped with its runtime. After the work is done, the sender may live on for a moment, so
-            // look at the outcome as well.
-            let is_running = work.outcome.has_changed().is_ok() && work.outcome.borrow().is_none();
+            // The outcome is there a moment before the end.
+            let is_running = !work.progress.end.is_closed() && work.progress.outcome.get().is_none();
             if is_running && (work.runtime == runtime || now < work.began + TAKE_OVER_AFTER) {
                 return Ok(work.clone());
             }
         }
         let work = begin()?;
-        let (sender, outcome) = watch::channel(None);
+        let progress = Arc::new(Progress { outcome: OnceLock::new(), end: Semaphore::new(0) });
+        let end = EndOfWork(Arc::clone(&progress));
         handle.spawn(async move {
             let outcome = work.await;
-            sender.send_replace(Some(outcome));
+            // It is set nowhere else.
+            let _ = end.0.outcome.set(outcome);
         });
-        Ok(running.insert(Running { outcome, runtime, began: now }).clone())
+        Ok(running.insert(Running { progress, runtime, began: now }).clone())
     }
 }
 

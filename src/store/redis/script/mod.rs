@@ -154,7 +154,8 @@ macro_rules! by_algorithm {
     };
 }
 
-static BUCKET: Script = Script::new(lua!("open", "each_key", "own_quota", "bucket_read", "bucket_take", "close"));
+pub(super) static BUCKET: Script =
+    Script::new(lua!("open", "each_key", "own_quota", "bucket_read", "bucket_take", "close"));
 
 static FIXED_WINDOW: Script =
     Script::new(lua!("open", "each_key", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
@@ -178,14 +179,14 @@ fn script_of<A: Scripted>() -> &'static Script {
     }
 }
 
-static SEVERAL: Script = Script::new(concat!(
+pub(super) static SEVERAL: Script = Script::new(concat!(
     lua!("several_open", "own_quota"),
     "if algorithm == '0' then\n  admitted = 1\n",
     by_algorithm!("take"),
     lua!("several_close"),
 ));
 
-static REFUND: Script = Script::new(concat!(
+pub(super) static REFUND: Script = Script::new(concat!(
     lua!("refund_open", "own_quota"),
     "if not old then\n",
     by_algorithm!("refund"),

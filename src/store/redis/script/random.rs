@@ -12,6 +12,11 @@ impl Random {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         let seed = seed.unwrap_or_else(|| u64::from(now()) + 1);
         println!("SLUICE_SEED={seed}");
+        Self::of(seed)
+    }
+
+    /// The numbers that follow from a seed.
+    pub(crate) const fn of(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 

@@ -1,0 +1,73 @@
+//! What keys owe on the servers, computed from what scripts answered, and not from what they stored.
+
+use std::collections::BTreeMap;
+
+use super::server::Reply;
+use crate::store::redis::script::{BUCKET, REFUND, SEVERAL};
+
+/// The accounts of a server. They are lost where its data is lost: when it starts empty, and when a replica takes its
+/// place that lacks the last writes. That is the documented bound: what was forgotten is admitted once more at the most.
+#[derive(Clone, Default)]
+pub(super) struct Accounts {
+    /// By key: microseconds to be paid, and as of when on the server's clock. A clock that is set forward pays debts.
+    owed: BTreeMap<Vec<u8>, (u64, u64)>,
+    /// What was charged since this was last taken: keys, and microseconds.
+    charged: Vec<(Vec<u8>, u64)>,
+    pub(super) problem: Option<String>,
+}
+
+impl Accounts {
+    /// Takes what was charged since the last time.
+    pub(super) fn take_charged(&mut self) -> Vec<(Vec<u8>, u64)> {
+        std::mem::take(&mut self.charged)
+    }
+
+    /// Notes what a script did.
+    pub(super) fn note(&mut self, hash: &str, keys: &[Vec<u8>], args: &[Vec<u8>], reply: &Reply, now: u64) {
+        let number = |index: usize| args.get(index).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let number = |index| number(index).unwrap_or(0_u64);
+        if hash == BUCKET.hash() {
+            let Reply::Text(text) = reply else { return };
+            let text = String::from_utf8_lossy(text);
+            let mut words = text.split(' ').skip(2).step_by(2);
+            for key in keys {
+                let admitted: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                self.charge(key, admitted * number(1), number(2), now);
+            }
+        } else if hash == SEVERAL.hash() {
+            let Reply::List(items) = reply else { return };
+            if items.get(2) == Some(&Reply::Number(1)) {
+                let charged = (0..).zip(keys).filter(|(index, _)| number(6 * index) > 0);
+                charged.for_each(|(index, key)| self.charge(key, number(6 * index + 1), number(6 * index + 2), now));
+            }
+        } else if hash == REFUND.hash() {
+            let Reply::Text(text) = reply else { return };
+            if String::from_utf8_lossy(text).split(' ').nth(2) == Some("1") {
+                if let Some((owed, _)) = self.owed.get_mut(&keys[0]) {
+                    *owed = owed.saturating_sub(number(1));
+                }
+            }
+        }
+    }
+
+    /// The clock is set from one time to another. What is owed stays owed if it is set back.
+    pub(super) fn set_clock(&mut self, from: u64, to: u64) {
+        for (owed, since) in self.owed.values_mut().filter(|_| to < from) {
+            (*owed, *since) = (owed.saturating_sub(from.saturating_sub(*since)), to);
+        }
+    }
+
+    /// Charges a key, which must not owe more than its bucket holds.
+    fn charge(&mut self, key: &[u8], price: u64, capacity: u64, now: u64) {
+        if price == 0 {
+            return;
+        }
+        let (owed, since) = self.owed.get(key).copied().unwrap_or((0, now));
+        let owed = owed.saturating_sub(now.saturating_sub(since)) + price;
+        if owed > capacity && self.problem.is_none() {
+            self.problem = Some(format!("{} owes {owed} of {capacity} µs", String::from_utf8_lossy(key)));
+        }
+        self.owed.insert(key.to_vec(), (owed, now));
+        self.charged.push((key.to_vec(), price));
+    }
+}

@@ -1,0 +1,327 @@
+//! The callers: requests of several kinds, and what must hold of each answer.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::Value;
+use smallvec::smallvec;
+use tokio::time::{Instant, timeout};
+
+use super::network::{Network, PanicWatch};
+use super::plan::Plan;
+use super::server::ADD;
+use crate::algorithm::{Algorithm, GcraState, TokenBucket};
+use crate::store::Store;
+use crate::store::redis::evalsha::Call;
+use crate::store::redis::key::{Key, Names};
+use crate::store::redis::{Redis, RedisStore};
+use crate::values::{Ask, Mode, PartitionKey, Quota};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Few keys that are used up, each of which many requests are for.
+    Hot,
+    /// Many keys.
+    Many,
+    /// A key that no other request has.
+    Fresh,
+    /// A script that adds a number that no other request has, to a key that no other has.
+    Add,
+    /// Two limiters at once, on two nodes of a cluster.
+    Two,
+    /// From a lease.
+    Leased,
+}
+
+pub(super) const KINDS: [Kind; 6] = [Kind::Hot, Kind::Many, Kind::Fresh, Kind::Add, Kind::Two, Kind::Leased];
+
+/// A limiter of a process.
+pub(super) struct Limiter {
+    name: &'static str,
+    bucket: TokenBucket,
+    store: RedisStore<GcraState>,
+}
+
+impl Limiter {
+    fn new(redis: &Redis, name: &'static str, quota: Quota) -> Self {
+        Self { name, bucket: TokenBucket::new(quota), store: RedisStore::new(redis, name) }
+    }
+
+    /// Microseconds that one unit takes to be paid: whole ones, for the limits below.
+    fn price(&self) -> u64 {
+        self.bucket.quota().time_of(1).as_micros() as u64
+    }
+
+    fn capacity(&self) -> u64 {
+        u64::from(self.bucket.quota().max_burst()) * self.price()
+    }
+}
+
+pub(super) struct Process {
+    pub(super) redis: Redis,
+    hot: Limiter,
+    many: Limiter,
+    other: Limiter,
+    leased: Limiter,
+}
+
+impl Process {
+    fn new(redis: Redis) -> Self {
+        let plenty = Quota::per_second(10_000).burst(10_000);
+        let mut leased = Limiter::new(&redis, "leased", Quota::per_second(200).burst(100));
+        leased.store = leased.store.leasing(16, Duration::from_millis(300));
+        Self {
+            hot: Limiter::new(&redis, "hot", Quota::per_second(50).burst(20)),
+            many: Limiter::new(&redis, "many", plenty),
+            other: Limiter::new(&redis, "other", plenty),
+            leased,
+            redis,
+        }
+    }
+}
+
+/// What all callers share.
+pub(super) struct Callers {
+    pub(super) network: Arc<Network>,
+    pub(super) processes: Vec<Process>,
+    timeout: Duration,
+    book: Mutex<Book>,
+}
+
+/// What the checks keep.
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) problems: Vec<String>,
+    numbers: u64,
+    /// By key: what was asked for, and what callers were admitted by the servers, in microseconds.
+    asked: BTreeMap<Vec<u8>, u64>,
+    admitted: BTreeMap<Vec<u8>, u64>,
+    /// By process and key: what the local fallback has admitted that time has not paid, and as of when.
+    local: BTreeMap<(usize, Vec<u8>), (u64, Instant)>,
+    /// By process and shard: until when a request waited, though the circuit breaker was open when it came.
+    waited: BTreeMap<(usize, usize), Instant>,
+    /// By process and shard: when requests came that need a call each.
+    pub(super) came: BTreeMap<(usize, usize), Vec<Instant>>,
+    pub(super) failures: u64,
+    pub(super) requests: u64,
+}
+
+impl Callers {
+    pub(super) fn new(network: &Arc<Network>, plan: &Plan) -> Arc<Self> {
+        let open = |process| {
+            let builder = match plan.shards {
+                0 => Redis::single("redis://10.0.0.1:6379"),
+                count => Redis::cluster((1..=count).map(|at| format!("redis://10.0.0.{at}:6379"))),
+            };
+            let builder = builder.timeout(plan.timeout).connect_timeout(plan.connect_timeout);
+            Process::new(builder.over(network.connector(process)).open().expect("the addresses are right"))
+        };
+        let processes = (0..plan.processes).map(open).collect();
+        Arc::new(Self { network: Arc::clone(network), processes, timeout: plan.timeout, book: Mutex::default() })
+    }
+
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a request, whose caller may give up. Returns whether the servers have answered it.
+    pub(super) async fn request(self: Arc<Self>, process: usize, kind: Kind, give_up: Option<Duration>) -> bool {
+        let _watch = PanicWatch(&self.network);
+        let number = {
+            let mut book = self.book();
+            book.numbers += 1;
+            book.requests += 1;
+            book.numbers
+        };
+        let (name, cost) = match kind {
+            Kind::Hot | Kind::Leased => (format!("hot {}", number % 4), 1 + (number % 7 / 6) as u32),
+            Kind::Many | Kind::Two => (format!("one of many {}", number % 61), 1),
+            Kind::Fresh | Kind::Add => (format!("fresh {number}"), 1 + (number % 97) as u32),
+        };
+        let slot = self.key("many", &name).slot();
+        let shard = self.network.lock().shard_of(slot);
+        let began = Instant::now();
+        let redis = &self.processes[process].redis;
+        let is_failing = || kind != Kind::Two && redis.is_failing(|| slot);
+        let mut was_failing = is_failing();
+        if matches!(kind, Kind::Many | Kind::Fresh | Kind::Add) {
+            self.book().came.entry((process, shard)).or_default().push(began);
+        }
+        let asks = async {
+            match kind {
+                Kind::Add => self.add(process, number, &name).await,
+                Kind::Two => self.ask_two(process, &name, number).await,
+                _ => self.ask(process, kind, &name, cost).await,
+            }
+        };
+        let mut asks = pin!(timeout(give_up.unwrap_or(self.timeout * 100), asks));
+        let answered = match timeout(Duration::from_millis(1), &mut asks).await {
+            Ok(answered) => answered.ok(),
+            Err(_) => {
+                // It may have closed as this came.
+                was_failing &= is_failing();
+                asks.await.ok()
+            }
+        };
+        self.network.lock().note(format_args!("process {process}: {kind:?} {number}: {answered:?}"));
+        let (now, mut book) = (Instant::now(), self.book());
+        let waited = now - began;
+        // Documented: a decision takes no longer than the timeout. The timers are 1 ms apart.
+        if waited > self.timeout + Duration::from_millis(2) {
+            book.problems.push(format!("LATE: {kind:?} {number} took {waited:?}"));
+        }
+        // While the breaker is open, one request at a time probes the node, and all others are answered at once.
+        if was_failing && waited > Duration::from_millis(1) {
+            let until = book.waited.insert((process, shard), now);
+            if until.is_some_and(|until| began < until) {
+                book.problems.push(format!("SLOW: {kind:?} {number} waited {waited:?} behind a probe"));
+            }
+        }
+        if answered == Some(false) {
+            book.failures += 1;
+        }
+        answered == Some(true)
+    }
+
+    fn key(&self, limiter: &str, name: &str) -> Key {
+        let names = Names::new("sluice", limiter, b"");
+        names.key(names.tag(&PartitionKey::from(name)), 'b')
+    }
+
+    fn ask_for(&self, key: &Key, micros: u64) {
+        *self.book().asked.entry(key.as_str().as_bytes().to_vec()).or_default() += micros;
+    }
+
+    async fn add(&self, process: usize, number: u64, name: &str) -> bool {
+        let key = self.key("add", name);
+        self.ask_for(&key, number);
+        let call = Call { script: &ADD, keys: smallvec![key], args: smallvec![number], texts: Vec::new() };
+        match self.processes[process].redis.call(&call).await {
+            Ok(answer) => {
+                if answer != Value::Int(i64::try_from(number).unwrap()) {
+                    self.book().problems.push(format!("MIXED UP: {number} was answered {answer:?}"));
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn ask(&self, process: usize, kind: Kind, name: &str, cost: u32) -> bool {
+        let this = &self.processes[process];
+        let limiter = match kind {
+            Kind::Hot => &this.hot,
+            Kind::Leased => &this.leased,
+            _ => &this.many,
+        };
+        let (key, price) = (self.key(limiter.name, name), u64::from(cost) * limiter.price());
+        let partition = PartitionKey::from(name);
+        let ask = Ask::charge(&partition, cost);
+        if kind != Kind::Leased {
+            self.ask_for(&key, price);
+        }
+        let answer = limiter.store.decide(&limiter.bucket, &ask).decided().await;
+        let text = key.as_str().as_bytes().to_vec();
+        match answer {
+            Ok(decision) => {
+                if kind == Kind::Fresh && decision.remaining() != 10_000 - cost {
+                    let problem = format!("MIXED UP: {name} of {cost} was answered {decision:?}");
+                    self.book().problems.push(problem);
+                }
+                if decision.is_allowed() {
+                    *self.book().admitted.entry(text).or_default() += price;
+                }
+                true
+            }
+            Err(_) => {
+                let fallback = limiter.store.decide(&limiter.bucket, &ask.to(Mode::Fallback)).decided().await;
+                if kind == Kind::Hot && fallback.expect("it needs no server").is_allowed() {
+                    self.admit_locally(process, text, price, limiter.capacity());
+                }
+                false
+            }
+        }
+    }
+
+    /// Counts what the fallback of a process admits: no more than the limit. So over an outage and the recovery, *n*
+    /// processes and the servers admit *n* + 1 times the limit at the most.
+    fn admit_locally(&self, process: usize, key: Vec<u8>, price: u64, capacity: u64) {
+        let (now, mut book) = (Instant::now(), self.book());
+        let (owed, since) = book.local.get(&(process, key.clone())).copied().unwrap_or((0, now));
+        let owed = owed.saturating_sub((now - since).as_micros() as u64) + price;
+        // The ticks of the table may be off by a thousandth.
+        if owed > capacity + capacity / 1_000 {
+            book.problems.push(format!("TOO MANY: the fallback of process {process} owes {owed} of {capacity} µs"));
+        }
+        book.local.insert((process, key), (owed, now));
+    }
+
+    /// Returns a name like this whose key is on a shard; on any, if there is none of this number.
+    fn name_in(&self, shard: usize, name: &str) -> String {
+        let state = self.network.lock();
+        let shard = shard.min(state.shards.len() - 1);
+        let mut names = (0..).map(|number| format!("{name} {number}"));
+        names.find(|name| state.shard_of(self.key("many", name).slot()) == shard).expect("one of many is")
+    }
+
+    /// Notes a call to the second of two nodes, which is made if the first one answers.
+    fn note_second(&self, process: usize, slot: u16, now: Instant) {
+        let mut state = self.network.lock();
+        let (first, shard) = (state.shards[0].primary, state.shard_of(slot));
+        let is_first_dead = state.link(process, first).dead.is_some_and(|(_, until)| now < until);
+        drop(state);
+        if shard > 0 && !is_first_dead {
+            self.book().came.entry((process, shard)).or_default().push(now);
+        }
+    }
+
+    async fn ask_two(&self, process: usize, name: &str, number: u64) -> bool {
+        let this = &self.processes[process];
+        // Another node has the second key, and no key of that node is ever the first.
+        let (first, second) = (self.name_in(0, name), self.name_in(1 + number as usize % 2, "other"));
+        let name = first.as_str();
+        let (slot, began) = (self.key("other", &second).slot(), Instant::now());
+        self.note_second(process, slot, began);
+        let (one, other) = (PartitionKey::from(name), PartitionKey::from(second.as_str()));
+        let parts = [(&this.many, &one, name), (&this.other, &other, second.as_str())];
+        let mut claims = Vec::new();
+        for (limiter, partition, name) in parts {
+            self.ask_for(&self.key(limiter.name, name), limiter.price());
+            let description = limiter.store.describe(&limiter.bucket);
+            let batching = description.batches().expect("Redis decides on several at once");
+            claims.extend(batching.claim(&Ask::charge(partition, 1)));
+        }
+        let first = claims.remove(0);
+        let answers = first.decide_all(claims).await;
+        let is_admitted = answers.iter().all(|answer| answer.as_ref().is_ok_and(|it| it.is_allowed()));
+        if is_admitted {
+            for (limiter, _, name) in parts {
+                let text = self.key(limiter.name, name).as_str().as_bytes().to_vec();
+                *self.book().admitted.entry(text).or_default() += limiter.price();
+            }
+        }
+        answers.iter().all(Result::is_ok)
+    }
+
+    /// Checks what must hold at the end: that no call was made twice, and that all that was admitted was charged.
+    pub(super) fn settle(&self) {
+        let charged = self.network.lock().charged.clone();
+        let mut book = self.book();
+        let mut problems = Vec::new();
+        for (key, charged) in &charged {
+            let asked = book.asked.get(key).copied().unwrap_or(0);
+            if *charged > asked && !key.ends_with(b":leased:b") {
+                problems.push(format!("TWICE: {} was charged {charged} of {asked}", String::from_utf8_lossy(key)));
+            }
+        }
+        for (key, admitted) in &book.admitted {
+            let charged = charged.get(key).copied().unwrap_or(0);
+            if *admitted > charged {
+                problems.push(format!("UNPAID: {} had {admitted}, paid {charged}", String::from_utf8_lossy(key)));
+            }
+        }
+        book.problems.extend(problems);
+    }
+}

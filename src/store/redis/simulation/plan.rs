@@ -1,0 +1,243 @@
+//! What a seed stands for: the servers, the callers, and what goes wrong when.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::network::{FOREVER, Network};
+use super::server::LOADING;
+use crate::store::redis::script::random::Random;
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) processes: usize,
+    /// The nodes of the cluster; 0 is a single server.
+    pub(super) shards: usize,
+    pub(super) timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    /// Milliseconds in one direction: the least, and how many more there may be.
+    pub(super) delay: (u64, u64),
+    /// How likely a request is of each kind, see `callers::KINDS`.
+    pub(super) weights: [u64; 6],
+    /// One batch of requests comes each so many milliseconds, and how large it may be.
+    pub(super) gap: u64,
+    pub(super) batch: u64,
+    /// One in so many callers gives up after so many milliseconds at the most; 0 is none.
+    pub(super) give_up: (u64, u64),
+    /// In the order of their times, in milliseconds.
+    pub(super) faults: Vec<(u64, Fault)>,
+    /// All is well again by then.
+    pub(super) length: u64,
+}
+
+/// It happens to the server that is the primary of the shard then. Times are in milliseconds, and those of a clock in
+/// microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// The network drops packets, which arrive late; between one process and a server, or all.
+    Stall {
+        shard: usize,
+        process: Option<usize>,
+        up: bool,
+        down: bool,
+        ms: u64,
+    },
+    Reset {
+        shard: usize,
+    },
+    /// The server forgets its connections, and no process hears of that.
+    HalfOpen {
+        shard: usize,
+    },
+    /// Commands are carried out, and connections end in place of their answers.
+    Swallow {
+        shard: usize,
+        ms: u64,
+    },
+    /// Connections are reset and refused.
+    Refuse {
+        shard: usize,
+        ms: u64,
+    },
+    /// The server ends, and starts again: without scripts, and without data if it keeps none.
+    Restart {
+        shard: usize,
+        ms: u64,
+        is_empty: bool,
+    },
+    FlushScripts {
+        shard: usize,
+    },
+    /// The server does nothing for a while, and then does all that has come.
+    Pause {
+        shard: usize,
+        ms: u64,
+    },
+    /// The standby copies the data, and takes over later.
+    Copy {
+        shard: usize,
+    },
+    /// The old primary is a replica from now on; if it crashed, after so many milliseconds.
+    FailOver {
+        shard: usize,
+        crashed: u64,
+    },
+    /// The clock is stepped, and runs at another rate, in parts per million.
+    Clock {
+        shard: usize,
+        step: i64,
+        rate: u64,
+    },
+}
+
+impl Plan {
+    pub(super) fn of(seed: u64) -> Self {
+        let mut random = Random::of(seed);
+        let mut draw = |from: u64, to: u64| from + random.below(to - from + 1);
+        let (processes, shards) = (draw(1, 2) as usize, [0, 0, 2, 3][draw(0, 3) as usize]);
+        let timeout = [20, 50, 50, 100][draw(0, 3) as usize];
+        let least = draw(0, timeout / 12);
+        let delay = (least, draw(0, timeout / 12 - least));
+        // Half of the runs have requests of one kind only, and another quarter those of two.
+        let mut weights = [0; 6];
+        for _ in 0..[1, 1, 2, 12][draw(0, 3) as usize] {
+            weights[[0, 1, 2, 3, 4, 4, 5][draw(0, 6) as usize]] += 1;
+        }
+        let give_up = [(0, 0), (0, 0), (4, timeout * 2), (1, draw(timeout / 3, timeout))][draw(0, 3) as usize];
+        let (gap, batch) = (draw(1, 4), [1, 2, 12][draw(0, 2) as usize]);
+        let mut faults = Vec::new();
+        let (mut at, mut length) = (draw(100, 300), 500);
+        for _ in 0..draw(1, 4) {
+            let shard = draw(0, shards.max(1) as u64 - 1) as usize;
+            let ms = [draw(1, timeout), draw(timeout, 3 * timeout), draw(3 * timeout, 900)][draw(0, 2) as usize];
+            let process = (draw(0, 1) == 0).then(|| draw(0, processes as u64 - 1) as usize);
+            let fault = match draw(0, 10) {
+                0 | 1 => {
+                    let (up, down) = [(true, true), (true, false), (false, true)][draw(0, 2) as usize];
+                    Fault::Stall { shard, process, up, down, ms }
+                }
+                2 => Fault::Reset { shard },
+                3 => Fault::HalfOpen { shard },
+                4 => Fault::Swallow { shard, ms: ms.min(300) },
+                5 => Fault::Refuse { shard, ms },
+                6 => Fault::Restart { shard, ms, is_empty: draw(0, 1) == 0 },
+                7 => Fault::FlushScripts { shard },
+                8 => Fault::Pause { shard, ms },
+                9 => {
+                    faults.push((at, Fault::Copy { shard }));
+                    // The lag of the replication.
+                    at += draw(0, 100);
+                    Fault::FailOver { shard, crashed: if draw(0, 1) == 0 { ms } else { 0 } }
+                }
+                _ => {
+                    let step = draw(0, 4_000) as i64 * 1_000 - 2_000_000;
+                    Fault::Clock { shard, step, rate: [500_000, 1_000_000, 1_000_500, 2_000_000][draw(0, 3) as usize] }
+                }
+            };
+            faults.push((at, fault));
+            length = length.max(at + ms + 50);
+            at += draw(0, ms + 200);
+        }
+        let (timeout, connect_timeout) = (Duration::from_millis(timeout), Duration::from_millis(draw(100, 1_000)));
+        Self { processes, shards, timeout, connect_timeout, delay, weights, gap, batch, give_up, faults, length }
+    }
+}
+
+impl Fault {
+    /// Makes it happen now.
+    pub(super) fn strike(self, network: &Network, processes: usize) {
+        let now = Instant::now();
+        let after = |ms: u64| now + Duration::from_millis(ms);
+        let mut guard = network.lock();
+        let state = &mut *guard;
+        state.note(format_args!("{self:?}"));
+        let (Self::Stall { shard, .. }
+        | Self::Reset { shard }
+        | Self::HalfOpen { shard }
+        | Self::Swallow { shard, .. }
+        | Self::Refuse { shard, .. }
+        | Self::Restart { shard, .. }
+        | Self::FlushScripts { shard }
+        | Self::Pause { shard, .. }
+        | Self::Copy { shard }
+        | Self::FailOver { shard, .. }
+        | Self::Clock { shard, .. }) = self;
+        let server = state.shards[shard].primary;
+        for process in 0..processes {
+            let link = state.link(process, server);
+            let dead_until = match self {
+                Self::Stall { process: Some(other), .. } if other != process => continue,
+                Self::Stall { up, down, ms, .. } => {
+                    let [there, back] = &mut link.stalled;
+                    for stalled in [there].into_iter().filter(|_| up).chain([back].into_iter().filter(|_| down)) {
+                        *stalled = (*stalled).max(after(ms));
+                    }
+                    after(ms)
+                }
+                Self::Swallow { ms, .. } => {
+                    link.swallows = after(ms);
+                    after(ms)
+                }
+                Self::Refuse { ms, .. } => {
+                    link.refuses = after(ms);
+                    after(ms)
+                }
+                Self::HalfOpen { .. } => now + FOREVER,
+                Self::Restart { ms, .. } => after(ms),
+                Self::Pause { ms, .. } => after(ms),
+                _ => now,
+            };
+            if link.dead.is_none_or(|(_, until)| until <= now) {
+                link.dead = (now < dead_until).then_some((now, dead_until));
+            }
+            match self {
+                Self::Reset { .. } | Self::Refuse { .. } | Self::Restart { .. } => {
+                    state.end_connections(process, server, false);
+                }
+                Self::FailOver { crashed, .. } if crashed > 0 => state.end_connections(process, server, false),
+                Self::HalfOpen { .. } => state.end_connections(process, server, true),
+                _ => {}
+            }
+        }
+        match self {
+            Self::Restart { is_empty, .. } => {
+                state.servers[server].is_up = false;
+                state.servers[server].forget_scripts();
+                if is_empty {
+                    state.servers[server].forget_all();
+                }
+            }
+            Self::FlushScripts { .. } => state.servers[server].forget_scripts(),
+            Self::Pause { ms, .. } => state.servers[server].paused_until = after(ms),
+            Self::Copy { .. } => state.shards[shard].copy = state.servers[server].data.clone(),
+            Self::FailOver { crashed, .. } => {
+                let place = &mut state.shards[shard];
+                (place.primary, place.standby) = (place.standby, place.primary);
+                let primary = place.primary;
+                state.servers[primary].data = std::mem::take(&mut place.copy);
+                state.servers[primary].is_replica = false;
+                state.servers[server].is_replica = true;
+                state.servers[server].is_up = crashed == 0;
+            }
+            Self::Clock { step, rate, .. } => state.servers[server].set_clock(step, rate),
+            _ => {}
+        }
+    }
+
+    /// How long after it a server that ended starts again.
+    pub(super) fn starts_again(self) -> Option<u64> {
+        match self {
+            Self::Restart { ms, .. } => Some(ms),
+            Self::FailOver { crashed, .. } if crashed > 0 => Some(crashed),
+            _ => None,
+        }
+    }
+}
+
+/// Starts a server again.
+pub(super) fn start(network: &Network, server: usize) {
+    let mut state = network.lock();
+    state.servers[server].is_up = true;
+    state.servers[server].loading_until = Instant::now() + LOADING;
+    state.note(format_args!("server {server} starts again"));
+}
