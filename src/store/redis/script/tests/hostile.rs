@@ -10,6 +10,7 @@ use super::{NOW, start};
 use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::script::manual_server::{START, at, key};
+use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
 use crate::values::{Quota, Receipt};
 
@@ -69,7 +70,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
         assert!(algorithm.read(value.as_bytes(), at(START)).is_none(), "Rust reads {value:?}");
         cmd("SET").arg(name.as_str()).arg(value).exec(connection).unwrap();
         for call in calls("foreign") {
-            let error = evalsha(&call, call.script.hash()).query::<Value>(connection).expect_err(value);
+            let error = evalsha(&call, &hash_of(call.script)).query::<Value>(connection).expect_err(value);
             assert_eq!((error.kind(), error.code()), (ErrorKind::Extension, Some("SLUICE")), "{value:?}: {error}");
             assert_eq!(cmd("GET").arg(name.as_str()).query::<String>(connection).unwrap(), value);
         }
@@ -77,7 +78,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let list = key("list");
     cmd("RPUSH").arg(list.as_str()).arg(1).exec(connection).unwrap();
     for call in calls("list") {
-        let error = evalsha(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
+        let error = evalsha(&call, &hash_of(call.script)).query::<Value>(connection).unwrap_err();
         assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
         assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(connection).unwrap(), 1);
     }
@@ -85,7 +86,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-fn a_foreign_value_is_an_error() {
+pub(super) fn a_foreign_value_is_an_error() {
     let (_server, mut connection) = start();
     // In whole microseconds, and in fractions of one.
     check_foreign(&mut connection, &TokenBucket::new(Quota::per_second(10)));
@@ -127,7 +128,7 @@ fn text() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn no_reply_makes_rust_panic() {
+pub(super) fn no_reply_makes_rust_panic() {
     let config = ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() };
     let replies = (prop_oneof![values(), items(), text()], any::<u32>(), 0..4_u32);
     let readable = Cell::new(0);

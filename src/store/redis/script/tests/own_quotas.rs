@@ -119,7 +119,7 @@ fn hours(random: &mut Random, hours: &[u64]) -> Quota {
 }
 
 #[test]
-fn buckets_keep_what_was_used() {
+pub(super) fn buckets_keep_what_was_used() {
     follow(&TokenBucket::new(Quota::per_hour(10)), |random| {
         let quota = hours(random, &[1]);
         if random.below(2) == 0 { quota.burst(1 + random.below(200) as u32) } else { quota }
@@ -127,7 +127,7 @@ fn buckets_keep_what_was_used() {
 }
 
 #[test]
-fn windows_keep_what_was_used() {
+pub(super) fn windows_keep_what_was_used() {
     follow(&FixedWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
     follow(&SlidingWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
     let daily = CalendarWindow::daily(10).in_zone("Europe/Berlin").unwrap();
@@ -154,7 +154,7 @@ proptest! {
 /// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are admitted
 /// no more than under the greater quota.
 #[test]
-fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
+pub(super) fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let quotas = [Quota::per_hour(7), Quota::per_hour(60)];
@@ -173,7 +173,7 @@ fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
 
 /// A clock that was set back: a key owes at most what it owed beyond a full bucket when it was converted.
 #[test]
-fn a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out() {
+pub(super) fn a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let (small, great) = (Quota::per_hour(10), Quota::per_hour(5_000));
