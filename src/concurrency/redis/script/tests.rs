@@ -154,7 +154,7 @@ fn what_is_no_unit_in_flight_is_an_error() {
         for call in [take(key("a"), field, 1, 5, SECOND), renew(key("a"), field, 1, SECOND)] {
             server.set_field(&key("a"), name, &value);
             server.add(START, &call);
-            assert_eq!(server.error().code(), Some("SLUICE"), "{name} {value}");
+            assert!(server.error().to_string().contains("\"SLUICE\""), "{name} {value}");
             server.add_fields(&key("a"));
             let found = from_redis_value::<Vec<(String, String)>>(server.replies().remove(0)).unwrap();
             assert_eq!(found, [(name.to_owned(), value.clone())]);
