@@ -226,7 +226,7 @@ fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u
         // At an edge of what may be owed, or a little more.
         2 => {
             let now = grid.units(Span { micros: now, rest: 0 });
-            grid.span(now + grid.price(random.below(12) as u32) + grain * u128::from(random.below(2)))
+            grid.span(now + grid.price(random.below(8) as u32) + grain * u128::from(random.below(2)))
         }
         // So that the next request ends a little behind a whole millisecond.
         3 => {

@@ -322,7 +322,10 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
                 (" or admitted == 0 and old and string.find(old, ' ', 1, true)", ""),
                 ("reply[index + 2] = '- '", "reply[index + 2] = '0 '"),
                 ("reply[index + 2] = admitted .. ' '", "reply[index + 1] = admitted .. ' '"),
-                ("admitted .. ' ' .. (old and old .. tag or '')\n  end\nend", "admitted .. ' ' .. (old or '')\n  end\nend"),
+                (
+                    "admitted .. ' ' .. (old and old .. tag or '')\n  end\nend",
+                    "admitted .. ' ' .. (old or '')\n  end\nend",
+                ),
             ],
         },
         Changes {
