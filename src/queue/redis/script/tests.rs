@@ -307,6 +307,7 @@ fn stored_timelines_become_what_rust_computes() {
             let (stored, expiry): (Option<String>, i64) = from_redis_value(Value::Array(replies[1..].into())).unwrap();
             let context = || format!("{stored:?} after {cost}, {paid:?} for {text} at {now_units}: {answer:?}");
             let before = queue.read(text.as_bytes(), at(now)).unwrap();
+            assert_eq!(answer.old(0).unwrap(), Some(text.as_bytes()));
             let after = match paid {
                 None => queue.arrive(Some(&before), at(now), cost, None).1,
                 Some(paid) => returned(before, now_units, grid.price(cost), paid),

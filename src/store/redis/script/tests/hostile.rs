@@ -16,12 +16,14 @@ use crate::values::{Quota, Receipt};
 
 /// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and
 /// a fraction, and those of windows have counts below 2^32 behind colons.
-pub(super) const FOREIGN: [&str; 32] = [
+pub(super) const FOREIGN: [&str; 36] = [
     // Other types of values.
     "",
     "hello",
     "\0",
     // No minus, or more than one.
+    "1:1",
+    "1:1:1",
     "0",
     "5",
     "1763682765000000",
@@ -44,6 +46,7 @@ pub(super) const FOREIGN: [&str; 32] = [
     "-9007199254740992",
     "-99999999999999999999999999",
     "-1:4294967296",
+    "-1:4294967296:1",
     "-9007199254740992:1",
     "-1:1:4294967296",
     "-1+9007199254740992",
@@ -55,6 +58,7 @@ pub(super) const FOREIGN: [&str; 32] = [
     "-1:-1",
     "-1+",
     "-1+-1",
+    "-1+1-",
 ];
 
 /// The scripts that decide on one key, or refund, reply to a value that they cannot read with an error that has a code,
@@ -94,6 +98,22 @@ pub(super) fn a_foreign_value_is_an_error() {
     check_foreign(&mut connection, &FixedWindow::new(Quota::per_second(10)));
     check_foreign(&mut connection, &SlidingWindow::new(Quota::per_second(10)));
     check_foreign(&mut connection, &CalendarWindow::monthly(10));
+}
+
+/// The seconds of later ends of windows are no numbers of microseconds that a double holds. A fixed window may have such a
+/// number.
+#[test]
+pub(super) fn an_end_that_is_too_late_is_an_error() {
+    let (_server, mut connection) = start();
+    let (window, name) = (CalendarWindow::monthly(10), key("late"));
+    for (end, is_state) in [(9_007_199_254_u64, true), (9_007_199_255, false), (9_007_199_254_740_991, false)] {
+        let value = format!("-{end}:1");
+        assert_eq!(window.read(value.as_bytes(), at(START)).is_some(), is_state);
+        cmd("SET").arg(name.as_str()).arg(&value).exec(&mut connection).unwrap();
+        let call = decide(&window, name.clone(), 0, 1, NOW);
+        let found = evalsha(&call, &hash_of(call.script)).query::<Value>(&mut connection);
+        assert_eq!(found.is_ok(), is_state, "{value}: {found:?}");
+    }
 }
 
 fn values() -> impl Strategy<Value = Value> {

@@ -198,6 +198,20 @@ pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
     assert!(!charge(&mut server, morning, morning).unwrap().is_allowed());
 }
 
+#[test]
+pub(super) fn a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows() {
+    let mut server = ManualServer::new(&ALL);
+    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let year = 366 * 86_400_000_000;
+    for (cost, asked, remaining) in [(2, START, 3), (1, START + year, 2), (2, START - year, 0)] {
+        let answer = server.run(START, &decide(&daily, key("a"), cost, 1, at(asked)));
+        let decision = answer.replay(&daily, cost, 1).unwrap().0[0];
+        assert!(decision.is_allowed() && decision.remaining() == remaining, "{decision:?}");
+    }
+    let rejected = server.run(START, &decide(&daily, key("a"), 1, 1, at(START + year)));
+    assert!(rejected.is_uncovered(&daily, at(START + year)));
+}
+
 /// A key from the future, or of another calendar, counts in the present window, from the first rejection on.
 #[test]
 pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {

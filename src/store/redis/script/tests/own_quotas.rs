@@ -46,6 +46,7 @@ fn charge<A: Scripted>(
             return (answer.replay(&algorithm, cost, 1).unwrap().0[0], calls);
         }
         answer.charged_nothing().unwrap();
+        assert!(calls < 3, "the state is not converted");
     }
 }
 
@@ -61,7 +62,8 @@ fn give_back<A: Scripted>(
     let algorithm = limiter.under(quota).unwrap();
     let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
     let mut quota = Some(algorithm.quota());
-    loop {
+    // A state that nobody else changes is kept under the quota of the first answer.
+    for _ in 0..2 {
         let kept = under.kept_under(quota.as_ref()).unwrap();
         let mut call = refund(&algorithm, &kept, key.clone(), cost, receipt, at(micros)).unwrap();
         add_one(&mut call, OwnQuota { quota, conversion: None });
@@ -70,6 +72,7 @@ fn give_back<A: Scripted>(
             None => return,
         }
     }
+    panic!("the refund is not made");
 }
 
 fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota) {
@@ -149,6 +152,26 @@ proptest! {
         let read = bucket.read(text.as_bytes(), at(START)).unwrap().tat;
         prop_assert!((tat..tat + micro).contains(&read), "{text}: {read} for {tat}");
     }
+}
+
+/// A clock that was set back: the correction of a state is kept under its quota.
+#[test]
+pub(super) fn a_corrected_state_keeps_its_quota() {
+    fn check<A: Scripted>(limiter: &A) {
+        let (mut server, quota) = (ManualServer::new(&ALL), Quota::per_day(7));
+        let before = START - 10 * 86_400_000_000;
+        assert!(charge(&mut server, limiter, &key("a"), quota, 7, START).0.is_allowed());
+        assert!(!charge(&mut server, limiter, &key("a"), quota, 7, before).0.is_allowed());
+        assert_ne!(server.expiry(&key("a")), -1);
+        let (decision, calls) = charge(&mut server, limiter, &key("a"), quota, 7, before);
+        assert!(!decision.is_allowed() && calls == 1);
+        let stored = server.get(&key("a")).unwrap();
+        assert!(stored.ends_with("@7:7:86400000000000"), "{stored}");
+    }
+    check(&TokenBucket::new(Quota::per_day(7)));
+    check(&FixedWindow::new(Quota::per_day(7)));
+    check(&SlidingWindow::new(Quota::per_day(7)));
+    check(&CalendarWindow::daily(7));
 }
 
 /// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are admitted

@@ -170,6 +170,46 @@ pub(super) fn stored_sliding_windows_become_what_rust_computes() {
     check(SlidingWindow::new, window_quota, sliding);
 }
 
+/// Returns x so that `of` times x is 1 more than a multiple of `modulus`, or `None` if the two have a common divisor.
+fn inverse(of: u64, modulus: u64) -> Option<u64> {
+    let (mut a, mut b, modulus) = ((i128::from(of), 1), (i128::from(modulus), 0), i128::from(modulus));
+    while b.0 > 0 {
+        let times = a.0 / b.0;
+        (a, b) = (b, (a.0 - times * b.0, a.1 - times * b.1));
+    }
+    (a.0 == 1).then(|| u64::try_from(a.1.rem_euclid(modulus)).unwrap())
+}
+
+/// What the window before weighs is next to a whole number, by as little as a fraction can be. A double would round it.
+#[test]
+pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let mut seen = 0;
+    for number in 0..300 {
+        let period = (1 << 49) + random.below(1 << 48);
+        let previous = (1 << 31) + random.below(1 << 31);
+        let Some(inverse) = inverse(previous, period) else { continue };
+        // So that `previous * left` is a multiple of the period and this.
+        let over = random.pick(&[0, 1, 2, period - 1]);
+        let left = (u128::from(inverse) * u128::from(over) % u128::from(period)).max(1) as u64;
+        let algorithm = SlidingWindow::new(Quota::per(u32::MAX, Duration::from_micros(period)));
+        let window = START / period + 1;
+        let now = (window + 1) * period - left;
+        if now >= 1 << 52 {
+            continue;
+        }
+        let weight = (u128::from(previous) * u128::from(left)).div_ceil(period.into()) as u32;
+        for (cost, admitted) in [(u32::MAX - weight, 1), (u32::MAX - weight + 1, 0)] {
+            let name = key(format!("{number} {cost}"));
+            server.set(&name, &format!("-{}:0:{previous}", window - 1));
+            let answer = server.run(now, &decide(&algorithm, name, cost, 1, at(now)));
+            assert_eq!(answer.admitted, admitted, "{previous} * {left} / {period}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 100, "{seen}");
+}
+
 #[test]
 pub(super) fn stored_windows_of_the_calendar_become_what_rust_computes() {
     let daily = |quota: Quota| CalendarWindow::daily(quota.limit()).in_zone("Europe/Berlin").unwrap();

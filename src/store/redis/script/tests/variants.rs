@@ -18,6 +18,7 @@ fn mistakes_in_buckets_are_noticed() {
                 stored::stored_buckets_become_what_rust_computes,
                 hostile::a_foreign_value_is_an_error,
                 traces::several_are_charged_all_or_none,
+                own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out,
             ],
             changes: &[
@@ -101,6 +102,7 @@ fn mistakes_in_windows_are_noticed() {
             properties: &[
                 stored::stored_fixed_windows_become_what_rust_computes,
                 hostile::a_foreign_value_is_an_error,
+                own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::windows_keep_what_was_used,
             ],
             changes: &[
@@ -152,6 +154,7 @@ fn mistakes_in_windows_are_noticed() {
             properties: &[
                 stored::stored_sliding_windows_become_what_rust_computes,
                 hostile::a_foreign_value_is_an_error,
+                own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::windows_keep_what_was_used,
             ],
             changes: &[
@@ -176,13 +179,16 @@ fn mistakes_in_windows_are_noticed() {
         },
         Changes {
             block: block!("sliding_window_take"),
-            properties: &[stored::stored_sliding_windows_become_what_rust_computes, traces::sliding_windows_agree],
+            properties: &[
+                stored::stored_sliding_windows_become_what_rust_computes,
+                stored::weights_next_to_a_whole_number_are_rounded_up_exactly,
+                traces::sliding_windows_agree,
+            ],
             changes: &[
                 ("(window + 1) * period - now", "window * period - now"),
                 ("if left > period then left = period end", ""),
                 ("previous * left\n", "previous * period\n"),
                 ("product < 4503599627370496", "product < 73786976294838206464"),
-                ("product < 4503599627370496", "product < 0"),
                 ("  if over > 0 then weight = weight + 1 end\nelse", "else"),
                 (
                     "local digits, over, bit = previous, 0, 2147483648",
@@ -228,7 +234,10 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
             properties: &[
                 stored::stored_windows_of_the_calendar_become_what_rust_computes,
                 hostile::a_foreign_value_is_an_error,
+                hostile::an_end_that_is_too_late_is_an_error,
+                lives::a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows,
                 lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
+                own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::windows_keep_what_was_used,
             ],
             changes: &[
