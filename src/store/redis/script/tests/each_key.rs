@@ -102,6 +102,13 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
             let replies = ScriptReply::read_each(&reply, 5).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
+            // One of two is no different.
+            let keys = [list.clone(), key(format!("{run} c"))].into_iter().collect();
+            let call = Call { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
+            let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
+            let replies = ScriptReply::read_each(&reply, 2).unwrap();
+            assert_eq!(replies[0].as_ref().map(|reply| reply.admitted), None);
+            assert_eq!(replies[1].as_ref().map(|reply| reply.admitted), Some(1));
             assert_eq!(cmd("GET").arg(foreign.as_str()).query::<String>(&mut connection).unwrap(), value);
             assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(&mut connection).unwrap(), 1);
         }

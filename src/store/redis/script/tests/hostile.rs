@@ -10,6 +10,7 @@ use super::{NOW, start};
 use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::script::manual_server::{START, at, key};
+use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
 use crate::values::{Quota, Receipt};

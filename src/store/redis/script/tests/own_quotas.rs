@@ -154,6 +154,22 @@ proptest! {
     }
 }
 
+/// Also where the call that converts it charges nothing.
+#[test]
+pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
+    let mut server = ManualServer::new(&ALL);
+    let (limiter, hour) = (FixedWindow::new(Quota::per_hour(10)), 3_600_000_000);
+    assert!(charge(&mut server, &limiter, &key("a"), Quota::per_hour(5), 3, START).0.is_allowed());
+    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(7), 9, START);
+    assert_eq!((rejected.remaining(), calls), (4, 2));
+    let ends = i64::try_from((START / hour + 1) * hour / 1_000).unwrap();
+    assert!((ends..=ends + 2).contains(&server.expiry(&key("a"))));
+    // Nothing is owed under the next.
+    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(8), 9, START + 2 * hour);
+    assert_eq!((rejected.remaining(), calls), (8, 2));
+    assert_eq!(server.get(&key("a")), None);
+}
+
 /// A clock that was set back: the correction of a state is kept under its quota.
 #[test]
 pub(super) fn a_corrected_state_keeps_its_quota() {

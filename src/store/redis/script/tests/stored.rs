@@ -13,7 +13,6 @@ use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, Slidin
 use crate::store::redis::script::bucket::Grid;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
-use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
 use crate::values::{Quota, Receipt};
 
