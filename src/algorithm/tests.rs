@@ -106,3 +106,22 @@ fn an_admission_that_leaves_nothing_says_when_the_next_is_admitted() {
     assert_eq!((second.remaining(), second.next_after()), (0, Some(Duration::from_secs(90))));
     assert!(window.decide(state, at(8 * 60 + 30), 1).0.is_allowed());
 }
+
+#[cfg(feature = "calendar")]
+#[test]
+fn the_rate_of_a_window_of_the_calendar_is_that_of_the_shortest() {
+    let days = [CalendarWindow::daily(9), CalendarWindow::weekly(9), CalendarWindow::monthly(9)]
+        .map(|window| window.quota().period().as_secs() / 86_400);
+    assert_eq!(days, [1, 7, 28]);
+}
+
+#[cfg(feature = "calendar")]
+#[test]
+fn only_weeks_have_a_first_day_and_only_months_a_date() {
+    let panics = |change: fn(CalendarWindow) -> CalendarWindow, window: CalendarWindow| {
+        std::panic::catch_unwind(move || drop(change(window))).is_err()
+    };
+    let windows = || [CalendarWindow::daily(9), CalendarWindow::weekly(9), CalendarWindow::monthly(9)];
+    assert_eq!(windows().map(|window| panics(|it| it.anchored_on(5), window)), [true, true, false]);
+    assert_eq!(windows().map(|window| panics(|it| it.beginning_on(Weekday::Sunday), window)), [true, false, true]);
+}
