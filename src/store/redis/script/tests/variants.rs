@@ -299,8 +299,8 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
         Changes {
             block: block!("each_key"),
             properties: &[
-                each_key::each_key_is_charged_as_if_alone,
                 each_key::a_key_that_cannot_be_read_concerns_no_other,
+                each_key::each_key_is_charged_as_if_alone,
             ],
             changes: &[
                 ("if keys > 1 then get", "if keys > 2 then get"),
@@ -313,10 +313,12 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
         Changes {
             block: block!("close"),
             properties: &[
-                each_key::each_key_is_charged_as_if_alone,
-                each_key::a_key_that_cannot_be_read_concerns_no_other,
-                hostile::a_foreign_value_is_an_error,
                 stored::stored_fixed_windows_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                own_quotas::a_corrected_state_keeps_its_quota,
+                own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
+                each_key::a_key_that_cannot_be_read_concerns_no_other,
+                each_key::each_key_is_charged_as_if_alone,
                 own_quotas::buckets_keep_what_was_used,
             ],
             changes: &[
@@ -432,9 +434,9 @@ fn mistakes_about_free_retries_are_noticed() {
         Changes {
             block: block!("once_open"),
             properties: &[
-                once::free_retries_agree_with_a_plain_map,
                 once::what_is_no_record_no_budget_and_no_state_is_an_error,
                 once::a_cost_above_the_limit_charges_nothing_but_the_budget,
+                once::free_retries_agree_with_a_plain_map,
             ],
             changes: &[
                 ("call('GET', KEYS[3])", "call('GET', KEYS[2])"),
@@ -451,10 +453,10 @@ fn mistakes_about_free_retries_are_noticed() {
         Changes {
             block: block!("once_close"),
             properties: &[
-                once::free_retries_agree_with_a_plain_map,
                 once::what_is_no_record_no_budget_and_no_state_is_an_error,
                 once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it,
                 once::states_and_budgets_live_for_as_long_as_they_owe,
+                once::free_retries_agree_with_a_plain_map,
             ],
             changes: &[
                 ("if problem then return redis.error_reply(problem) end", ""),
