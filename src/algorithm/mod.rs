@@ -19,6 +19,8 @@ pub(crate) mod gcra;
 mod kind;
 mod portable;
 mod sliding_window;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};

@@ -36,4 +36,4 @@ pub(crate) use self::evalsha::{Call, Script};
 pub(crate) use self::key::{Key, Names};
 pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
 #[cfg(test)]
-pub(crate) use self::script::{manual_server, random};
+pub(crate) use self::script::{manual_server, random, variant};

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use ::redis::{Value, from_redis_value};
+
 use super::*;
 use crate::store::redis::manual_server::{ManualServer, START, key};
 use crate::store::redis::random::Random;
+use crate::store::redis::variant::{Changes, all_are_noticed};
 
 const SECOND: u64 = 1_000_000;
 
-/// What the server should have: units, end and length of the lease, by process and number.
+/// What the server should have: units, end and length of the lease, by process and number; and when it forgets the key.
 #[derive(Default)]
-struct Model(BTreeMap<(u64, u64), (u32, u64, u64)>);
+struct Model(BTreeMap<(u64, u64), (u32, u64, u64)>, u64);
 
 impl Model {
     /// Drops what has ended, corrects what is from the future, and returns the sum of the rest.
@@ -18,6 +21,20 @@ impl Model {
         self.0.values_mut().for_each(|(_, end, lease)| *end = (*end).min(now + *lease));
         self.0.retain(|_, (_, end, _)| *end > now);
         self.0.values().map(|(units, ..)| units).sum()
+    }
+
+    /// When the last lease ends, with one that begins now.
+    fn last_end(&self, now: u64, lease: u64) -> u64 {
+        self.0.values().map(|(_, end, _)| *end).max().unwrap_or(0).max(now + lease)
+    }
+
+    /// Returns when the server forgets the key, in milliseconds, and the fields of the key's hash.
+    fn stored(&self) -> (i64, BTreeMap<String, String>) {
+        let expiry = if self.0.is_empty() { -2 } else { self.1.div_ceil(1_000) as i64 };
+        let field = |((process, number), (units, end, lease)): (&(u64, u64), &(u32, u64, u64))| {
+            (format!("{process}:{number}"), format!("-{units}:{end}:{lease}"))
+        };
+        (expiry, self.0.iter().map(field).collect())
     }
 
     fn add(&mut self, now: u64, field: Field, units: u32, lease: u64) {
@@ -29,16 +46,18 @@ impl Model {
         let total = self.total(now);
         let fits = cost > 0 && total + cost <= limit;
         if fits {
+            self.1 = self.last_end(now, lease);
             self.add(now, field, cost, lease);
         }
         (fits.into(), total)
     }
 
     fn renew(&mut self, now: u64, field: Field, units: u32, lease: u64) -> (u32, u32) {
-        let total = self.total(now);
+        let (total, last_end) = (self.total(now), self.last_end(now, lease));
         self.0.retain(|(process, number), _| *process != field.process || *number >= field.number);
         let own = self.0.get(&(field.process, field.number)).map_or(0, |(units, ..)| *units);
         if own + units > 0 {
+            self.1 = last_end;
             self.add(now, field, units, lease);
         }
         ((own + units > 0).into(), total)
@@ -62,6 +81,8 @@ fn scripts_count_as_the_model_does() {
             now = match random.below(40) {
                 0 => now - 3 * SECOND,
                 1 => now + 20 * SECOND,
+                // The end of a lease.
+                2..6 => model.0.values().map(|(_, end, _)| *end).min().unwrap_or(0).max(now),
                 _ => now + random.below(SECOND),
             };
             let field = Field { process: random.below(3) + (1 << 51), number: random.below(3) };
@@ -82,9 +103,14 @@ fn scripts_count_as_the_model_does() {
                 }
             };
             server.add(now, &call);
-            expected.push(answer);
+            server.add_expiry(&key(trace));
+            server.add_fields(&key(trace));
+            expected.push((answer, model.stored()));
         }
-        for (step, (answer, expected)) in server.answers().iter().zip(expected).enumerate() {
+        for (step, (replies, (expected, stored))) in server.replies().chunks(3).zip(expected).enumerate() {
+            let answer = ScriptReply::read(replies[0].clone()).unwrap();
+            let found = from_redis_value::<(i64, BTreeMap<String, String>)>(Value::Array(replies[1..].into())).unwrap();
+            assert_eq!(found, stored, "trace {trace}, step {step}");
             let total = answer.old(0).unwrap().map(|total| whole(total).unwrap() as u32);
             assert_eq!((answer.admitted, total), expected, "trace {trace}, step {step}");
         }
@@ -107,4 +133,112 @@ fn replies_become_decisions() {
     assert_eq!(last, Decision::allow(5, 0));
     // Under a smaller limit, Rust would have rejected what the script has admitted.
     assert_eq!(decision(&answer, 2, 4), Err(BadReply::Disagreement));
+}
+
+/// A hash with any field that is none of ours is an error, and stays as it is.
+#[test]
+fn what_is_no_unit_in_flight_is_an_error() {
+    let mut server = ManualServer::new(&[&TAKE, &RENEW]);
+    let field = Field { process: 1, number: 1 };
+    let end = START + SECOND;
+    let wrong = [
+        ("1", format!("-1:{end}:1")),
+        ("1:1:1", format!("-1:{end}:1")),
+        ("a:1", format!("-1:{end}:1")),
+        ("1:1", format!("1:{end}:1")),
+        ("1:1", format!("-1:{end}")),
+        ("1:1", format!("-1:{end}:1:1")),
+        ("1:1", format!("-4294967296:{end}:1")),
+        ("1:1", "-1:9007199254740992:1".to_owned()),
+        ("1:1", format!("-1:{end}:4503599627370496")),
+    ];
+    for (name, value) in wrong {
+        for call in [take(key("a"), field, 1, 5, SECOND), renew(key("a"), field, 1, SECOND)] {
+            server.set_field(&key("a"), name, &value);
+            server.add(START, &call);
+            assert!(server.error().to_string().contains("\"SLUICE\""), "{name} {value}");
+            server.add_fields(&key("a"));
+            let found = from_redis_value::<Vec<(String, String)>>(server.replies().remove(0)).unwrap();
+            assert_eq!(found, [(name.to_owned(), value.clone())]);
+            server.delete(&key("a"));
+        }
+    }
+}
+
+/// One mistake at a time: the properties above notice every one.
+#[test]
+fn mistakes_in_the_scripts_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: include_str!("lua/open.lua"),
+            properties: &[scripts_count_as_the_model_does, what_is_no_unit_in_flight_is_an_error],
+            changes: &[
+                ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),
+                ("for index = 1, #fields, 2 do", "for index = 3, #fields, 2 do"),
+                ("{}, now + lease", "{}, now"),
+                ("'^(%d+):(%d+)$'", "'^(%d+):(%d+)'"),
+                ("'^-(%d+):(%d+):(%d+)$'", "'^-(%d+):(%d+):(%d+)'"),
+                ("held > 4294967295", "held > 4294967296"),
+                ("due >= 9007199254740992", "due > 9007199254740992"),
+                ("span >= 4503599627370496", "span > 4503599627370496"),
+                ("if due > now + span then", "if due > now + 2 * span then"),
+                ("    due = now + span\n", ""),
+                ("    call('HSET', key, field, format('-%d:%d:%d', held, due, span))\n", ""),
+                ("held, due, span))", "held, due, lease))"),
+                ("if due <= now then", "if due < now then"),
+                ("    call('HDEL', key, field)\n", ""),
+                ("total = total + held", "total = total + 1"),
+                ("if due > expires then expires = due end", ""),
+                ("if holder == process then", "if true then"),
+                ("if its_number == number then own = held", "if its_number >= number then own = held"),
+                ("elseif its_number < number then", "else"),
+                ("elseif its_number < number then", "elseif its_number > number then"),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/take.lua"),
+            properties: &[scripts_count_as_the_model_does],
+            changes: &[
+                ("units > 0 and", ""),
+                ("total + units <= ARGV[5] + 0", "total + units < ARGV[5] + 0"),
+                ("total + units <= ARGV[5] + 0", "total <= ARGV[5] + 0"),
+                ("own + units, 1", "units, 1"),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/renew.lua"),
+            properties: &[scripts_count_as_the_model_does],
+            changes: &[
+                ("for _, field in ipairs(older) do call('HDEL', key, field) end", ""),
+                ("own = own + units", "own = units"),
+                ("if own > 0 then admitted = 1 end", "admitted = 1"),
+                ("if own > 0 then admitted = 1 end", "if own > 1 then admitted = 1 end"),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/close.lua"),
+            properties: &[scripts_count_as_the_model_does],
+            changes: &[
+                ("if admitted > 0 then", "if true then"),
+                ("own, now + lease, lease", "own, now, lease"),
+                ("own, now + lease, lease", "own, expires, lease"),
+                ("  call('PEXPIREAT', key, format('%d', (expires + 999) / 1000))\n", ""),
+                ("(expires + 999) / 1000", "expires / 1000"),
+                ("(expires + 999) / 1000", "(now + lease + 999) / 1000"),
+                ("'%d', total", "'%d', total + units"),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/release.lua"),
+            properties: &[scripts_count_as_the_model_does],
+            changes: &[
+                ("if left > 0 then", "if left >= 0 then"),
+                ("if left > 0 then", "if left > 1 then"),
+                ("string.format('-%d', left)", "string.format('-%d', left + 1)"),
+                ("  call('HDEL', key, field)\n", ""),
+                ("elseif left == 0 then", "else"),
+                ("  call('HDEL', key, field)\n  released = 1", "  call('HDEL', key, field)"),
+            ],
+        },
+    ]);
 }

@@ -2,26 +2,33 @@
 
 use std::time::Duration;
 
-use super::{Admission, QUEUE, QUEUE_REFUND, QueueScript};
+use ::redis::{Value, from_redis_value};
+
+use super::{Admission, Grid, Hole, QUEUE, QUEUE_REFUND, QueueScript, Span, Timeline};
 use crate::algorithm::gcra::Tat;
-use crate::store::redis::manual_server::{ManualServer, START, key};
+use crate::store::redis::ScriptReply;
+use crate::store::redis::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::random::Random;
+use crate::store::redis::variant::{Changes, all_are_noticed};
 use crate::values::{Quota, Receipt};
 
+/// In units of 1/`limit` nanosecond, where a second is `limit` times as long, and an interval of so many per second:
+const INTERVAL: u128 = 1_000_000_000;
+
 /// A naive model: a request takes the first stretch that is free and wide enough, and departs when the `burst − 1`
-/// intervals before its beginning have come. In nanoseconds, with intervals that are whole.
+/// intervals before its beginning have come. In units of 1/`limit` nanosecond.
 struct Naive {
-    interval: u64,
-    burst: u64,
-    longest: u64,
-    max_cost: u64,
+    limit: u128,
+    burst: u128,
+    longest: u128,
+    max_cost: u128,
     /// The stretches that are reserved, in order.
-    taken: Vec<(u64, u64)>,
+    taken: Vec<(u128, u128)>,
 }
 
 impl Naive {
-    /// Returns the wait, or the time until a retry is let in.
-    fn arrive(&mut self, now: u64, cost: u64) -> Result<u64, Option<u64>> {
+    /// Returns the wait, or the time until a retry is let in, in nanoseconds.
+    fn arrive(&mut self, now: u128, cost: u128) -> Result<u128, Option<u128>> {
         if cost > self.max_cost {
             return Err(None);
         }
@@ -29,7 +36,7 @@ impl Naive {
             return Ok(0);
         }
         self.taken.retain(|(_, end)| *end > now);
-        let width = cost * self.interval;
+        let width = cost * INTERVAL;
         let mut first = now;
         for (begin, end) in &self.taken {
             if first + width <= *begin {
@@ -37,13 +44,19 @@ impl Naive {
             }
             first = first.max(*end);
         }
-        let wait = (first - now).saturating_sub((self.burst - 1) * self.interval);
+        let wait = (first - now).saturating_sub((self.burst - 1) * INTERVAL);
         if wait > self.longest {
-            return Err(Some(wait - self.longest));
+            return Err(Some((wait - self.longest).div_ceil(self.limit)));
         }
         self.taken.push((first, first + width));
         self.taken.sort_unstable();
-        Ok(wait)
+        Ok(wait.div_ceil(self.limit))
+    }
+
+    /// Returns the millisecond at which all is paid for, if anything is owed at `now`.
+    fn paid_at(&self, now: u128) -> Option<i64> {
+        let (_, end) = self.taken.last().filter(|(_, end)| *end > now)?;
+        Some(end.div_ceil(1_000_000 * self.limit) as i64)
     }
 }
 
@@ -52,28 +65,37 @@ fn reservations_are_those_of_a_naive_list() {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
     let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
     for number in 0..200 {
-        let limit = random.pick(&[1, 2, 5, 8, 1_000]);
+        // Three and seven per second are no whole numbers of microseconds.
+        let limit = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let (burst, capacity) = (1 + random.below(4), random.below(8));
         let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(u32::try_from(burst).unwrap());
         let queue =
             QueueScript::new(&quota, usize::try_from(capacity).unwrap(), Duration::from_nanos(max_wait)).unwrap();
-        let interval = 1_000_000_000 / u64::from(limit);
-        let max_cost = (max_wait + (burst - 1) * interval) / interval + 1;
-        assert_eq!(u64::from(queue.max_cost()), max_cost);
-        let longest = max_wait.min(capacity * interval);
-        let mut naive = Naive { interval, burst, longest, max_cost, taken: Vec::new() };
+        let (limit, burst) = (u128::from(limit), u128::from(burst));
+        let max_wait_units = u128::from(max_wait) * limit;
+        let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
+        assert_eq!(u128::from(queue.max_cost()), max_cost);
+        let longest = max_wait_units.min(u128::from(capacity) * INTERVAL);
+        let mut naive = Naive { limit, burst, longest, max_cost, taken: Vec::new() };
         let mut now = START;
+        // When the server forgets the key.
+        let mut expiry = None;
         let mut known = None;
         for _ in 0..200 {
-            now += random.below(interval / 1_000);
+            now += random.below(INTERVAL as u64 / 1_000 / limit as u64);
+            let now_units = u128::from(now) * 1_000 * limit;
             if !naive.taken.is_empty() && random.below(3) == 0 {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
-                let cost = u32::try_from((end - begin) / interval).unwrap();
-                let receipt = Receipt::of(Tat(u128::from(end) * u128::from(limit)));
+                let cost = u32::try_from((end - begin) / INTERVAL).unwrap();
+                let receipt = Receipt::of(Tat(end));
                 let answer = server.run(now, &queue.refund(key(number), cost, receipt).unwrap());
-                assert_eq!(answer.admitted, u32::from(end > now * 1_000));
+                assert_eq!(answer.admitted, u32::from(end > now_units));
+                if end > now_units {
+                    expiry = naive.paid_at(now_units);
+                }
+                assert_eq!(server.expiry(&key(number)), expiry.unwrap_or(-2));
                 returned += answer.admitted;
                 // The known debt may be too much now.
                 known = None;
@@ -84,10 +106,10 @@ fn reservations_are_those_of_a_naive_list() {
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
             let answer = server.run(now, &queue.call(key(number), cost, patience));
             let predicted = known.map(|state| queue.rejection(state, answer.now, cost, patience));
-            naive.longest = patience.map_or(longest, |patience| longest.min(patience.as_nanos() as u64));
+            naive.longest = patience.map_or(longest, |patience| longest.min(patience.as_nanos() * limit));
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
-            let expected = naive.arrive(now * 1_000, cost.into());
+            let expected = naive.arrive(now_units, cost.into());
             let (admission, state) = queue.admission(&answer, cost, patience).unwrap();
             // The known state predicts the rejection as the server decides it, whatever cost and patience it was learnt
             // with.
@@ -97,19 +119,21 @@ fn reservations_are_those_of_a_naive_list() {
             known = state;
             match admission {
                 Admission::Granted(decision) => {
-                    assert_eq!(Ok(decision.delay().as_nanos() as u64), expected);
+                    assert_eq!(Ok(decision.delay().as_nanos()), expected);
                     if cost > 0 {
+                        expiry = naive.paid_at(now_units);
                         let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
-                        assert_eq!(Tat::read(decision.receipt()), u128::from(end) * u128::from(limit));
+                        assert_eq!(Tat::read(decision.receipt()), end);
                         into_holes += u32::from(end <= tail);
                     }
                     granted += 1;
                 }
                 Admission::Rejected(decision) => {
-                    assert_eq!(Err(decision.retry_after().map(|it| it.as_nanos() as u64)), expected);
+                    assert_eq!(Err(decision.retry_after().map(|it| it.as_nanos())), expected);
                     rejected += 1;
                 }
             }
+            assert_eq!(server.expiry(&key(number)), expiry.unwrap_or(-2));
         }
     }
     println!(
@@ -171,4 +195,294 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
     assert_eq!(decision.retry_after(), Some(Duration::from_nanos(333_333_334)));
     assert!(matches!(arrive(START + 333_333), Admission::Rejected(_)));
     assert!(matches!(arrive(START + 333_334), Admission::Granted(_)));
+}
+
+/// A timeline of which every edge may be next to one that matters; some rests are those of finer parts. Returns also the
+/// ends of its holes, and its own.
+fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u128>) {
+    let grain = grid.units(Span { micros: 0, rest: 1 });
+    let rest = |random: &mut Random| random.below(grid.parts() + 3);
+    let (mut micros, mut text, mut ends) = (now - 1_000_000, String::new(), Vec::new());
+    for _ in 0..random.below(4) {
+        micros += 1 + random.below(700_000);
+        // Keys expire at whole milliseconds.
+        micros = if random.below(4) == 0 { micros.next_multiple_of(1_000) } else { micros };
+        let first = Span { micros, rest: rest(random) };
+        let last = match random.below(3) {
+            // As wide as one request or two, or a little less.
+            0 => {
+                let wide = grid.units(first) + grid.price(1 + random.below(2) as u32);
+                grid.span(wide - grain * u128::from(random.below(2)))
+            }
+            _ => Span { micros: micros + random.below(900_000), rest: rest(random) },
+        };
+        text.push_str(&format!(" {}+{}:{}+{}", first.micros, first.rest, last.micros, last.rest));
+        ends.extend([first, last].map(|end| grid.units(Span { rest: end.rest.min(grid.parts() - 1), ..end })));
+        micros = last.micros;
+    }
+    let due = match random.below(6) {
+        // Behind the last hole.
+        0 | 1 => Span { micros: micros + random.below(2), rest: rest(random) },
+        // At an edge of what may be owed, or a little more.
+        2 => {
+            let now = grid.units(Span { micros: now, rest: 0 });
+            grid.span(now + grid.price(random.below(8) as u32) + grain * u128::from(random.below(2)))
+        }
+        // So that the next request ends a little behind a whole millisecond.
+        3 => {
+            let end = Span { micros: now.next_multiple_of(1_000) + 1_000_000, rest: 1 };
+            grid.span(grid.units(end) - grid.price(1))
+        }
+        _ => Span { micros: now + random.below(3_000_000) - 2, rest: rest(random) },
+    };
+    ends.push(grid.units(Span { rest: due.rest.min(grid.parts() - 1), ..due }));
+    let due = if due.rest == 0 { format!("-{}", due.micros) } else { format!("-{}+{}", due.micros, due.rest) };
+    (due + &text, ends)
+}
+
+/// Returns the timeline after the reservation of so much that is paid for at `paid` was returned, if there is one.
+fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Option<Timeline> {
+    let first = paid.saturating_sub(price).max(now);
+    let is_free = timeline.holes.iter().any(|hole| hole.first < paid && first < hole.last);
+    if first >= paid || paid > timeline.tat || is_free {
+        return None;
+    }
+    timeline.holes.push(Hole { first, last: paid });
+    timeline.holes.sort_by_key(|hole| hole.first);
+    // Those that touch are one.
+    timeline.holes.dedup_by(|next, hole| {
+        let touch = hole.last == next.first;
+        hole.last = if touch { next.last } else { hole.last };
+        touch
+    });
+    if timeline.holes.last().is_some_and(|hole| hole.last == timeline.tat) {
+        timeline.tat = timeline.holes.pop()?.first;
+    }
+    Some(timeline)
+}
+
+#[test]
+fn stored_timelines_become_what_rust_computes() {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
+    let mut seen = [0; 4];
+    let simple = |timeline: &Timeline| {
+        let holes = timeline.holes.iter().filter(|hole| hole.first < hole.last).map(|hole| (hole.first, hole.last));
+        (timeline.tat, holes.collect::<Vec<_>>())
+    };
+    for batch in 0..80 {
+        let quota = Quota::per_second(random.pick(&[1, 3, 7])).burst(1 + random.below(3) as u32);
+        let queue = QueueScript::new(&quota, random.below(8) as usize, Duration::from_secs(8)).unwrap();
+        let grid = queue.grid;
+        let mut asked = Vec::new();
+        for number in 0..200 {
+            let now = START + random.below(1 << 40);
+            let (name, now_units) = (key(format!("{batch} {number}")), grid.now(at(now)));
+            let (text, ends) = stored_timeline(&mut random, &grid, now);
+            let cost = 1 + random.below(3) as u32;
+            server.add_set(&name, &text);
+            let paid = (random.below(2) == 0).then(|| {
+                // At the edge of a hole, or a price behind it, or a little off; or somewhere.
+                let grain = grid.units(Span { micros: 0, rest: 1 });
+                let off = grain * u128::from(random.below(3));
+                let paid = match random.below(4) {
+                    0 => now_units + u128::from(random.below(4_000)) * grid.price(cost) / 1_000,
+                    1 => random.pick(&ends) + grid.price(cost) + off - grain,
+                    2 => random.pick(&ends) + off - grain,
+                    _ => random.pick(&ends),
+                };
+                // A receipt is exact to the grain.
+                grid.units(grid.span(paid))
+            });
+            let call = match paid {
+                Some(paid) => queue.refund(name.clone(), cost, Receipt::of(Tat(paid))).unwrap(),
+                None => queue.call(name.clone(), cost, None),
+            };
+            server.add(now, &call);
+            server.add_get(&name);
+            server.add_expiry(&name);
+            asked.push((now, now_units, text, cost, paid));
+        }
+        for (replies, (now, now_units, text, cost, paid)) in server.replies().chunks(3).zip(asked) {
+            let answer = ScriptReply::read(replies[0].clone()).unwrap();
+            let (stored, expiry): (Option<String>, i64) = from_redis_value(Value::Array(replies[1..].into())).unwrap();
+            let context = || format!("{stored:?} after {cost}, {paid:?} for {text} at {now_units}: {answer:?}");
+            let before = queue.read(text.as_bytes(), at(now)).unwrap();
+            assert_eq!(answer.old(0).unwrap(), Some(text.as_bytes()));
+            let after = match paid {
+                None => queue.arrive(Some(&before), at(now), cost, None).1,
+                Some(paid) => returned(before, now_units, grid.price(cost), paid),
+            };
+            assert_eq!(answer.admitted, u32::from(after.is_some()), "{}", context());
+            let kind =
+                |after: &Timeline| if after.tat <= now_units { 1 } else { 2 + usize::from(!after.holes.is_empty()) };
+            seen[after.as_ref().map_or(0, kind)] += 1;
+            match after {
+                None => assert_eq!((stored.as_ref(), expiry), (Some(&text), -1), "{}", context()),
+                Some(after) if after.tat <= now_units => assert_eq!(stored, None, "{}", context()),
+                Some(after) => {
+                    let stored = stored.as_ref().unwrap();
+                    let found = queue.read(stored.as_bytes(), at(now)).unwrap();
+                    assert_eq!(simple(&found), simple(&after), "{}", context());
+                    // No more is kept than counts.
+                    assert_eq!(stored.matches(' ').count(), simple(&after).1.len(), "{}", context());
+                    let paid = after.tat.div_ceil(1_000_000 * u128::from(quota.limit()));
+                    assert_eq!(u128::try_from(expiry), Ok(paid), "{}", context());
+                }
+            }
+        }
+    }
+    println!("{seen:?}");
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+}
+
+/// A request with little patience finds a queue in which others wait for longer: their debt is kept.
+#[test]
+fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let queue = QueueScript::new(&Quota::per_second(1), 10, Duration::from_secs(30)).unwrap();
+    let mut arrive = |patience| {
+        let answer = server.run(START, &queue.call(key("a"), 1, patience));
+        queue.admission(&answer, 1, patience).unwrap().0
+    };
+    for seconds in 0..8 {
+        let Admission::Granted(decision) = arrive(None) else { panic!("it is full") };
+        assert_eq!(decision.delay(), Duration::from_secs(seconds));
+    }
+    assert!(matches!(arrive(Some(Duration::ZERO)), Admission::Rejected(_)));
+    let Admission::Granted(decision) = arrive(None) else { panic!("it is full") };
+    assert_eq!(decision.delay(), Duration::from_secs(8));
+}
+
+#[test]
+fn what_is_no_timeline_is_an_error() {
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let queue = QueueScript::new(&Quota::per_second(3), 10, Duration::from_secs(30)).unwrap();
+    let receipt = Receipt::of(Tat(queue.grid.now(at(START + 1_000_000))));
+    for text in ["hello", "-1x", " 1+0:2+0", "-1+ 1+0:2+0"] {
+        for call in [queue.call(key("a"), 1, None), queue.refund(key("a"), 1, receipt).unwrap()] {
+            server.set(&key("a"), text);
+            server.add(START, &call);
+            let error = server.error();
+            assert!(error.to_string().contains("\"SLUICE\""), "{text:?}: {error}");
+            assert_eq!(server.get(&key("a")).as_deref(), Some(text));
+        }
+    }
+}
+
+/// One mistake at a time: the properties above notice every one.
+#[test]
+fn mistakes_in_the_scripts_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: include_str!("lua/open.lua"),
+            properties: &[
+                reservations_are_those_of_a_naive_list,
+                the_debt_of_patient_requests_is_kept_by_those_that_are_not,
+            ],
+            changes: &[
+                ("ARGV[7] or 0", "0"),
+                ("string.sub(old, 1, space - 1)", "string.sub(old, 1, space)"),
+                ("string.sub(old, space) end", "string.sub(old, space + 1) end"),
+                ("text, holes = old", "text, holes"),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/take.lua"),
+            properties: &[
+                stored_timelines_become_what_rust_computes,
+                reservations_fit_into_holes,
+                reservations_are_those_of_a_naive_list,
+            ],
+            changes: &[
+                ("if not parts then first_rest, last_rest = 0, 0 end", ""),
+                ("first_rest >= parts then first_rest = parts - 1", "first_rest > parts then first_rest = parts - 1"),
+                ("last_rest >= parts then last_rest = parts - 1", "last_rest > parts then last_rest = parts - 1"),
+                ("if first < now then first, first_rest = now, 0 end", ""),
+                ("first, first_rest = now, 0 end", "first = now end"),
+                ("if last < due or last == due and last_rest <= rest then", "if true then"),
+                ("if count == '1' and admitted == 0 then\n      local", "if admitted == 0 then\n      local"),
+                ("if count == '1' and admitted == 0 then\n      local", "if count == '1' then\n      local"),
+                (
+                    "first + price, first_rest + price_rest\n      if parts and next_rest >= parts",
+                    "first + price, first_rest + price_rest\n      if parts and next_rest > parts",
+                ),
+                ("local fits = next < last or", "local fits = next <= last or"),
+                ("or next == last and next_rest <= last_rest", ""),
+                ("next == last and next_rest <= last_rest", "next == last and next_rest < last_rest"),
+                ("if fits and (next < full or next == full and next_rest <= full_rest) then", "if fits then"),
+                ("first, first_rest, admitted = next, next_rest, 1", "admitted = 1"),
+                ("if first < last or first == last and first_rest < last_rest then", "if true then"),
+                ("or first == last and first_rest < last_rest then", "then"),
+                ("left = left .. format", "left = format"),
+                ("first, first_rest, last, last_rest)\n    end", "first, first_rest, last, first_rest)\n    end"),
+                ("if count == '1' and admitted == 0 then\n  local", "if count == '1' then\n  local"),
+                ("due + price, rest + price_rest", "due + price, rest"),
+                ("if next < full or next == full and next_rest <= full_rest then due", "if next < full then due"),
+                ("if next < full or next == full and next_rest <= full_rest then due", "if next <= full then due"),
+                ("format('-%d', due), due\n", "format('-%d', due), now\n"),
+                ("rest), due + 1 end", "rest), due end"),
+                ("  state = state .. left\n", ""),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/refund.lua"),
+            properties: &[
+                stored_timelines_become_what_rust_computes,
+                reservations_fit_into_holes,
+                reservations_are_those_of_a_naive_list,
+            ],
+            changes: &[
+                ("ARGV[8] + 0, ARGV[9] + 0", "ARGV[8] + 0, 0"),
+                ("last - price, last_rest - price_rest", "last - price, last_rest"),
+                ("first - 1, first_rest + (parts or 1)", "first, first_rest + (parts or 1)"),
+                ("if first < now then first, first_rest = now, 0 end\n  local", "local"),
+                ("(first < last or first == last and first_rest < last_rest)", "true"),
+                ("and (last < due or last == due and last_rest <= rest)\n  local", "\n  local"),
+                ("if not parts then a_rest, b_rest = 0, 0 end", ""),
+                ("if parts and a_rest >= parts then a_rest = parts - 1 end", ""),
+                ("if parts and b_rest >= parts then b_rest = parts - 1 end", ""),
+                ("if a < now then a, a_rest = now, 0 end", ""),
+                (
+                    "if (a < b or a == b and a_rest < b_rest) and (b < due or b == due and b_rest <= rest) then",
+                    "if true then",
+                ),
+                ("if b == first and b_rest == first_rest then", "if false then"),
+                ("if b == first and b_rest == first_rest then", "if b == first then"),
+                ("elseif a == last and a_rest == last_rest then", "elseif false then"),
+                ("elseif a == last and a_rest == last_rest then", "elseif a == last then"),
+                ("b < first or b == first and b_rest < first_rest", "b < first"),
+                ("a > last or a == last and a_rest > last_rest", "a > last"),
+                (
+                    "if not is_in then list[#list + 1], is_in = {first, first_rest, last, last_rest}, true end\n        ",
+                    "",
+                ),
+                ("        -- It was returned already.\n        is_sound = false\n", ""),
+                ("if is_sound then\n", "if true then\n"),
+                ("if not is_in then list[#list + 1] = {first", "if true then list[#list + 1] = {first"),
+                ("if final[3] == due and final[4] == rest then", "if final[3] == due then"),
+                ("if final[3] == due and final[4] == rest then", "if false then"),
+                ("due, rest = final[1], final[2]", "due = final[1]"),
+                ("      list[#list] = nil\n", ""),
+                ("if #list > 64 then", "if #list > 65 then"),
+                ("if #list > 64 then", "if #list >= 64 then"),
+                ("table.remove(list, 1)", "table.remove(list)"),
+                ("if due > now or due == now and rest > 0 then", "if due >= now then"),
+                ("format('-%d', due), due\n", "format('-%d', due), now\n"),
+                ("rest), due + 1 end", "rest), due end"),
+                ("hole[1], hole[2], hole[3], hole[4]", "hole[1], hole[2], hole[3], hole[2]"),
+            ],
+        },
+        Changes {
+            block: include_str!("lua/close.lua"),
+            properties: &[stored_timelines_become_what_rust_computes, what_is_no_timeline_is_an_error],
+            changes: &[
+                ("if problem then return redis.error_reply(problem) end", ""),
+                ("(expires + 999) / 1000", "expires / 1000"),
+                ("elseif admitted > 0 then\n  call('DEL', key)", ""),
+                ("elseif admitted > 0 then", "else"),
+                ("' ' .. admitted .. ' '", "' 1 '"),
+                ("(text or '')", "(old or '')"),
+            ],
+        },
+    ]);
 }

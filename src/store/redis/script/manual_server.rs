@@ -1,8 +1,9 @@
 //! A Redis server whose scripts run by a clock that the test sets.
 
-use ::redis::{Connection, Pipeline, Value, cmd};
+use ::redis::{Connection, Pipeline, RedisError, Value, cmd};
 
 use super::ScriptReply;
+use super::variant::{hash_of, source_of};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::{Call, Script};
 use crate::store::redis::key::{Key, Names};
@@ -36,9 +37,10 @@ impl ManualServer {
         let mut load =
             |source: &str| -> String { cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap() };
         let hashes = scripts.iter().map(|script| {
-            assert_eq!(load(script.source), script.hash(), "{}", script.source);
-            let parts: Vec<_> = script.source.split("call('TIME')").collect();
-            assert!(parts.len() <= 2, "this asks for the time more than once: {}", script.source);
+            let source = source_of(script);
+            assert_eq!(load(&source), hash_of(script), "{source}");
+            let parts: Vec<_> = source.split("call('TIME')").collect();
+            assert!(parts.len() <= 2, "this asks for the time more than once: {source}");
             (script.source, load(&parts.join("call('MGET', 'seconds', 'micros')")))
         });
         let hashes = hashes.collect();
@@ -55,7 +57,71 @@ impl ManualServer {
 
     /// Adds a call of a script that does not ask for the time, and whose reply is not read.
     pub(crate) fn add_silent(&mut self, call: &Call) {
-        self.pipeline.add_command(evalsha(call, call.script.hash())).ignore();
+        self.pipeline.add_command(evalsha(call, &hash_of(call.script))).ignore();
+    }
+
+    /// Adds a command that [sets](Self::set) a key.
+    pub(crate) fn add_set(&mut self, key: &Key, value: &str) {
+        self.pipeline.cmd("SET").arg(key.as_str()).arg(value).ignore();
+    }
+
+    /// Adds the question what a key [holds](Self::get).
+    pub(crate) fn add_get(&mut self, key: &Key) {
+        self.pipeline.cmd("GET").arg(key.as_str());
+    }
+
+    /// Sets a key, which does not expire then.
+    pub(crate) fn set(&mut self, key: &Key, value: &str) {
+        cmd("SET").arg(key.as_str()).arg(value).exec(&mut self.connection).unwrap();
+    }
+
+    /// Returns what a key holds.
+    pub(crate) fn get(&mut self, key: &Key) -> Option<String> {
+        cmd("GET").arg(key.as_str()).query(&mut self.connection).unwrap()
+    }
+
+    /// Sets a field of a key that is a hash.
+    pub(crate) fn set_field(&mut self, key: &Key, field: &str, value: &str) {
+        cmd("HSET").arg(key.as_str()).arg(field).arg(value).exec(&mut self.connection).unwrap();
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key) {
+        cmd("DEL").arg(key.as_str()).exec(&mut self.connection).unwrap();
+    }
+
+    /// Runs the pipeline, which fails.
+    pub(crate) fn error(&mut self) -> RedisError {
+        let error = self.pipeline.query::<Value>(&mut self.connection).unwrap_err();
+        self.pipeline.clear();
+        error
+    }
+
+    /// Returns when a key expires, in milliseconds, or -2 if the server has no such key.
+    pub(crate) fn expiry(&mut self, key: &Key) -> i64 {
+        cmd("PEXPIRETIME").arg(key.as_str()).query(&mut self.connection).unwrap()
+    }
+
+    /// Adds the question what fields a key has that is a hash.
+    pub(crate) fn add_fields(&mut self, key: &Key) {
+        self.pipeline.cmd("HGETALL").arg(key.as_str());
+    }
+
+    /// Adds the question when a key [expires](Self::expiry).
+    pub(crate) fn add_expiry(&mut self, key: &Key) {
+        self.pipeline.cmd("PEXPIRETIME").arg(key.as_str());
+    }
+
+    /// Runs the pipeline, in which each call is followed by such a question.
+    pub(crate) fn answers_and_expiries(&mut self) -> Vec<(ScriptReply, i64)> {
+        let mut replies = self.replies().into_iter();
+        let mut pair = || {
+            let answer = ScriptReply::read(replies.next()?).unwrap();
+            match replies.next() {
+                Some(Value::Int(expiry)) => Some((answer, expiry)),
+                other => panic!("{other:?} is no expiry"),
+            }
+        };
+        std::iter::from_fn(&mut pair).collect()
     }
 
     /// Runs the pipeline.

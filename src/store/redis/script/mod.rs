@@ -47,6 +47,8 @@ mod reply;
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 mod tests;
 mod unfit_quota;
+#[cfg(test)]
+pub(crate) mod variant;
 mod window;
 
 pub(super) use self::arguments::{

@@ -2,13 +2,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::variant;
+
 /// A random number generator: xorshift (Marsaglia), multiplied so that its low bits are random, too (Vigna).
 pub(crate) struct Random(u64);
 
 impl Random {
     /// Seeds it with `SLUICE_SEED`, or else with the time, and prints the seed.
     pub(crate) fn seeded() -> Self {
-        let seed = std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let chosen = || std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = variant::seed().or_else(chosen);
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         let seed = seed.unwrap_or_else(|| u64::from(now()) + 1);
         println!("SLUICE_SEED={seed}");

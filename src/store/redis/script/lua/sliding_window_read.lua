@@ -16,7 +16,9 @@ if old then
     -- From the future: see the bucket.
     stored = window + 1
     if count ~= '0' then
-      call('SET', key, format('-%d:%d:%d', stored, first, second) .. tag, 'PXAT', format('%d', ((stored + 2) * period + 999) / 1000))
+      -- What was used in the window itself still weighs in the next one.
+      local ends = (stored + (second > 0 and 2 or 1)) * period
+      call('SET', key, format('-%d:%d:%d', stored, first, second) .. tag, 'PXAT', format('%d', (ends + 999) / 1000))
     end
   end
   if stored >= window then

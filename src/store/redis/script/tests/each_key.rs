@@ -14,6 +14,7 @@ use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
+use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{OwnQuota, ScriptReply, Scripted, add_one, decide};
 use crate::values::Quota;
 
@@ -76,7 +77,7 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Ran
 }
 
 #[test]
-fn each_key_is_charged_as_if_alone() {
+pub(super) fn each_key_is_charged_as_if_alone() {
     check(TokenBucket::new, bucket_quota);
     check(FixedWindow::new, window_quota);
     check(SlidingWindow::new, window_quota);
@@ -85,7 +86,7 @@ fn each_key_is_charged_as_if_alone() {
 
 /// Whatever a key holds, the others are charged. That one is left as it is, and is to be asked for alone.
 #[test]
-fn a_key_that_cannot_be_read_concerns_no_other() {
+pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
     fn check<A: Scripted>(algorithm: &A) {
         let (_server, mut connection) = start();
         let [list, foreign] = [key("list"), key("foreign")];
@@ -97,10 +98,17 @@ fn a_key_that_cannot_be_read_concerns_no_other() {
             let mut keys: SmallVec<_> = keys.into_iter().collect();
             keys.push(key(format!("{run} b")));
             let call = Call { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
-            let reply = evalsha(&call, call.script.hash()).query(&mut connection).unwrap();
+            let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
             let replies = ScriptReply::read_each(&reply, 5).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
+            // One of two is no different.
+            let keys = [list.clone(), key(format!("{run} c"))].into_iter().collect();
+            let call = Call { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
+            let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
+            let replies = ScriptReply::read_each(&reply, 2).unwrap();
+            assert_eq!(replies[0].as_ref().map(|reply| reply.admitted), None);
+            assert_eq!(replies[1].as_ref().map(|reply| reply.admitted), Some(1));
             assert_eq!(cmd("GET").arg(foreign.as_str()).query::<String>(&mut connection).unwrap(), value);
             assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(&mut connection).unwrap(), 1);
         }

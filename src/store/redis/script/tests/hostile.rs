@@ -10,17 +10,21 @@ use super::{NOW, start};
 use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::script::manual_server::{START, at, key};
+use crate::store::redis::script::sealed::Steps;
+use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
 use crate::values::{Quota, Receipt};
 
 /// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and
 /// a fraction, and those of windows have counts below 2^32 behind colons.
-pub(super) const FOREIGN: [&str; 32] = [
+pub(super) const FOREIGN: [&str; 36] = [
     // Other types of values.
     "",
     "hello",
     "\0",
     // No minus, or more than one.
+    "1:1",
+    "1:1:1",
     "0",
     "5",
     "1763682765000000",
@@ -43,6 +47,7 @@ pub(super) const FOREIGN: [&str; 32] = [
     "-9007199254740992",
     "-99999999999999999999999999",
     "-1:4294967296",
+    "-1:4294967296:1",
     "-9007199254740992:1",
     "-1:1:4294967296",
     "-1+9007199254740992",
@@ -54,6 +59,7 @@ pub(super) const FOREIGN: [&str; 32] = [
     "-1:-1",
     "-1+",
     "-1+-1",
+    "-1+1-",
 ];
 
 /// The scripts that decide on one key, or refund, reply to a value that they cannot read with an error that has a code,
@@ -69,7 +75,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
         assert!(algorithm.read(value.as_bytes(), at(START)).is_none(), "Rust reads {value:?}");
         cmd("SET").arg(name.as_str()).arg(value).exec(connection).unwrap();
         for call in calls("foreign") {
-            let error = evalsha(&call, call.script.hash()).query::<Value>(connection).expect_err(value);
+            let error = evalsha(&call, &hash_of(call.script)).query::<Value>(connection).expect_err(value);
             assert_eq!((error.kind(), error.code()), (ErrorKind::Extension, Some("SLUICE")), "{value:?}: {error}");
             assert_eq!(cmd("GET").arg(name.as_str()).query::<String>(connection).unwrap(), value);
         }
@@ -77,7 +83,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let list = key("list");
     cmd("RPUSH").arg(list.as_str()).arg(1).exec(connection).unwrap();
     for call in calls("list") {
-        let error = evalsha(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
+        let error = evalsha(&call, &hash_of(call.script)).query::<Value>(connection).unwrap_err();
         assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
         assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(connection).unwrap(), 1);
     }
@@ -85,7 +91,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-fn a_foreign_value_is_an_error() {
+pub(super) fn a_foreign_value_is_an_error() {
     let (_server, mut connection) = start();
     // In whole microseconds, and in fractions of one.
     check_foreign(&mut connection, &TokenBucket::new(Quota::per_second(10)));
@@ -93,6 +99,22 @@ fn a_foreign_value_is_an_error() {
     check_foreign(&mut connection, &FixedWindow::new(Quota::per_second(10)));
     check_foreign(&mut connection, &SlidingWindow::new(Quota::per_second(10)));
     check_foreign(&mut connection, &CalendarWindow::monthly(10));
+}
+
+/// The seconds of later ends of windows are no numbers of microseconds that a double holds. A fixed window may have such a
+/// number.
+#[test]
+pub(super) fn an_end_that_is_too_late_is_an_error() {
+    let (_server, mut connection) = start();
+    let (window, name) = (CalendarWindow::monthly(10), key("late"));
+    for (end, is_state) in [(9_007_199_254_u64, true), (9_007_199_255, false), (9_007_199_254_740_991, false)] {
+        let value = format!("-{end}:1");
+        assert_eq!(window.read(value.as_bytes(), at(START)).is_some(), is_state);
+        cmd("SET").arg(name.as_str()).arg(&value).exec(&mut connection).unwrap();
+        let call = decide(&window, name.clone(), 0, 1, NOW);
+        let found = evalsha(&call, &hash_of(call.script)).query::<Value>(&mut connection);
+        assert_eq!(found.is_ok(), is_state, "{value}: {found:?}");
+    }
 }
 
 fn values() -> impl Strategy<Value = Value> {
@@ -127,7 +149,7 @@ fn text() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn no_reply_makes_rust_panic() {
+pub(super) fn no_reply_makes_rust_panic() {
     let config = ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() };
     let replies = (prop_oneof![values(), items(), text()], any::<u32>(), 0..4_u32);
     let readable = Cell::new(0);

@@ -9,7 +9,8 @@ use crate::algorithm::{CalendarWindow, ChargedIn, FixedWindow, LeakyBucket, Slid
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, refund};
+use crate::store::redis::script::variant::hash_of;
+use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, refund, reset};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
 
@@ -45,7 +46,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
 }
 
 #[test]
-fn keys_live_for_as_long_as_they_owe() {
+pub(super) fn keys_live_for_as_long_as_they_owe() {
     let (_server, mut connection) = start();
     // Windows so long that none ends during the test.
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
@@ -68,7 +69,7 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
+pub(super) fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
     let (_server, mut connection) = start();
     // A bucket has been paid a little since, so that less than the price is owed: all of that is refunded.
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
@@ -79,7 +80,37 @@ fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
 }
 
 #[test]
-fn a_state_from_the_future_locks_no_client_out() {
+pub(super) fn a_key_that_is_reset_is_as_if_it_had_never_been() {
+    let mut server = ManualServer::new(&ALL);
+    let window = FixedWindow::new(Quota::per_day(5));
+    let charge = decide(&window, key("a"), 5, 1, NOW);
+    for _ in 0..2 {
+        let answer = server.run(START + 7, &charge);
+        assert!(answer.replay(&window, 5, 1).unwrap().0[0].is_allowed());
+        let answer = server.run(START + 7, &reset(key("a")));
+        assert_eq!((answer.now, answer.admitted, answer.old(0).unwrap()), (at(START + 7), 0, None));
+        assert_eq!(server.expiry(&key("a")), -2);
+    }
+}
+
+/// A key among several that cannot be read is an error, and none is charged: neither those before it nor those behind it.
+#[test]
+pub(super) fn what_one_of_several_keys_holds_stops_the_call() {
+    let (_server, mut connection) = start();
+    let window = FixedWindow::new(Quota::per_day(5));
+    let keys = ["a", "b", "c"].map(key);
+    for foreign in &keys {
+        cmd("SET").arg(foreign.as_str()).arg("hello").exec(&mut connection).unwrap();
+        let call = decide_all(keys.iter().map(|key| Charge::new(&window, key.clone(), 1, NOW)));
+        let error = evalsha(&call, &hash_of(call.script)).query::<Value>(&mut connection).unwrap_err();
+        assert_eq!(error.code(), Some("SLUICE"));
+        assert_eq!(cmd("DBSIZE").query::<u32>(&mut connection).unwrap(), 1, "it holds {}", foreign.as_str());
+        cmd("DEL").arg(foreign.as_str()).exec(&mut connection).unwrap();
+    }
+}
+
+#[test]
+pub(super) fn a_state_from_the_future_locks_no_client_out() {
     let mut server = ManualServer::new(&ALL);
     let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
     let fixed = FixedWindow::new(Quota::per_minute(5));
@@ -110,7 +141,7 @@ fn a_state_from_the_future_locks_no_client_out() {
 }
 
 #[test]
-fn the_server_caches_one_script_per_source() {
+pub(super) fn the_server_caches_one_script_per_source() {
     let (_server, mut connection) = start();
     let mut pipeline = Pipeline::new();
     for number in 1..=10_000_u32 {
@@ -123,7 +154,7 @@ fn the_server_caches_one_script_per_source() {
             3 => decide_all([Charge::new(&bucket, key(number), 1, NOW), Charge::new(&fixed, key("other"), 1, NOW)]),
             _ => refund(&sliding, &sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
         };
-        pipeline.add_command(evalsha(&call, call.script.hash()));
+        pipeline.add_command(evalsha(&call, &hash_of(call.script)));
     }
     let replies: Vec<Value> = pipeline.query(&mut connection).unwrap();
     assert!(replies.into_iter().all(|reply| ScriptReply::read(reply).is_ok()));
@@ -134,7 +165,7 @@ fn the_server_caches_one_script_per_source() {
 /// The bounds in a call are those of the caller's clock. If it is wrong by more than half a window, a window that has
 /// begun goes on, and none begins.
 #[test]
-fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
+pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
     let (day, hour) = (86_400_000_000, 3_600_000_000);
@@ -167,9 +198,23 @@ fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
     assert!(!charge(&mut server, morning, morning).unwrap().is_allowed());
 }
 
+#[test]
+pub(super) fn a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows() {
+    let mut server = ManualServer::new(&ALL);
+    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let year = 366 * 86_400_000_000;
+    for (cost, asked, remaining) in [(2, START, 3), (1, START + year, 2), (2, START - year, 0)] {
+        let answer = server.run(START, &decide(&daily, key("a"), cost, 1, at(asked)));
+        let decision = answer.replay(&daily, cost, 1).unwrap().0[0];
+        assert!(decision.is_allowed() && decision.remaining() == remaining, "{decision:?}");
+    }
+    let rejected = server.run(START, &decide(&daily, key("a"), 1, 1, at(START + year)));
+    assert!(rejected.is_uncovered(&daily, at(START + year)));
+}
+
 /// A key from the future, or of another calendar, counts in the present window, from the first rejection on.
 #[test]
-fn a_state_of_another_calendar_counts_in_the_present_window() {
+pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {
     let mut server = ManualServer::new(&ALL);
     let berlin = |window: CalendarWindow| window.in_zone("Europe/Berlin").unwrap();
     let (daily, monthly) = (berlin(CalendarWindow::daily(5)), berlin(CalendarWindow::monthly(5)));

@@ -7,10 +7,13 @@ mod model;
 mod once;
 mod own_quotas;
 mod proofs;
+mod stored;
 mod traces;
+mod variants;
 
 use ::redis::{Connection, cmd};
 
+use super::variant::{hash_of, source_of};
 use super::{
     BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
     SLIDING_WINDOW, ScriptReply, Scripted,
@@ -42,14 +45,14 @@ fn start() -> (RedisServer, Connection) {
     let server = RedisServer::start();
     let mut connection = server.connection();
     for script in ALL {
-        let hash: String = cmd("SCRIPT").arg("LOAD").arg(script.source).query(&mut connection).unwrap();
-        assert_eq!(hash, script.hash(), "{}", script.source);
+        let hash: String = cmd("SCRIPT").arg("LOAD").arg(source_of(script)).query(&mut connection).unwrap();
+        assert_eq!(hash, hash_of(script), "{}", script.source);
     }
     (server, connection)
 }
 
 fn run(connection: &mut Connection, call: &Call) -> ScriptReply {
-    ScriptReply::read(evalsha(call, call.script.hash()).query(connection).unwrap()).unwrap()
+    ScriptReply::read(evalsha(call, &hash_of(call.script)).query(connection).unwrap()).unwrap()
 }
 
 impl ScriptReply {

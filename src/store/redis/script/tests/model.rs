@@ -1,12 +1,14 @@
 //! What the scripts do beyond the algorithm: clamp states from the future, delete paid ones.
 
+use std::fmt::Debug;
+
 use crate::algorithm::{
     Algorithm, CalendarWindow, CalendarWindowState, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket,
 };
 use crate::values::time::Timestamp;
 
 /// An algorithm whose states a test keeps in a plain map, as the scripts keep them on the server.
-pub(super) trait Model: Algorithm<State: PartialEq> {
+pub(super) trait Model: Algorithm<State: PartialEq + Debug> {
     /// Corrects a state from the future.
     fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State;
 

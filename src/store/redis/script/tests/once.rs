@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ::redis::{Connection, Value, cmd};
 
+use super::traces::lives_as_long;
 use super::{ALL, run, start};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
@@ -13,6 +14,7 @@ use crate::store::redis::evalsha::Call;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
+use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{
     BadReply, Charge, Once, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
 };
@@ -108,7 +110,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
 }
 
 #[test]
-fn free_retries_agree_with_a_plain_map() {
+pub(super) fn free_retries_agree_with_a_plain_map() {
     check(TokenBucket::new);
     check(LeakyBucket::new);
     check(FixedWindow::new);
@@ -117,7 +119,7 @@ fn free_retries_agree_with_a_plain_map() {
 }
 
 fn silently(connection: &mut Connection, call: &Call) {
-    let _: Value = evalsha(call, call.script.hash()).query(connection).unwrap();
+    let _: Value = evalsha(call, &hash_of(call.script)).query(connection).unwrap();
 }
 
 /// A request to a window with so much per day, by the keys `state`, `budget` and `record`.
@@ -129,7 +131,7 @@ fn request(limit: u32, cost: u32) -> (Call, FixedWindow, FixedWindow) {
 
 /// A cost that the limit can never admit may be a free retry, if the budget can: as where a quota was lowered.
 #[test]
-fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
+pub(super) fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
     let (_server, mut connection) = start();
     let ask = |connection: &mut Connection, cost| {
         let (call, limit, budget) = request(2, cost);
@@ -146,7 +148,7 @@ fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
 }
 
 #[test]
-fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
+pub(super) fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
     let (_server, mut connection) = start();
     let name = key("record");
     let mut steps = |call: &Call| -> (Option<String>, i64) {
@@ -171,9 +173,31 @@ fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
     assert_eq!(raised, [(of("-1"), ends), (of("-2"), ends), (of("-2"), ends)]);
 }
 
+#[test]
+pub(super) fn states_and_budgets_live_for_as_long_as_they_owe() {
+    fn check<A: Scripted<Budget = A>>(make: impl Fn(Quota) -> A) {
+        let mut server = ManualServer::new(&ALL);
+        // No whole milliseconds.
+        let (limit, budget) = (make(Quota::per(7, Duration::from_micros(3_600_000_123))), make(Quota::per(9, DAY)));
+        let now = at(START);
+        let charges = (Charge::new(&limit, key("state"), 2, now), Charge::new(&budget, key("budget"), 2, now));
+        let call = decide_once(charges.0, charges.1, key("record"));
+        for (name, owed) in [("state", &limit), ("budget", &budget)] {
+            assert!(server.run(START, &call).admitted > 0);
+            let state = owed.decide(None, now, 2).1;
+            assert!(lives_as_long(owed, state.as_ref(), server.expiry(&key(name))), "{name}");
+            server.add_silent(&begin_record(key("record"), 1, DAY));
+            server.replies();
+        }
+    }
+    check(TokenBucket::new);
+    check(FixedWindow::new);
+    check(SlidingWindow::new);
+}
+
 /// Whatever the keys hold, nobody passes for free, and nothing is changed that is not ours.
 #[test]
-fn what_is_no_record_no_budget_and_no_state_is_an_error() {
+pub(super) fn what_is_no_record_no_budget_and_no_state_is_an_error() {
     let (_server, mut connection) = start();
     let (call, limit, budget) = request(5, 1);
     let set = |connection: &mut Connection, name: &str, value: &str| {
@@ -183,7 +207,7 @@ fn what_is_no_record_no_budget_and_no_state_is_an_error() {
         cmd("GET").arg(key(name).as_str()).query(connection).unwrap()
     };
     let code = |connection: &mut Connection| {
-        let error = evalsha(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
+        let error = evalsha(&call, &hash_of(call.script)).query::<Value>(connection).unwrap_err();
         error.code().unwrap().to_owned()
     };
     for record in
@@ -229,7 +253,7 @@ fn what_is_no_record_no_budget_and_no_state_is_an_error() {
 
 /// A reply that contradicts its own states is no decision: in particular, no free pass.
 #[test]
-fn a_reply_is_checked_against_the_states_in_it() {
+pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     let (_, limit, budget) = request(1, 1);
     let window = START / 1_000_000 / 86_400;
     let used_up = |limit: u32| Value::BulkString(format!("-{window}:{limit}").into_bytes());
@@ -272,7 +296,7 @@ fn a_reply_is_checked_against_the_states_in_it() {
 
 /// Of a window of the calendar: a call without the window of the server's time charges nothing but a free retry.
 #[test]
-fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
+pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
     let budget = CalendarWindow::budget(Quota::per_day(5));

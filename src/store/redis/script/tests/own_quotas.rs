@@ -46,6 +46,7 @@ fn charge<A: Scripted>(
             return (answer.replay(&algorithm, cost, 1).unwrap().0[0], calls);
         }
         answer.charged_nothing().unwrap();
+        assert!(calls < 3, "the state is not converted");
     }
 }
 
@@ -61,7 +62,8 @@ fn give_back<A: Scripted>(
     let algorithm = limiter.under(quota).unwrap();
     let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
     let mut quota = Some(algorithm.quota());
-    loop {
+    // A state that nobody else changes is kept under the quota of the first answer.
+    for _ in 0..2 {
         let kept = under.kept_under(quota.as_ref()).unwrap();
         let mut call = refund(&algorithm, &kept, key.clone(), cost, receipt, at(micros)).unwrap();
         add_one(&mut call, OwnQuota { quota, conversion: None });
@@ -70,6 +72,7 @@ fn give_back<A: Scripted>(
             None => return,
         }
     }
+    panic!("the refund is not made");
 }
 
 fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota) {
@@ -119,7 +122,7 @@ fn hours(random: &mut Random, hours: &[u64]) -> Quota {
 }
 
 #[test]
-fn buckets_keep_what_was_used() {
+pub(super) fn buckets_keep_what_was_used() {
     follow(&TokenBucket::new(Quota::per_hour(10)), |random| {
         let quota = hours(random, &[1]);
         if random.below(2) == 0 { quota.burst(1 + random.below(200) as u32) } else { quota }
@@ -127,7 +130,7 @@ fn buckets_keep_what_was_used() {
 }
 
 #[test]
-fn windows_keep_what_was_used() {
+pub(super) fn windows_keep_what_was_used() {
     follow(&FixedWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
     follow(&SlidingWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
     let daily = CalendarWindow::daily(10).in_zone("Europe/Berlin").unwrap();
@@ -151,10 +154,46 @@ proptest! {
     }
 }
 
+/// Also where the call that converts it charges nothing.
+#[test]
+pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
+    let mut server = ManualServer::new(&ALL);
+    let (limiter, hour) = (FixedWindow::new(Quota::per_hour(10)), 3_600_000_000);
+    assert!(charge(&mut server, &limiter, &key("a"), Quota::per_hour(5), 3, START).0.is_allowed());
+    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(7), 9, START);
+    assert_eq!((rejected.remaining(), calls), (4, 2));
+    let ends = i64::try_from((START / hour + 1) * hour / 1_000).unwrap();
+    assert!((ends..=ends + 2).contains(&server.expiry(&key("a"))));
+    // Nothing is owed under the next.
+    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(8), 9, START + 2 * hour);
+    assert_eq!((rejected.remaining(), calls), (8, 2));
+    assert_eq!(server.get(&key("a")), None);
+}
+
+/// A clock that was set back: the correction of a state is kept under its quota.
+#[test]
+pub(super) fn a_corrected_state_keeps_its_quota() {
+    fn check<A: Scripted>(limiter: &A) {
+        let (mut server, quota) = (ManualServer::new(&ALL), Quota::per_day(7));
+        let before = START - 10 * 86_400_000_000;
+        assert!(charge(&mut server, limiter, &key("a"), quota, 7, START).0.is_allowed());
+        assert!(!charge(&mut server, limiter, &key("a"), quota, 7, before).0.is_allowed());
+        assert_ne!(server.expiry(&key("a")), -1);
+        let (decision, calls) = charge(&mut server, limiter, &key("a"), quota, 7, before);
+        assert!(!decision.is_allowed() && calls == 1);
+        let stored = server.get(&key("a")).unwrap();
+        assert!(stored.ends_with("@7:7:86400000000000"), "{stored}");
+    }
+    check(&TokenBucket::new(Quota::per_day(7)));
+    check(&FixedWindow::new(Quota::per_day(7)));
+    check(&SlidingWindow::new(Quota::per_day(7)));
+    check(&CalendarWindow::daily(7));
+}
+
 /// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are admitted
 /// no more than under the greater quota.
 #[test]
-fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
+pub(super) fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let quotas = [Quota::per_hour(7), Quota::per_hour(60)];
@@ -173,7 +212,7 @@ fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
 
 /// A clock that was set back: a key owes at most what it owed beyond a full bucket when it was converted.
 #[test]
-fn a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out() {
+pub(super) fn a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let (small, great) = (Quota::per_hour(10), Quota::per_hour(5_000));

@@ -81,6 +81,13 @@ fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
     if next < (1 << 52) { next } else { START }
 }
 
+/// Whether a key with this state, or none, expires when nothing is owed any more, at most two milliseconds later.
+pub(super) fn lives_as_long<A: Algorithm>(algorithm: &A, state: Option<&A::State>, expiry: i64) -> bool {
+    let Some(state) = state else { return expiry == -2 };
+    let paid = i64::try_from(algorithm.expires_at(state).as_nanos().div_ceil(1_000_000)).unwrap();
+    (paid..=paid + 1).contains(&expiry)
+}
+
 /// What the script must reply to one step.
 enum Expected {
     Decisions { cost: u32, decisions: Vec<Decision> },
@@ -110,6 +117,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                 let (id, cost, receipt) = charges.swap_remove(index);
                 let call = refund(&algorithm, &algorithm, key(batch * KEYS + id), cost, receipt, at(now)).unwrap();
                 server.add(now, &call);
+                server.add_expiry(&call.keys[0]);
                 let mut is_owed = false;
                 if let Some(state) = states.get_mut(&id) {
                     *state = algorithm.clamped(*state, at(now));
@@ -124,14 +132,15 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                         refunds += 1;
                     }
                 }
-                expected.push((now, Expected::Refund { is_owed }));
+                expected.push((now, Expected::Refund { is_owed }, states.get(&id).copied()));
                 continue;
             }
             let cost = cost(&mut random, max);
             let count = if random.below(4) == 0 { 1 + random.below(5) as u32 } else { 1 };
             // The caller's clock is wrong by up to five hours.
             let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
-            server.add(now, &decide(&algorithm, name, cost, count, asked));
+            server.add(now, &decide(&algorithm, name.clone(), cost, count, asked));
+            server.add_expiry(&name);
             let mut state = states.get(&id).map(|state| algorithm.clamped(*state, at(now)));
             if let Some(state) = state.filter(|_| (1..=max).contains(&cost)) {
                 states.insert(id, state);
@@ -149,9 +158,10 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                 }
                 decisions.push(decision);
             }
-            expected.push((now, Expected::Decisions { cost, decisions }));
+            expected.push((now, Expected::Decisions { cost, decisions }, states.get(&id).copied()));
         }
-        for (step, (answer, (now, expected))) in server.answers().iter().zip(expected).enumerate() {
+        let answers = server.answers_and_expiries();
+        for (step, ((answer, expiry), (now, expected, state))) in answers.iter().zip(expected).enumerate() {
             let context = || format!("{algorithm:?}, batch {batch}, step {step}, {answer:?}");
             assert_eq!(answer.now, at(now));
             match expected {
@@ -163,6 +173,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                 }
                 Expected::Refund { is_owed } => assert_eq!(answer.admitted, u32::from(is_owed), "{}", context()),
             }
+            assert!(lives_as_long(&algorithm, state.as_ref(), *expiry), "{expiry} for {state:?}, {}", context());
         }
         steps += BATCH;
         batch += 1;
@@ -172,28 +183,28 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
 }
 
 #[test]
-fn token_buckets_agree() {
+pub(super) fn token_buckets_agree() {
     check_traces(TokenBucket::new, bucket_quota);
 }
 
 #[test]
-fn leaky_buckets_agree() {
+pub(super) fn leaky_buckets_agree() {
     check_traces(LeakyBucket::new, bucket_quota);
 }
 
 #[test]
-fn fixed_windows_agree() {
+pub(super) fn fixed_windows_agree() {
     check_traces(FixedWindow::new, window_quota);
 }
 
 #[test]
-fn sliding_windows_agree() {
+pub(super) fn sliding_windows_agree() {
     check_traces(SlidingWindow::new, window_quota);
 }
 
 /// Three keys of different algorithms are charged together or not at all; a cost of 0 reads.
 #[test]
-fn several_are_charged_all_or_none() {
+pub(super) fn several_are_charged_all_or_none() {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut all, mut none) = (0, 0, 0);
     while batch < 50 {
@@ -204,14 +215,14 @@ fn several_are_charged_all_or_none() {
             continue;
         }
         let (mut first, mut second, mut third) = (None, None, None);
+        let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
         let mut now = START + random.below(1 << 50);
         let mut expected = Vec::new();
         for _ in 0..BATCH {
             // Never back: the traces of one key cover the correction of states.
             now = now.max(later(&mut random, now, &quotas[batch % 3]));
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
-            let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
-            let [a, b, c] = keys;
+            let [a, b, c] = keys.clone();
             server.add(
                 now,
                 &decide_all([
@@ -241,6 +252,10 @@ fn several_are_charged_all_or_none() {
             assert_eq!(found, decisions, "{bucket:?} {fixed:?} {sliding:?} {answer:?}");
             assert_eq!(answer.were_charged(&found), Ok(are_allowed));
         }
+        let [a, b, c] = keys.map(|key| server.expiry(&key));
+        assert!(lives_as_long(&bucket, first.as_ref(), a), "{a} for {first:?}, {bucket:?}");
+        assert!(lives_as_long(&fixed, second.as_ref(), b), "{b} for {second:?}, {fixed:?}");
+        assert!(lives_as_long(&sliding, third.as_ref(), c), "{c} for {third:?}, {sliding:?}");
         batch += 1;
     }
     println!("{all} charged, {none} not");
@@ -249,7 +264,7 @@ fn several_are_charged_all_or_none() {
 
 /// Months, weeks and days, by the clocks of Berlin.
 #[test]
-fn windows_of_the_calendar_agree() {
+pub(super) fn windows_of_the_calendar_agree() {
     const DAY: u64 = 86_400_000_000_000;
     let quota = |random: &mut Random| {
         let limit = window_quota(random).limit();

@@ -1,0 +1,216 @@
+//! Whatever a key holds, a script leaves what Rust computes: the states of traces, and those at every edge.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use ::redis::Value;
+
+use super::ALL;
+use super::model::Model;
+use super::traces::{bucket_quota, cost, lives_as_long, window_quota};
+use crate::algorithm::gcra::Tat;
+use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
+use crate::store::redis::script::bucket::Grid;
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
+use crate::store::redis::script::random::Random;
+use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
+use crate::values::{Quota, Receipt};
+
+const BATCHES: u64 = 60;
+/// Keys with one quota, asked together.
+const BATCH: u64 = 200;
+/// The kind of outcome where a state from the future was corrected.
+const CORRECTED: usize = 2;
+
+/// Later than any state.
+const LAST: u64 = (1 << 53) - 1;
+
+/// Draws a time, what a key holds, and a receipt.
+type Draw<A> = fn(&mut Random, &A) -> (u64, String, Receipt);
+
+/// A state that is near `now`, a full bucket, or nothing.
+fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
+    let (quota, now) = (bucket.quota(), START + random.below(1 << 50));
+    let grid = Grid::new(&quota);
+    let [price, full] = [1, bucket.max_cost()].map(|cost| grid.span(grid.price(cost)));
+    let rests = [0, 1, price.rest, full.rest, full.rest + 1, grid.parts() - 1, grid.parts(), grid.parts() + 7];
+    let mut time = |far: bool| {
+        let edges = [now, now + price.micros, now + full.micros, now + full.micros - price.micros];
+        let micros = random.pick(&edges) + random.below(4) - 2;
+        // A millisecond is where keys expire.
+        let micros = if far && random.below(4) == 0 { micros / 1_000 * 1_000 } else { micros };
+        (micros, random.pick(&rests))
+    };
+    let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
+    let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
+    let grain = u128::from(1_000 * u64::from(quota.limit()) / grid.parts());
+    let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
+    let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
+    (now, text, receipt)
+}
+
+/// The counts of a window near its limit, and the number of a window near that of `now`.
+fn window(random: &mut Random, quota: &Quota) -> (u64, u64, [u32; 2]) {
+    let (period, limit) = (quota.period_nanos() / 1_000, quota.limit());
+    let now = START + random.below(1 << 50);
+    let now = if random.below(4) == 0 { (now / period).max(1) * period + random.below(2) } else { now };
+    let counts = [0, 1, 2, limit / 2, limit - 1, limit, limit.saturating_add(1), u32::MAX];
+    (now, (now / period).max(3) + random.below(5) - 2, [(); 2].map(|()| random.pick(&counts)))
+}
+
+fn fixed(random: &mut Random, limit: &FixedWindow) -> (u64, String, Receipt) {
+    let (now, number, [used, _]) = window(random, &limit.quota());
+    (now, format!("-{number}:{used}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
+}
+
+fn sliding(random: &mut Random, limit: &SlidingWindow) -> (u64, String, Receipt) {
+    let (now, number, [previous, current]) = window(random, &limit.quota());
+    // A state in which nothing was used is never written.
+    let current = if previous == 0 { current.max(1) } else { current };
+    (now, format!("-{number}:{previous}:{current}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
+}
+
+fn calendar(random: &mut Random, limit: &CalendarWindow) -> (u64, String, Receipt) {
+    let now = START + random.below(1 << 50);
+    let ends = |now: u64| limit.end_of_window(at(now)).as_nanos() / 1_000;
+    // At the end of a window, or next to it.
+    let now = if random.below(3) == 0 { ends(now) + random.below(3) - 1 } else { now };
+    let seconds = [now, ends(now), ends(ends(now)), ends(now) - 86_400_000_000].map(|micros| micros / 1_000_000);
+    let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
+    let used = random.pick(&[0, 1, limit.quota().limit(), limit.quota().limit().saturating_add(1)]);
+    (now, format!("-{end}:{used}"), Receipt::of(ChargedIn(charged * 1_000_000_000)))
+}
+
+fn check<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota, draw: Draw<A>) {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let (mut batch, mut seen) = (0, [0_u32; 5]);
+    while batch < BATCHES {
+        let algorithm = make(quota(&mut random));
+        if algorithm.fits().is_err() {
+            continue;
+        }
+        let mut asked = Vec::new();
+        for number in 0..BATCH {
+            let (now, text, receipt) = draw(&mut random, &algorithm);
+            let (name, cost) = (key(format!("{batch} {number}")), cost(&mut random, algorithm.max_cost()));
+            let refunded = refund(&algorithm, &algorithm, name.clone(), cost, receipt, at(now));
+            let refunded = refunded.filter(|_| random.below(3) == 0).map(|call| (call, receipt));
+            let count = 1 + random.below(3) as u32;
+            server.add_set(&name, &text);
+            match &refunded {
+                Some((call, _)) => server.add(now, call),
+                None => server.add(now, &decide(&algorithm, name.clone(), cost, count, at(now))),
+            }
+            server.add_get(&name);
+            server.add_expiry(&name);
+            asked.push((now, text, cost, count, refunded.map(|(_, receipt)| receipt)));
+        }
+        for (replies, (now, text, cost, count, receipt)) in server.replies().chunks(3).zip(asked) {
+            let answer = ScriptReply::read(replies[0].clone()).unwrap();
+            let context = || format!("{algorithm:?}, cost {cost}, {receipt:?} for {text} at {now}: {replies:?}");
+            let kept = algorithm.read(text.as_bytes(), at(LAST)).unwrap();
+            let clamped = algorithm.clamped(kept, at(now));
+            let (is_future, is_charge) = (clamped != kept, (1..=algorithm.max_cost()).contains(&cost));
+            // What is written: a state, or none if nothing is owed any more.
+            let written = match receipt {
+                None => {
+                    let (_, after) = answer.replay(&algorithm, cost, count).unwrap_or_else(|_| panic!("{}", context()));
+                    (answer.admitted > 0).then_some(after)
+                }
+                Some(receipt) => {
+                    let [before, after] = [0, cost].map(|cost| algorithm.refund(clamped, at(now), cost, receipt));
+                    let is_owed = before != after && !algorithm.is_over(&before, at(now));
+                    assert_eq!(answer.admitted, u32::from(is_owed), "{}", context());
+                    is_owed.then_some(Some(after).filter(|after| !algorithm.is_nothing(after, at(now))))
+                }
+            };
+            let corrected = (is_future && (is_charge || receipt.is_some())).then_some(Some(clamped));
+            let (expected, kind) = match (written, corrected) {
+                (Some(written), _) => (Some(written), if written.is_some() { 0 } else { 1 }),
+                (None, Some(corrected)) => (Some(corrected), CORRECTED),
+                (None, None) => (None, 3 + usize::from(receipt.is_some())),
+            };
+            seen[kind] += 1;
+            let (found, Value::Int(expiry)) = (&replies[1], &replies[2]) else { panic!("{}", context()) };
+            let Some(state) = expected else {
+                assert_eq!((found, *expiry), (&Value::BulkString(text.clone().into()), -1), "{}", context());
+                continue;
+            };
+            let text = match found {
+                Value::BulkString(text) => Some(std::str::from_utf8(text).unwrap()),
+                _ => None,
+            };
+            if kind == CORRECTED {
+                let found = text.and_then(|text| algorithm.read(text.as_bytes(), at(LAST)));
+                assert_eq!(found, state, "{}", context());
+            } else {
+                assert_eq!(text, state.map(|state| algorithm.write(&state, at(now))).as_deref(), "{}", context());
+            }
+            assert!(lives_as_long(&algorithm, state.as_ref(), *expiry), "{state:?} {}", context());
+        }
+        batch += 1;
+    }
+    println!("{seen:?} written, deleted, corrected, left by decisions and by refunds");
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+}
+
+#[test]
+pub(super) fn stored_buckets_become_what_rust_computes() {
+    check(TokenBucket::new, bucket_quota, bucket);
+}
+
+#[test]
+pub(super) fn stored_fixed_windows_become_what_rust_computes() {
+    check(FixedWindow::new, window_quota, fixed);
+}
+
+#[test]
+pub(super) fn stored_sliding_windows_become_what_rust_computes() {
+    check(SlidingWindow::new, window_quota, sliding);
+}
+
+/// Returns x so that `of` times x is 1 more than a multiple of `modulus`, or `None` if the two have a common divisor.
+fn inverse(of: u64, modulus: u64) -> Option<u64> {
+    let (mut a, mut b, modulus) = ((i128::from(of), 1), (i128::from(modulus), 0), i128::from(modulus));
+    while b.0 > 0 {
+        let times = a.0 / b.0;
+        (a, b) = (b, (a.0 - times * b.0, a.1 - times * b.1));
+    }
+    (a.0 == 1).then(|| u64::try_from(a.1.rem_euclid(modulus)).unwrap())
+}
+
+/// What the window before weighs is next to a whole number, by as little as a fraction can be. A double would round it.
+#[test]
+pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let mut seen = 0;
+    for number in 0..300 {
+        let period = (1 << 49) + random.below(1 << 48);
+        let previous = (1 << 31) + random.below(1 << 31);
+        let Some(inverse) = inverse(previous, period) else { continue };
+        // So that `previous * left` is a multiple of the period and this.
+        let over = random.pick(&[0, 1, 2, period - 1]);
+        let left = (u128::from(inverse) * u128::from(over) % u128::from(period)).max(1) as u64;
+        let algorithm = SlidingWindow::new(Quota::per(u32::MAX, Duration::from_micros(period)));
+        let window = START / period + 1;
+        let now = (window + 1) * period - left;
+        if now >= 1 << 52 {
+            continue;
+        }
+        let weight = (u128::from(previous) * u128::from(left)).div_ceil(period.into()) as u32;
+        for (cost, admitted) in [(u32::MAX - weight, 1), (u32::MAX - weight + 1, 0)] {
+            let name = key(format!("{number} {cost}"));
+            server.set(&name, &format!("-{}:0:{previous}", window - 1));
+            let answer = server.run(now, &decide(&algorithm, name, cost, 1, at(now)));
+            assert_eq!(answer.admitted, admitted, "{previous} * {left} / {period}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 100, "{seen}");
+}
+
+#[test]
+pub(super) fn stored_windows_of_the_calendar_become_what_rust_computes() {
+    let daily = |quota: Quota| CalendarWindow::daily(quota.limit()).in_zone("Europe/Berlin").unwrap();
+    check(daily, |random| Quota::per(window_quota(random).limit(), Duration::from_secs(86_400)), calendar);
+}

@@ -1,0 +1,492 @@
+//! Scripts with one mistake each: the properties notice every one, so they would notice it in the scripts, too.
+
+use super::{each_key, hostile, lives, once, own_quotas, stored, traces};
+use crate::store::redis::script::variant::{Changes, all_are_noticed};
+
+macro_rules! block {
+    ($name:literal) => {
+        include_str!(concat!("../lua/", $name, ".lua"))
+    };
+}
+
+#[test]
+fn mistakes_in_buckets_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: block!("bucket_read"),
+            properties: &[
+                stored::stored_buckets_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                traces::several_are_charged_all_or_none,
+                own_quotas::a_corrected_state_keeps_its_quota,
+                own_quotas::a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out,
+            ],
+            changes: &[
+                ("now + ARGV[at + 1]", "now + ARGV[at]"),
+                ("if parts == '0' then parts = nil end", ""),
+                ("ARGV[at + 2] + 0, ARGV[at + 3] + 0", "ARGV[at + 3] + 0, ARGV[at + 2] + 0"),
+                ("string.match(old, '^-(%d+)$')", "string.match(old, '^-(.+)$')"),
+                ("string.match(old, '^-(%d+)%+(%d+)$')", "string.match(old, '^-(%d+)%+(%d+)')"),
+                ("due >= 9007199254740992", "due > 9007199254740992"),
+                ("rest >= 9007199254740992", "rest > 9007199254740992"),
+                ("if not parts then rest = 0 elseif", "if parts and"),
+                ("rest >= parts then rest = parts - 1", "rest > parts then rest = parts - 1"),
+                ("rest >= parts then rest = parts - 1", "rest >= parts then rest = 0"),
+                ("local most = full + beyond", "local most = full"),
+                ("due < now then", "due <= now then"),
+                ("    due, rest = now, 0\n", "    due = now\n"),
+                ("due > most or", "due >= most or"),
+                ("or due == most and rest > full_rest", ""),
+                ("rest > full_rest then", "rest >= full_rest and rest ~= full_rest + 1 then"),
+                ("due, rest = most, full_rest", "due, rest = most, 0"),
+                ("if count ~= '0' then", "if true then"),
+                ("if count ~= '0' then", "if false then"),
+                ("(due + 1000) / 1000", "due / 1000"),
+                ("(due + 1000) / 1000", "(due + 2000) / 1000"),
+                ("rest) .. tag", "rest)"),
+                ("more + 0 < 2251799813685248", "more + 0 < 2"),
+                ("old, tag, beyond = bucket, '~' .. more .. tag, more", "old, beyond = bucket, more"),
+            ],
+        },
+        Changes {
+            block: block!("bucket_take"),
+            properties: &[stored::stored_buckets_become_what_rust_computes, traces::token_buckets_agree],
+            changes: &[
+                ("count == '1' and not parts", "count == '1'"),
+                ("if next <= full then", "if next < full then"),
+                ("due, admitted = next, 1", "admitted = 1"),
+                ("for _ = 1, count do", "for _ = 0, count do"),
+                ("for _ = 1, count do", "for _ = 2, count do"),
+                ("next_rest = rest + price_rest", "next_rest = rest"),
+                ("next_rest >= parts then", "next_rest > parts then"),
+                ("next + 1, next_rest - parts", "next, next_rest - parts"),
+                ("next > full or", "next >= full or"),
+                ("next == full and next_rest > full_rest", "next == full and next_rest >= full_rest"),
+                ("or next == full and next_rest > full_rest", ""),
+                ("next, next_rest, admitted + 1", "next, next_rest, 1"),
+                ("next, next_rest, admitted + 1", "next, rest, admitted + 1"),
+                ("rest == 0 then", "rest >= 0 then"),
+                ("format('-%d', due), due\n", "format('-%d', due), now\n"),
+                ("rest), due + 1", "rest), due - 999"),
+                ("rest), due + 1", "rest), due"),
+            ],
+        },
+        Changes {
+            block: block!("bucket_refund"),
+            properties: &[stored::stored_buckets_become_what_rust_computes, traces::token_buckets_agree],
+            changes: &[
+                ("receipt - now, receipt_rest", "receipt - due, receipt_rest"),
+                ("owed > 0 or", "owed >= 0 or"),
+                ("or owed == 0 and owed_rest > 0", ""),
+                ("owed > price or", "owed >= price or"),
+                ("or owed == price and owed_rest > price_rest", ""),
+                ("owed, owed_rest = price, price_rest", "owed, owed_rest = price, 0"),
+                ("due - owed, rest - owed_rest, 1", "due - owed, rest, 1"),
+                ("if rest < 0 then", "if rest <= 0 then"),
+                ("due - 1, rest + (parts or 1)", "due, rest + (parts or 1)"),
+                ("rest + (parts or 1)", "rest + 1"),
+                ("if due > now or", "if due >= now or"),
+                ("or due == now and rest > 0", ""),
+                ("rest), due + 1 end", "rest), due end"),
+                ("if rest > 0 then state", "if rest > 1 then state"),
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn mistakes_in_windows_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: block!("fixed_window_read"),
+            properties: &[
+                stored::stored_fixed_windows_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                own_quotas::a_corrected_state_keeps_its_quota,
+                own_quotas::windows_keep_what_was_used,
+            ],
+            changes: &[
+                ("(now - now % period) / period", "(now - now % period) / period + 1"),
+                ("'^-(%d+):(%d+)$'", "'^-(%d+):(%d+)'"),
+                ("'^-(%d+):(%d+)$'", "'^-?(%d+):(%d+)$'"),
+                ("stored >= 9007199254740992", "stored > 9007199254740992"),
+                ("count_stored >= 4294967296", "count_stored > 4294967296"),
+                ("if stored > window + 1 then", "if stored > window then"),
+                ("if stored > window + 1 then", "if stored > window + 2 then"),
+                ("    stored = window + 1\n", "    stored = window\n"),
+                ("if count ~= '0' then", "if true then"),
+                ("if count ~= '0' then", "if false then"),
+                ("((stored + 1) * period + 999)", "(stored * period + 999)"),
+                ("((stored + 1) * period + 999)", "((stored + 2) * period + 999)"),
+                ("+ 999) / 1000", ") / 1000"),
+                ("if stored >= window then", "if stored > window then"),
+                ("count_stored) .. tag", "count_stored)"),
+            ],
+        },
+        Changes {
+            block: block!("fixed_window_take"),
+            properties: &[stored::stored_fixed_windows_become_what_rust_computes],
+            changes: &[
+                ("for _ = 1, count do", "for _ = 0, count do"),
+                ("used + cost > limit", "used + cost >= limit"),
+                ("if used + cost > limit then break end", ""),
+                ("used + cost, admitted + 1", "used, admitted + 1"),
+                ("admitted + 1", "1"),
+                ("(window + 1) * period", "window * period"),
+                ("(window + 1) * period", "(window + 2) * period"),
+            ],
+        },
+        Changes {
+            block: block!("fixed_window_refund"),
+            properties: &[stored::stored_fixed_windows_become_what_rust_computes],
+            changes: &[
+                ("receipt == window", "receipt <= window"),
+                ("receipt == window", "receipt >= window"),
+                ("receipt == window and used > 0", "receipt == window"),
+                ("used - cost, 1", "0, 1"),
+                ("if used > 0 then state", "if used >= 0 then state"),
+                ("if used > 0 then state", "if used > 1 then state"),
+                ("(window + 1) * period", "window * period"),
+            ],
+        },
+        Changes {
+            block: block!("sliding_window_read"),
+            properties: &[
+                stored::stored_sliding_windows_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                own_quotas::a_corrected_state_keeps_its_quota,
+                own_quotas::windows_keep_what_was_used,
+            ],
+            changes: &[
+                ("(now - now % period) / period", "(now - now % period) / period - 1"),
+                ("'^-(%d+):(%d+):(%d+)$'", "'^-(%d+):(%d+):(%d+)'"),
+                ("first >= 4294967296", "first > 4294967296"),
+                ("second >= 4294967296", "second > 4294967296"),
+                ("if stored > window + 1 then", "if stored > window then"),
+                ("    stored = window + 1\n", "    stored = window + 2\n"),
+                ("if count ~= '0' then", "if true then"),
+                ("if count ~= '0' then", "if false then"),
+                ("second > 0 and 2 or 1", "1"),
+                ("second > 0 and 2 or 1", "2"),
+                ("(ends + 999) / 1000", "ends / 1000"),
+                ("stored, first, second) .. tag", "stored, second, first) .. tag"),
+                ("second) .. tag", "second)"),
+                ("if stored >= window then", "if stored > window then"),
+                ("stored, first, second\n", "stored, second, first\n"),
+                ("stored + 1 == window", "stored <= window"),
+                ("    previous = second", "    previous = first"),
+            ],
+        },
+        Changes {
+            block: block!("sliding_window_take"),
+            properties: &[
+                stored::stored_sliding_windows_become_what_rust_computes,
+                stored::weights_next_to_a_whole_number_are_rounded_up_exactly,
+                traces::sliding_windows_agree,
+            ],
+            changes: &[
+                ("(window + 1) * period - now", "window * period - now"),
+                ("if left > period then left = period end", ""),
+                ("previous * left\n", "previous * period\n"),
+                ("product < 4503599627370496", "product < 1e30"),
+                ("  if over > 0 then weight = weight + 1 end\nelse", "else"),
+                (
+                    "local digits, over, bit = previous, 0, 2147483648",
+                    "local digits, over, bit = previous, 0, 1073741824",
+                ),
+                ("while bit >= 1 do", "while bit > 1 do"),
+                ("if digits >= bit then", "if digits > bit then"),
+                ("digits - bit, over + left", "digits, over + left"),
+                ("over - whole * period, weight + whole", "over - whole * period, weight"),
+                ("  if over > 0 then weight = weight + 1 end\nend", "end"),
+                ("current + cost + weight > limit", "current + cost + weight >= limit"),
+                ("current + cost + weight > limit", "current + cost > limit"),
+                ("admitted + 1", "1"),
+                ("window, previous, current), (window", "window, current, previous), (window"),
+                ("(window + 2) * period", "(window + 1) * period"),
+            ],
+        },
+        Changes {
+            block: block!("sliding_window_refund"),
+            properties: &[stored::stored_sliding_windows_become_what_rust_computes],
+            changes: &[
+                ("receipt == window and", "receipt >= window and"),
+                ("window and current > 0", "window"),
+                ("current - cost, 1", "current, 1"),
+                ("receipt + 1 == window and", "receipt < window and"),
+                ("window and previous > 0", "window"),
+                ("previous - cost, 1", "previous, 1"),
+                ("if previous < 0 then previous = 0 end", ""),
+                ("if current > 0 then", "if current > 1 then"),
+                ("window, previous, current), (window + 2)", "window, previous, current), (window + 1)"),
+                ("elseif previous > 0 then\n  state", "elseif previous >= 0 then\n  state"),
+                ("previous), (window + 1)", "previous), (window + 2)"),
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn mistakes_in_windows_of_the_calendar_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: block!("calendar_window_read"),
+            properties: &[
+                stored::stored_windows_of_the_calendar_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                hostile::an_end_that_is_too_late_is_an_error,
+                lives::a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows,
+                lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
+                own_quotas::a_corrected_state_keeps_its_quota,
+                own_quotas::windows_keep_what_was_used,
+            ],
+            changes: &[
+                ("ARGV[at + 2] * 1000000, ARGV[at + 3]", "ARGV[at + 3] * 1000000, ARGV[at + 3]"),
+                ("now < third then", "true then"),
+                ("if first <= now and", "if"),
+                ("now < second and second or third", "now <= second and second or third"),
+                ("now < second and second or third", "second"),
+                ("stored > 9007199254 ", "stored > 90071992540000 "),
+                ("count_stored >= 4294967296", "count_stored > 4294967296"),
+                ("if now < stored then", "if now <= stored then"),
+                ("    used = count_stored\n", ""),
+                ("if not ends then ends = stored end", ""),
+                ("if ends ~= stored and count ~= '0' then", "if count ~= '0' then"),
+                ("if ends ~= stored and count ~= '0' then", "if ends ~= stored then"),
+                ("if ends ~= stored and count ~= '0' then", "if false then"),
+                ("ends / 1000))", "stored / 1000))"),
+                ("used) .. tag", "used)"),
+            ],
+        },
+        Changes {
+            block: block!("calendar_window_take"),
+            properties: &[
+                stored::stored_windows_of_the_calendar_become_what_rust_computes,
+                lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
+            ],
+            changes: &[
+                ("used + cost > limit", "used + cost >= limit"),
+                ("for _ = 1, count do", "for _ = 1, 1 do"),
+                ("used + cost, admitted + 1", "used + 1, admitted + 1"),
+                ("used), ends end", "used), ends + 1000000 end"),
+            ],
+        },
+        Changes {
+            block: block!("calendar_window_refund"),
+            properties: &[stored::stored_windows_of_the_calendar_become_what_rust_computes],
+            changes: &[
+                ("receipt * 1000000 == ends", "receipt * 1000000 <= ends"),
+                ("ends and used > 0", "ends"),
+                ("used - cost, 1", "used, 1"),
+                ("if used > 0 then state", "if used >= 0 then state"),
+                ("used), ends end", "used), now end"),
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn mistakes_in_what_all_scripts_share_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: block!("open"),
+            properties: &[traces::fixed_windows_agree],
+            changes: &[
+                ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),
+                ("ARGV[1], 2, 8, 12", "ARGV[1], 3, 8, 12"),
+            ],
+        },
+        Changes {
+            block: block!("each_key"),
+            properties: &[
+                each_key::a_key_that_cannot_be_read_concerns_no_other,
+                each_key::each_key_is_charged_as_if_alone,
+            ],
+            changes: &[
+                ("if keys > 1 then get", "if keys > 2 then get"),
+                ("if keys > 1 then get = redis.pcall end", ""),
+                ("for index = 1, keys do", "for index = 2, keys do"),
+                ("KEYS[index]", "KEYS[1]"),
+                ("old, problem = false, old.err", "old = false"),
+            ],
+        },
+        Changes {
+            block: block!("close"),
+            properties: &[
+                stored::stored_fixed_windows_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                own_quotas::a_corrected_state_keeps_its_quota,
+                own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
+                each_key::a_key_that_cannot_be_read_concerns_no_other,
+                each_key::each_key_is_charged_as_if_alone,
+                own_quotas::buckets_keep_what_was_used,
+            ],
+            changes: &[
+                ("if problem and keys == 1 then return redis.error_reply(problem) end", ""),
+                ("state .. tag, 'PXAT'", "state, 'PXAT'"),
+                ("(expires + 999) / 1000", "expires / 1000"),
+                ("(expires + 999) / 1000", "(expires + 2999) / 1000"),
+                ("if keys == 1 then\n", "if keys == 2 then\n"),
+                ("' ' .. admitted .. ' ' ..", "' ' .. 1 .. ' ' .."),
+                ("if problem or admitted", "if admitted"),
+                (" or admitted == 0 and old and string.find(old, ' ', 1, true)", ""),
+                ("reply[index + 2] = '- '", "reply[index + 2] = '0 '"),
+                ("reply[index + 2] = admitted .. ' '", "reply[index + 1] = admitted .. ' '"),
+                (
+                    "admitted .. ' ' .. (old and old .. tag or '')\n  end\nend",
+                    "admitted .. ' ' .. (old or '')\n  end\nend",
+                ),
+            ],
+        },
+        Changes {
+            block: block!("own_quota"),
+            properties: &[
+                own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
+                own_quotas::buckets_keep_what_was_used,
+                own_quotas::windows_keep_what_was_used,
+            ],
+            changes: &[
+                ("old and old ~= '' and old == ARGV[texts]", "old"),
+                ("old == ARGV[texts] then", "old ~= ARGV[texts] then"),
+                ("old = ARGV[texts + 1]", "old = ARGV[texts]"),
+                ("if old == '' then", "if false then"),
+                ("      old = false\n", ""),
+                ("      call('DEL', key)\n", ""),
+                ("call('SET', key, old, 'PXAT', ARGV[own + 3])", "call('SET', key, old)"),
+                ("call('SET', key, old, 'PXAT', ARGV[own + 3])", ""),
+                ("if ARGV[own] ~= '0' then", "if ARGV[own] == '0' then"),
+                ("ARGV[own + 1] .. ':' .. ARGV[own + 2]", "ARGV[own + 2] .. ':' .. ARGV[own + 1]"),
+                ("if string.sub(old, -#quota) ~= quota then break end", ""),
+                ("string.sub(old, 1, -1 - #quota)", "string.sub(old, 1, -2 - #quota)"),
+                ("    tag = quota\n", ""),
+            ],
+        },
+        Changes {
+            block: block!("refund_open"),
+            properties: &[stored::stored_buckets_become_what_rust_computes, own_quotas::buckets_keep_what_was_used],
+            changes: &[
+                ("ARGV[7] + 0, ARGV[8] + 0", "ARGV[8] + 0, ARGV[7] + 0"),
+                ("ARGV[1], 2, 1, 0, 9, 13", "ARGV[1], 2, 1, 0, 8, 13"),
+                ("ARGV[1], 2, 1, 0, 9, 13", "ARGV[1], 3, 1, 0, 9, 13"),
+                ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),
+            ],
+        },
+        Changes {
+            block: block!("refund_close"),
+            properties: &[
+                stored::stored_buckets_become_what_rust_computes,
+                hostile::a_foreign_value_is_an_error,
+                own_quotas::buckets_keep_what_was_used,
+            ],
+            changes: &[
+                ("if problem then return redis.error_reply(problem) end", ""),
+                ("if state and admitted > 0 then", "if false then"),
+                ("elseif admitted > 0 then\n  call('DEL', key)", ""),
+                ("elseif admitted > 0 then", "else"),
+                ("state .. tag, 'PXAT'", "state, 'PXAT'"),
+                ("(expires + 999) / 1000", "expires / 1000"),
+            ],
+        },
+        Changes {
+            block: block!("several_open"),
+            properties: &[traces::several_are_charged_all_or_none],
+            changes: &[
+                ("6 * index - 4", "6 * index - 3"),
+                ("ARGV[at - 1]", "ARGV[1]"),
+                ("call('GET', key)", "call('GET', KEYS[1])"),
+                ("for index = 1, #KEYS do", "for index = 2, #KEYS do"),
+                ("local all, states, ends = 1, {}, {}", "local all, states, ends = 0, {}, {}"),
+            ],
+        },
+        Changes {
+            block: block!("several_close"),
+            properties: &[
+                traces::several_are_charged_all_or_none,
+                lives::what_one_of_several_keys_holds_stops_the_call,
+            ],
+            changes: &[
+                ("if admitted == 0 then all = 0 end", ""),
+                ("if admitted == 0 then all = 0 end", "all = admitted"),
+                ("reply[3 + index] =", "reply[2 + index] ="),
+                ("if all == 1 then", "if all >= 0 then"),
+                ("(ends[index] + 999) / 1000", "ends[index] / 1000"),
+                ("(ends[index] + 999) / 1000", "(ends[1] + 999) / 1000"),
+                ("KEYS[index], states[index], 'PXAT'", "KEYS[1], states[index], 'PXAT'"),
+                ("if problem then return redis.error_reply(problem) end", ""),
+                ("reply[3] = all", "reply[3] = 1"),
+            ],
+        },
+        Changes {
+            block: block!("reset"),
+            properties: &[lives::a_key_that_is_reset_is_as_if_it_had_never_been],
+            changes: &[
+                ("call('DEL', KEYS[1])\n", ""),
+                ("' 0 '", "' 1 '"),
+                ("time[1] .. ' ' .. time[2]", "time[2] .. ' ' .. time[1]"),
+            ],
+        },
+    ]);
+}
+
+#[test]
+fn mistakes_about_free_retries_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: block!("once_open"),
+            properties: &[
+                once::what_is_no_record_no_budget_and_no_state_is_an_error,
+                once::a_cost_above_the_limit_charges_nothing_but_the_budget,
+                once::free_retries_agree_with_a_plain_map,
+            ],
+            changes: &[
+                ("call('GET', KEYS[3])", "call('GET', KEYS[2])"),
+                ("'^-(%d+)$'", "'^-(%d+)'"),
+                ("free >= 4294967296", "free > 4294967296"),
+                ("if free > 0 then olds[2]", "if free > 1 then olds[2]"),
+                ("free > 0 and 2 or 1", "1"),
+                ("free > 0 and 2 or 1", "2"),
+                ("free > 0 and 2 or 1, 1, -1", "free > 0 and 2 or 1, free > 0 and 2 or 1, -1"),
+                ("6 * index - 4", "2"),
+                ("ARGV[at - 1]", "ARGV[1]"),
+            ],
+        },
+        Changes {
+            block: block!("once_close"),
+            properties: &[
+                once::what_is_no_record_no_budget_and_no_state_is_an_error,
+                once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it,
+                once::states_and_budgets_live_for_as_long_as_they_owe,
+                once::free_retries_agree_with_a_plain_map,
+            ],
+            changes: &[
+                ("if problem then return redis.error_reply(problem) end", ""),
+                ("(expires + 999) / 1000", "expires / 1000"),
+                ("(expires + 999) / 1000", "(expires + 2999) / 1000"),
+                ("    charged = index\n", "    charged = 1\n"),
+                ("    break\n  end\nend", "  end\nend"),
+                ("if charged == 2 then call", "if charged >= 1 then call"),
+                ("free - 1)", "free)"),
+                (", 'KEEPTTL'", ""),
+                ("olds[1], olds[2], record", "olds[2], olds[1], record"),
+            ],
+        },
+        Changes {
+            block: block!("begin_record"),
+            properties: &[once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it],
+            changes: &[(", 'NX'", ""), ("'PX'", "'EX'"), ("'-' .. ARGV[1]", "'-' .. ARGV[2]")],
+        },
+        Changes {
+            block: block!("raise_record"),
+            properties: &[
+                once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it,
+                once::what_is_no_record_no_budget_and_no_state_is_an_error,
+            ],
+            changes: &[
+                ("free < ARGV[1] + 0", "free <= ARGV[1] + 0"),
+                ("if free and free", "if free"),
+                ("free + 1", "free"),
+                (", 'KEEPTTL'", ""),
+            ],
+        },
+    ]);
+}

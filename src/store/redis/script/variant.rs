@@ -1,0 +1,84 @@
+//! Variants of the scripts, for tests: one place of a block is changed, to see that a property notices.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::store::redis::evalsha::Script;
+
+/// A change to one place of a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Variant {
+    /// The source of the block, as scripts include it.
+    pub(crate) block: &'static str,
+    pub(crate) from: &'static str,
+    pub(crate) to: &'static str,
+}
+
+thread_local! {
+    /// What the scripts are that this thread loads.
+    static ACTIVE: RefCell<Option<Variant>> = const { RefCell::new(None) };
+}
+
+/// The seed of the properties while a variant is active, so that one is found in each run or in none.
+const SEED: u64 = 20_261_123;
+
+impl Variant {
+    /// Returns the changed block. Panics unless it has the place once: a list of variants cannot outlive what it changes.
+    fn changed(&self) -> String {
+        assert_eq!(self.block.matches(self.from).count(), 1, "{:?} is not once in {}", self.from, self.block);
+        self.block.replacen(self.from, self.to, 1)
+    }
+
+    /// Whether the property fails where this thread loads scripts with this change.
+    pub(crate) fn is_noticed_by(&self, property: fn()) -> bool {
+        let _ = self.changed();
+        ACTIVE.set(Some(self.clone()));
+        let outcome = catch_unwind(AssertUnwindSafe(property));
+        ACTIVE.set(None);
+        outcome.is_err()
+    }
+}
+
+/// Returns the source of a script, with the change of the active variant.
+pub(crate) fn source_of(script: &Script) -> String {
+    ACTIVE.with_borrow(|active| match active {
+        Some(variant) => script.source.replace(variant.block, &variant.changed()),
+        None => script.source.to_owned(),
+    })
+}
+
+/// Returns the hash of [that source](source_of).
+pub(crate) fn hash_of(script: &Script) -> String {
+    if ACTIVE.with_borrow(Option::is_none) {
+        return script.hash().to_owned();
+    }
+    ::redis::Script::new(&source_of(script)).get_hash().to_owned()
+}
+
+pub(crate) fn seed() -> Option<u64> {
+    ACTIVE.with_borrow(|active| active.as_ref().map(|_| SEED))
+}
+
+/// The mistakes in one block, and the properties that may notice them.
+pub(crate) struct Changes {
+    pub(crate) block: &'static str,
+    pub(crate) properties: &'static [fn()],
+    /// What is there, and what is put in its place.
+    pub(crate) changes: &'static [(&'static str, &'static str)],
+}
+
+/// Panics unless a property notices each change, naming those that none does.
+pub(crate) fn all_are_noticed(blocks: &[Changes]) {
+    let (mut unnoticed, mut count) = (Vec::new(), 0);
+    for Changes { block, properties, changes } in blocks {
+        for (from, to) in *changes {
+            let variant = Variant { block, from, to };
+            if !properties.iter().any(|property| variant.is_noticed_by(*property)) {
+                unnoticed.push(format!("{:?} in place of {from:?}", to));
+            }
+            count += 1;
+        }
+    }
+    println!("{count} changes");
+    assert!(unnoticed.is_empty(), "nothing notices {unnoticed:#?}");
+}
