@@ -136,16 +136,6 @@ impl ManualServer {
         replies
     }
 
-    /// Stores a text at a key.
-    pub(crate) fn put(&mut self, key: &Key, text: &str) {
-        cmd("SET").arg(key.as_str()).arg(text).exec(&mut self.connection).unwrap();
-    }
-
-    /// Returns the text that a key holds.
-    pub(crate) fn get(&mut self, key: &Key) -> Option<String> {
-        cmd("GET").arg(key.as_str()).query(&mut self.connection).unwrap()
-    }
-
     pub(crate) fn run(&mut self, micros: u64, call: &Call) -> ScriptReply {
         self.add(micros, call);
         self.answers().remove(0)

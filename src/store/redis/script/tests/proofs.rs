@@ -30,7 +30,7 @@ fn numbers<const N: usize>(state: &str) -> [u128; N] {
 /// refunded, and what the key holds then.
 fn run(server: &RefCell<ManualServer>, case: &Counterexample, state: &str, call: &Call) -> (bool, Option<String>) {
     let mut server = server.borrow_mut();
-    server.put(&call.keys[0], state);
+    server.set(&call.keys[0], state);
     let admitted = server.run(case.number("now"), call).admitted;
     (admitted > 0, server.get(&call.keys[0]))
 }
