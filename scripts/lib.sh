@@ -117,8 +117,8 @@ slim_copy() {
     rm -rf "$copy"
     mkdir -p "$copy"
     # With their times, by which Cargo knows what it has built already.
-    cp -Rp src docs tests proptest-regressions README.md Cargo.lock "$copy"
-    awk -v needed='bytes futures-util http http-body http-body-util proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
+    cp -Rp src docs tests proofs proptest-regressions README.md Cargo.lock "$copy"
+    awk -v needed='bytes futures-util http http-body http-body-util mlua proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
         BEGIN { split(needed, names, " "); for (i in names) keep[names[i]] }
         /^\[/ { dev = /dev-dependencies/ }
         /^members/ { print "members = []"; next }
