@@ -59,7 +59,8 @@ ensure_python() {
 await_address() {
     local server=$1 log=$2 address
     for _ in $(seq 100); do
-        address=$(sed -n 's/^listening on //p' "$log")
+        # The shell that starts the server in the background may not have made its log yet.
+        address=$(sed -n 's/^listening on //p' "$log" 2>/dev/null || true)
         if [ -n "$address" ]; then
             echo "$address"
             return
