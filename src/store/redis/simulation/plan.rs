@@ -213,8 +213,10 @@ impl Fault {
             Self::FailOver { crashed, .. } => {
                 let place = &mut state.shards[shard];
                 (place.primary, place.standby) = (place.standby, place.primary);
-                let primary = place.primary;
-                state.servers[primary].data = std::mem::take(&mut place.copy);
+                let (primary, mut copy) = (place.primary, std::mem::take(&mut place.copy));
+                // For what the copy says, the clock changes from that of the old primary to that of the new one.
+                copy.accounts.set_clock(state.servers[server].micros(), state.servers[primary].micros());
+                state.servers[primary].data = copy;
                 state.servers[primary].is_replica = false;
                 state.servers[server].is_replica = true;
                 state.servers[server].is_up = crashed == 0;
