@@ -435,14 +435,16 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     let redis = through(&proxy);
     let modes = [Mode::Pass, Mode::Swallow, Mode::Pass, Mode::Reset, Mode::BlackHole, Mode::Pass, Mode::HalfOpen];
     // More than the last layer's limit, as it cannot be known how many requests reach the server during the faults.
-    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(400))).verdict().build();
+    let layer = |limit| RateLimitLayer::builder(per_client(&redis, "p", at_most(limit))).verdict().build();
+    let first = layer(400);
     for _ in 0..150 {
-        recovers(&layer, "a").await;
+        recovers(&first, "a").await;
     }
+    drop(first);
     for round in 0..140_u32 {
         proxy.set(modes[round as usize / 2 % modes.len()]);
         // A lower limit each time: whatever was spent under the older ones counts.
-        let layer = Arc::new(RateLimitLayer::builder(per_client(&redis, "p", at_most(400 - round))).verdict().build());
+        let layer = Arc::new(layer(400 - round));
         let requests: Vec<_> = (0..20)
             .map(|_| {
                 let layer = Arc::clone(&layer);
@@ -464,14 +466,14 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
         assert!(Instant::now() < give_up, "{redis:?}");
         sleep(Duration::from_millis(5)).await;
     }
-    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
-    let mut response = send(&layer, "a").await;
+    let last = layer(100);
+    let mut response = send(&last, "a").await;
     while !is_decided(&response) {
         assert!(Instant::now() < give_up, "the store does not decide again");
-        response = send(&layer, "a").await;
+        response = send(&last, "a").await;
     }
     assert_eq!(response.status(), 429, "more than 100 were admitted");
-    drop((layer, redis));
+    drop((last, redis));
     while tasks.num_alive_tasks() > before {
         assert!(Instant::now() < give_up, "{} tasks, {before} before", tasks.num_alive_tasks());
         sleep(Duration::from_millis(5)).await;
