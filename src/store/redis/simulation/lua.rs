@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use mlua::{Function, Lua, Value, Variadic};
+use mlua::{Function, IntoLua, Lua, Value, Variadic};
 
 use super::server::{Keys, Reply};
 
@@ -58,7 +58,7 @@ pub(super) fn run(hash: &str, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>], 
 fn to_lua(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     Ok(match reply {
         Reply::Nil => Value::Boolean(false),
-        Reply::Number(number) => Value::Integer(*number),
+        Reply::Number(number) => number.into_lua(lua)?,
         Reply::Text(text) => Value::String(lua.create_string(text)?),
         Reply::Ok => Value::Table(lua.create_table_from([("ok", "OK")])?),
         Reply::Error(error) => Value::Table(lua.create_table_from([("err", error.as_str())])?),
@@ -72,7 +72,7 @@ fn to_lua(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
 fn from_lua(value: &Value) -> Reply {
     match value {
         Value::Boolean(true) => Reply::Number(1),
-        Value::Integer(number) => Reply::Number(*number),
+        Value::Integer(_) => Reply::Number(value.as_i64().unwrap_or_default()),
         // A number of Lua 5.1 is a double; Redis cuts it.
         Value::Number(number) => Reply::Number(*number as i64),
         Value::String(text) => Reply::Text(text.as_bytes().to_vec()),
