@@ -24,7 +24,7 @@ use crate::store::redis::servers::RedisServer;
 use crate::store::remote::{Decisions, GaveUp};
 use crate::values::time::Timestamp;
 
-const ALL: [&Script; 10] = [
+static ALL: [&Script; 10] = [
     &BUCKET,
     &FIXED_WINDOW,
     &SLIDING_WINDOW,
