@@ -52,7 +52,7 @@ use super::key::Key;
 use crate::store::remote::CallLimits;
 
 /// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
-/// or Valkey.
+/// or Valkey, of 64 bits: the Lua of a 32-bit server cannot print times in microseconds, and the calls fail.
 ///
 /// Clones share their connections. There is one connection per node and Tokio runtime. The runtime that needs a
 /// connection makes it, and drives it from then on. So a runtime that is blocked, or that is not driven, delays its own
