@@ -307,7 +307,8 @@ mod tests {
     #[test]
     fn long_keys_are_stored_as_their_hash() {
         let hash = |key: &[u8]| [MARK.as_slice(), &Sha256::digest(key)].concat();
-        for len in [257, 300, 4_096, 1 << 20] {
+        // Miri takes minutes to hash the longer two.
+        for len in [257, 300, 4_096, 1 << 20].into_iter().take(if cfg!(miri) { 2 } else { 4 }) {
             let long: Vec<u8> = (1..=255).cycle().take(len).collect();
             let key = PartitionKey::from(long.as_slice());
             assert_eq!(key.as_bytes(), hash(&long));
