@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn parts_of_up_to_256_bytes_are_not_hashed() {
-        for last in 0..300 {
+        for last in (0..300).step_by(if cfg!(miri) { 20 } else { 1 }) {
             let parts = PartitionKey::from_parts([&[b'a'; 100][..], &vec![b'b'; last]]);
             // Each part has eight bytes for its length.
             let joined = 8 + 100 + 8 + last;
