@@ -111,16 +111,17 @@ free_port() {
 }
 
 # Makes a copy of the crate whose tests need few other crates, for toolchains that would have to build all of them anew: those of
-# the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out.
+# the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out. With a second
+# argument, without this crate, too: `slim_copy FOLDER [CRATE]`.
 slim_features=calendar,config,http,precise-timer,queue,redis,test-util
 slim_copy() {
-    local copy=$1
+    local copy=$1 without=${2:-}
     rm -rf "$copy"
     mkdir -p "$copy"
     # With their times, by which Cargo knows what it has built already.
     cp -Rp src docs tests proofs proptest-regressions README.md Cargo.lock "$copy"
-    awk -v needed='bytes futures-util http http-body http-body-util mlua proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
-        BEGIN { split(needed, names, " "); for (i in names) keep[names[i]] }
+    awk -v without="$without" -v needed='bytes futures-util http http-body http-body-util mlua proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
+        BEGIN { split(needed, names, " "); for (i in names) keep[names[i]]; delete keep[without] }
         /^\[/ { dev = /dev-dependencies/ }
         /^members/ { print "members = []"; next }
         /^\[/ || !dev || $1 in keep

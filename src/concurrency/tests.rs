@@ -11,13 +11,15 @@ use crate::values::{Ask, Check, PartitionKey};
 #[test]
 fn of_32_threads_never_more_than_the_limit_are_in_flight() {
     const LIMIT: u32 = 5;
+    // A sanitizer takes fifty times as long.
+    const ROUNDS: u32 = if cfg!(sluice_sanitizer) { 10_000 } else { 100_000 };
     let (limiter, now, granted) = (Concurrency::new(LIMIT), AtomicU32::new(0), AtomicU32::new(0));
     let key = PartitionKey::from("hot");
     thread::scope(|scope| {
         for thread in 0..32_u32 {
             let (limiter, key, now, granted) = (&limiter, &key, &now, &granted);
             scope.spawn(move || {
-                for round in 0..100_000_u32 {
+                for round in 0..ROUNDS {
                     let cost = 1 + (thread + round) % 2;
                     if let Some(permit) = limiter.try_acquire(key, cost) {
                         let in_flight = now.fetch_add(cost, Ordering::Relaxed) + cost;
@@ -30,7 +32,7 @@ fn of_32_threads_never_more_than_the_limit_are_in_flight() {
             });
         }
     });
-    assert!(granted.into_inner() >= 100_000, "with one thread alone, all of its requests pass");
+    assert!(granted.into_inner() >= ROUNDS, "with one thread alone, all of its requests pass");
     assert_eq!(limiter.stats().in_flight, Some(0));
 }
 
@@ -43,7 +45,7 @@ fn threads_that_share_slots_lose_no_unit() {
         for thread in 0..8_usize {
             let (limiter, now) = (&limiter, &now);
             scope.spawn(move || {
-                for round in 0..50_000_usize {
+                for round in 0..if cfg!(sluice_sanitizer) { 5_000 } else { 50_000_usize } {
                     let number = (thread * 31 + round * 17) % now.len();
                     if let Some(permit) = limiter.try_acquire(&PartitionKey::from(number as u64), 1) {
                         assert_eq!(now[number].fetch_add(1, Ordering::Relaxed), 0, "two requests of key {number}");
@@ -286,7 +288,7 @@ mod waits {
             .map(|_| {
                 let (limiter, key, now) = (Arc::clone(&limiter), key.clone(), Arc::clone(&now));
                 tokio::spawn(async move {
-                    for round in 0..500_u32 {
+                    for round in 0..if cfg!(sluice_sanitizer) { 50 } else { 500_u32 } {
                         let cost = 1 + round % 3;
                         let permit = limiter.acquire(&key, cost).await.unwrap().expect("there is room to wait");
                         assert!(now.fetch_add(cost, Ordering::Relaxed) + cost <= 3);

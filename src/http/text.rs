@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn every_half_of_eight_digits_is_split_exactly() {
-        for four in 0..10_000 {
+        // Miri has time for a hundred of them.
+        for four in (0..10_000).step_by(if cfg!(miri) { 97 } else { 1 }) {
             for number in [four, four * 10_000, four * 10_001] {
                 let digits = (eight_digits(number) | ASCII).to_le_bytes();
                 assert_eq!(std::str::from_utf8(&digits).unwrap(), format!("{number:08}"));
