@@ -45,7 +45,7 @@ fn threads_that_share_slots_lose_no_unit() {
         for thread in 0..8_usize {
             let (limiter, now) = (&limiter, &now);
             scope.spawn(move || {
-                for round in 0..if cfg!(sluice_sanitizer) { 5_000 } else { 50_000_usize } {
+                for round in 0..50_000_usize {
                     let number = (thread * 31 + round * 17) % now.len();
                     if let Some(permit) = limiter.try_acquire(&PartitionKey::from(number as u64), 1) {
                         assert_eq!(now[number].fetch_add(1, Ordering::Relaxed), 0, "two requests of key {number}");
@@ -288,7 +288,7 @@ mod waits {
             .map(|_| {
                 let (limiter, key, now) = (Arc::clone(&limiter), key.clone(), Arc::clone(&now));
                 tokio::spawn(async move {
-                    for round in 0..if cfg!(sluice_sanitizer) { 50 } else { 500_u32 } {
+                    for round in 0..500_u32 {
                         let cost = 1 + round % 3;
                         let permit = limiter.acquire(&key, cost).await.unwrap().expect("there is room to wait");
                         assert!(now.fetch_add(cost, Ordering::Relaxed) + cost <= 3);
