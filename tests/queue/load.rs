@@ -159,6 +159,32 @@ fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     assert_eq!(queue.waiting(), 0);
 }
 
+/// All thousand turns come within one millisecond, the tick of the timer.
+#[tokio::test(start_paused = true)]
+async fn other_tasks_run_between_releases_that_are_due_at_once() {
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000_000)).capacity(1_000));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+    let waiters: Vec<_> = (0..1_000).map(|_| tokio::spawn(join(&queue))).collect();
+    let watched = Arc::clone(&queue);
+    let watcher = tokio::spawn(async move {
+        let mut seen = vec![watched.waiting()];
+        while watched.waiting() > 0 {
+            tokio::task::yield_now().await;
+            seen.push(watched.waiting());
+        }
+        seen.dedup();
+        seen
+    });
+    settle().await;
+    advance(MS).await;
+    // A batch is 256, and the first may be released before the watcher looks again.
+    let seen = watcher.await.unwrap();
+    assert!(seen.windows(2).all(|pair| pair[0] - pair[1] <= 2 * 256), "{seen:?}");
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().unwrap().is_allowed());
+    }
+}
+
 /// A panic in the inner service does not affect the queue.
 #[tokio::test(start_paused = true)]
 async fn a_panic_inside_costs_its_own_request_only() {

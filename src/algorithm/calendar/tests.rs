@@ -210,6 +210,28 @@ fn days_without_midnight_and_days_that_are_left_out() {
     assert_eq!(wait(&sao_paulo, 1_541_300_400), hours(23));
 }
 
+/// As in Toronto in 1919. The half hour after the change is of a day whose midnight was left out, and which counts as
+/// begun when the old clock would have shown it.
+#[test]
+fn a_day_whose_midnight_is_left_out_begins_when_the_old_clock_would_have_shown_it() {
+    // On 28 February, which the last day of the month follows or the first.
+    let zone = TimeZone::posix("EST5EDT,J59/23:30,J304").unwrap();
+    for year in 2024..2031 {
+        let change = zone.to_timestamp(jiff::civil::date(year, 2, 28).at(23, 30, 0, 0)).unwrap().as_second();
+        for period in periods() {
+            let schedule = Schedule::new(period, zone.clone());
+            for now in (change - 3_600..change + 7_200).step_by(300) {
+                let found = bounds(&schedule, now.unsigned_abs());
+                assert_eq!(found, model(period, &zone, now), "{period:?} at {now}");
+                assert!(found[0] <= now && now < found[1], "{period:?} at {now}");
+            }
+        }
+        let day = Schedule::new(Period::Day, zone.clone());
+        let [before, after] = [0, 1_800].map(|since| bounds(&day, change.unsigned_abs() + since));
+        assert_eq!([before[1], after[0]], [change + 1_800; 2]);
+    }
+}
+
 #[test]
 fn the_first_and_the_last_window_of_all_time_end_with_it() {
     for period in periods() {

@@ -48,6 +48,15 @@ fn ask(table: &Buckets, read: u64, really: u64) -> bool {
     table.check(7, 1, Tick::at(read), || Tick::at(really)).is_allowed()
 }
 
+/// Ten thousand keys at half load are 40 pages, and a page to spare. Each has an epoch, and the table 256 locks.
+#[test]
+fn a_table_is_as_large_as_its_slots_epochs_and_locks() {
+    let size = |when_full| SetAssociativeTable::new(10_000, when_full).size_in_bytes();
+    let [full, shared] = [WhenFull::Reject, WhenFull::Overflow].map(size);
+    assert_eq!(full, 41 * 4_096 + 40 * 8 + 256 * 64);
+    assert_eq!(shared - full, 4_096 + 8, "the page of overflow slots");
+}
+
 /// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By its own time
 /// that debt is so far ahead that it looks long paid.
 #[test]
