@@ -328,8 +328,8 @@ impl World {
     pub(super) fn after(&self, config: &Config, step: &Step) -> Self {
         let mut next = self.clone();
         next.step(config, step);
-        while config.calls_are_instant {
-            let Some(index) = next.calls.iter().position(|call| next.is_awake(call)) else { break };
+        let awake = |world: &Self| world.calls.iter().position(|call| config.calls_are_instant && world.is_awake(call));
+        while let Some(index) = awake(&next) {
             let has_run = matches!(next.calls[index].stage, Stage::Ran(_));
             next.step(config, &if has_run { Step::Answer(index) } else { Step::Run(index) });
         }
@@ -482,9 +482,9 @@ impl World {
             Script::Take => {
                 if answer == Some(true) {
                     self.waited = 0;
-                    process.change(|entry| drop_unit(entry.took(number, 1)));
+                    process.change(|entry| entry.took(number, 1));
                 } else {
-                    process.change(|entry| drop_unit(entry.took_none(number, end)));
+                    process.change(|entry| entry.took_none(number, end));
                 }
                 // `RedisConcurrency::fall_back`, `LocalCounts::take_here`
                 if answer.is_none() && config.has_fallback && process.units() < config.limit {
@@ -495,7 +495,7 @@ impl World {
             Script::Release(_) => {
                 let not_run = answer.is_none() && config.flaw == Some(Flaw::LostIsNotRun);
                 let end = if answer == Some(true) || not_run { CallEnd::Ran } else { CallEnd::Unknown };
-                process.change(|entry| drop_unit(entry.released(number, end)));
+                process.change(|entry| entry.released(number, end));
                 None
             }
             Script::Renew(Moved { units, age }) => {
@@ -613,11 +613,6 @@ impl World {
     }
 }
 
-/// For closures that return what a call sends.
-const fn drop_unit((): ()) -> Option<Release> {
-    None
-}
-
 impl Process {
     pub(super) fn units(&self) -> u32 {
         self.entry.map_or(0, |entry| entry.units)
@@ -633,8 +628,8 @@ impl Process {
     }
 
     /// `LocalCounts::change`.
-    fn change<T>(&mut self, change: impl FnOnce(&mut Entry) -> Option<T>) -> Option<T> {
-        let entry = self.entry.as_mut()?;
+    fn change<T: Default>(&mut self, change: impl FnOnce(&mut Entry) -> T) -> T {
+        let Some(entry) = self.entry.as_mut() else { return T::default() };
         let changed = change(entry);
         if entry.is_over() {
             self.entry = None;
