@@ -12,7 +12,10 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{
+    Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
+    Settlement, Verdict,
+};
 
 /// The cost that a handler reports.
 #[derive(Clone)]
@@ -111,6 +114,40 @@ async fn no_more_requests_are_in_flight_than_the_limit_allows() {
     let under_way = [slow.call(Request::new(())), slow.call(Request::new(()))];
     assert_eq!(slow.call(Request::new(())).await.unwrap().status(), 503);
     drop(under_way);
+}
+
+/// Sends a request of this cost while another awaits its response, and no unit is left. Returns its `Retry-After`.
+async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u32) -> String {
+    let limiter = timed(TokenBucket::new(Quota::per_hour(4)), &clock());
+    assert!(matches!(limiter.decide(&Ask::charge(&"a".into(), 3)), Check::Ready(Ok(_))));
+    let policy = Policy::new("units", limiter).key(User::key());
+    let layer = RateLimitLayer::new(bill(policy).cost_fn(|request| request.uri().path()[1..].parse::<u32>().unwrap()));
+    let send = |cost: u32| {
+        let mut request = Request::get(format!("/{cost}")).body(()).unwrap();
+        request.extensions_mut().insert(User::new("a"));
+        layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>())).oneshot(request)
+    };
+    let mut open = Box::pin(send(1));
+    assert!((&mut open).now_or_never().is_none());
+    send(cost).await.unwrap().headers()["retry-after"].to_str().unwrap().to_owned()
+}
+
+/// A response takes about a second, as long as none has come. A unit takes 15 minutes.
+#[tokio::test]
+async fn a_refund_that_may_come_shortens_the_wait_if_it_is_of_all_units_and_makes_room() {
+    assert_eq!(wait_beside_an_open_charge(failed, 1).await, "1");
+    assert_eq!(wait_beside_an_open_charge(failed, 2).await, "1800");
+    assert_eq!(wait_beside_an_open_charge(by_rows, 1).await, "900");
+}
+
+#[tokio::test]
+async fn a_handler_that_has_nothing_to_report_gets_no_settlement() {
+    let layer = RateLimitLayer::new(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2)))));
+    let handler = service_fn(|request: Request<()>| {
+        assert!(request.extensions().get::<Settlement>().is_none());
+        ready(Ok::<_, String>(Response::new(())))
+    });
+    assert_eq!(layer.layer(handler).oneshot(Request::new(())).await.unwrap().status(), 200);
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ impl OpenRequest {
         let scope = Scope { layer, in_force };
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = policy.cost_by_head(entry.cost - entry.owed(), response) {
+            if let Some(cost) = policy.cost_by_head(entry.cost, response) {
                 policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
                 entry.close(policy);

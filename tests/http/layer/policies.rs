@@ -1,22 +1,42 @@
 //! Several policies, shadows, conditions and costs.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use http::Request;
-use tower::{Layer, Service, ServiceExt};
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::PeerIp;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Decision, Description, LeakyQueue, Limiter, Mode, PartitionKey, Policy, Quota, RateLimitLayer,
-    RateLimiter, Receipt,
+    Ask, Check, Concurrency, Decision, Description, LeakyQueue, Limiter, Mode, PartitionKey, Policy, Quota,
+    RateLimitLayer, RateLimiter, Receipt,
 };
 
 use super::{by_key, hello, one, request, send, statuses};
+
+#[tokio::test]
+async fn a_policy_that_no_wait_helps_sets_the_status_before_one_that_waits_for_a_release() {
+    let layer = RateLimitLayer::new([
+        Policy::new("in-flight", Concurrency::new(1)),
+        Policy::new("units", FixedWindow::new(Quota::per_hour(3)))
+            .cost_fn(|request| request.uri().path()[1..].parse::<u32>().unwrap())
+            .status(StatusCode::PAYLOAD_TOO_LARGE),
+    ]);
+    let send = |cost: &str| {
+        let service = service_fn(|_: Request<()>| pending::<Result<Response<()>, Infallible>>());
+        layer.layer(service).oneshot(Request::get(format!("/{cost}")).body(()).unwrap())
+    };
+    let mut in_flight = Box::pin(send("1"));
+    assert!((&mut in_flight).now_or_never().is_none());
+    assert_eq!(send("1").await.unwrap().status(), 503);
+    assert_eq!(send("4").await.unwrap().status(), 413);
+}
 
 #[tokio::test]
 async fn several_policies_charge_all_or_none() {
