@@ -14,7 +14,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Ask, Check, Limiter, LimiterError, Policy, Quota, RateLimitLayer};
+use tower_sluice::{Ask, Check, Decision, Description, Limiter, LimiterError, Mode, Policy, Quota, RateLimitLayer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -94,11 +94,19 @@ fn layer(limit: u32) -> RateLimitLayer {
         .build()
 }
 
-struct Broken;
+/// A limiter that fails. Its fallback, if it has one, admits all.
+struct Broken {
+    has_fallback: bool,
+}
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Ready(Err(LimiterError::new("out of reach")))
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        let is_decided = self.has_fallback && ask.mode() == Mode::Fallback;
+        Check::Ready(if is_decided { Ok(Decision::allow(9, 8)) } else { Err(LimiterError::new("out of reach")) })
+    }
+
+    fn describe(&self) -> Description {
+        if self.has_fallback { Description::new().answering(Mode::Fallback) } else { Description::new() }
     }
 }
 
@@ -130,10 +138,15 @@ fn a_flood_of_rejections_is_logged_at_debug_only_and_without_keys() {
     assert_eq!(flood[4].1["remaining"], "0");
     assert!(!flood[4].1.contains_key("retry_after") && flood[8].1.contains_key("retry_after"));
 
-    // The failure of a limiter is logged once, whatever the number of requests.
-    let broken = RateLimitLayer::new(Policy::new("broken", Arc::new(Broken)).key(HeaderKey::from_static("x-api-key")));
-    let outage = recorded(Level::TRACE, &broken, 1_000).events;
-    let at = |level: Level| outage.iter().filter(|(of, _)| *of == level).count();
-    assert_eq!([at(Level::ERROR), at(Level::WARN), at(Level::INFO), at(Level::DEBUG)], [0, 1, 0, 1_000]);
-    assert!(outage.iter().all(|(_, fields)| fields.values().all(|value| KEYS.iter().all(|key| !value.contains(key)))));
+    // The failure of a limiter is logged once, whatever the number of requests, and whoever decides in its place.
+    for has_fallback in [false, true] {
+        let broken = Policy::new("broken", Arc::new(Broken { has_fallback }));
+        let broken = RateLimitLayer::new(broken.key(HeaderKey::from_static("x-api-key")));
+        let outage = recorded(Level::TRACE, &broken, 1_000).events;
+        let at = |level: Level| outage.iter().filter(|(of, _)| *of == level).count();
+        assert_eq!([at(Level::ERROR), at(Level::WARN), at(Level::INFO), at(Level::DEBUG)], [0, 1, 0, 1_000]);
+        let names_a_key =
+            |(_, fields): &(Level, Fields)| fields.values().any(|it| KEYS.iter().any(|key| it.contains(key)));
+        assert!(!outage.iter().any(names_a_key));
+    }
 }

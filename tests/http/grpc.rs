@@ -309,13 +309,17 @@ async fn a_custom_response_is_for_http_only() {
 /// A request whose deadline would pass in the queue is rejected on arrival.
 #[tokio::test(start_paused = true)]
 async fn a_deadline_that_would_pass_in_the_queue_is_rejected_at_once() {
-    let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(Quota::per_second(1))));
+    let queue = || Policy::new("queue", LeakyQueue::new(Quota::per_second(1)));
+    let wide = Policy::new("wide", TokenBucket::new(Quota::per_hour(1_000)));
+    let [layer, several] = [RateLimitLayer::new(queue()), RateLimitLayer::new([wide, queue()])];
     let start = tokio::time::Instant::now();
-    assert!(!answer(&layer, &[]).await.contains_key("grpc-status"));
-    let headers = answer(&layer, &[("grpc-timeout", "600m")]).await;
-    assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(headers["grpc-status"], "8");
-    assert_eq!(headers["grpc-retry-pushback-ms"], "401");
+    for layer in [&layer, &several] {
+        assert!(!answer(layer, &[]).await.contains_key("grpc-status"));
+        let headers = answer(layer, &[("grpc-timeout", "600m")]).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!(headers["grpc-status"], "8");
+        assert_eq!(headers["grpc-retry-pushback-ms"], "401");
+    }
     tokio::time::advance(Duration::from_millis(401)).await;
     assert!(!answer(&layer, &[("grpc-timeout", "600m")]).await.contains_key("grpc-status"));
     assert_eq!(start.elapsed(), Duration::from_secs(1));
