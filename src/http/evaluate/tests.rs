@@ -15,9 +15,10 @@ use crate::http::head::RequestHead;
 use crate::http::policy::{IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerState, Settings};
 use crate::limiter::Limiter;
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Answers, Ask, Batching, Check, Claim, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey,
-    Receipt, Terms,
+    Answers, Ask, Batching, Check, Claim, Decision, Description, FailureMode, Inheritance, LimiterError, Mode,
+    PartitionKey, Receipt, Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -207,6 +208,21 @@ fn a_settlement_after_a_change_goes_to_the_heir() {
     layer.replace(enforceable(unless_created(Policy::new("a", Arc::new(heir)))));
     annotations.write(&mut Response::new(()));
     assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
+}
+
+/// Of it, nothing can be refunded.
+#[test]
+fn a_request_that_passed_uncounted_has_no_open_charge() {
+    for (fails, open) in [(false, 1), (true, 0)] {
+        let limiter = Scripted { name: "a", log: Log::default(), admits: [true; 2], fails };
+        let policy = Policy::new("a", Arc::new(limiter)).on_failure(FailureMode::Allow).charge_when(|_| true);
+        let (layer, request) = (layer([policy]), Request::new(()));
+        let in_force = layer.load();
+        let evaluated = evaluate(&layer, &in_force, &RequestHead::from(&request), || true);
+        let expected = in_force.policies[0].open_charges().expected(&PartitionKey::SHARED, Monotonic.now());
+        assert_eq!(expected.map_or(0, |(units, _)| units), open);
+        assert!(matches!(evaluated, Evaluation::Admitted(_)));
+    }
 }
 
 /// A limiter whose charges are answered by a server: alone, or in one call with those of the same store. It can be
