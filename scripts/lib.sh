@@ -17,16 +17,16 @@ beside() {
     shift
     mkdir -p target/beside
     "$@" >"target/beside/$name.log" 2>&1 &
-    running[$name]=$!
-    trap 'kill "${running[@]}" 2>/dev/null || true' EXIT
+    beside[$name]=$!
+    trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
 }
-declare -A running=()
+declare -A beside=()
 
 # Waits for that command, and prints what it printed.
 await_beside() {
     local name=$1 result=0
-    wait "${running[$name]}" || result=$?
-    unset "running[$name]"
+    wait "${beside[$name]}" || result=$?
+    unset "beside[$name]"
     cat "target/beside/$name.log"
     [ "$result" = 0 ] || die "failed: $name (see above)"
 }
