@@ -16,16 +16,15 @@ inputs = quota | {"tat": tat, "now": nanos, "cost": cost}
 # In units. The proofs need no more of these than what is given.
 now, price, capacity = ints("now_units price capacity")
 given = [tat >= 0, now >= 0, limit > 0, price > 0, price <= capacity]
-domain = [
+charge_of_api = [
     between(1, limit, burst, 2**32),
     between(0, nanos, 2**64),
     between(1, period, CENTURY + 1),
     between(1, cost, burst + 1),
     now == nanos * limit,
     price == cost * period,
-    capacity == burst * period,
-    tat < 2**98,
 ]
+domain = [*charge_of_api, capacity == burst * period, tat < 2**98]
 
 debt = saturating_sub(tat, now)
 

@@ -2,7 +2,8 @@
 
 from z3 import And, BoolVal, If, Implies, Not, Or
 
-from lemma import CENTURY, between, greatest, ints, least, lemma, results, saturating_sub, scaled
+from gcra import burst, charge_of_api, limit, nanos, now, period, price, tat
+from lemma import between, greatest, ints, least, lemma, results, saturating_sub, scaled
 from lua import (
     EXACT,
     LAST,
@@ -23,23 +24,11 @@ from lua import of_three, parts, price as micros_price, price_rest, read, rest, 
 from ticks import BUCKET as TICKS
 
 # The bucket, in its units. `before` was the TAT when the charge was made, at `made`; `tat` is the one that is refunded.
-limit, period, burst, nanos, now, tat, charged, price = ints("limit period burst now now_units tat charged price")
-before, made, gave = ints("before made gave")
+charged, before, made, gave = ints("charged before made gave")
 inputs = {"limit": limit, "period": period, "burst": burst, "tat": tat, "now": nanos, "cost": cost, "charged": charged}
 after = made + saturating_sub(before, made) + price
 given = [0 <= made, made <= now, 0 <= before, price > 0, tat >= 0, charged == after]
-domain = [
-    between(1, limit, burst, 2**32),
-    between(0, nanos, 2**64),
-    between(1, period, CENTURY + 1),
-    between(1, cost, burst + 1),
-    now == nanos * limit,
-    price == cost * period,
-    tat < 2**98,
-    charged < 2**98,
-    before < 2**98,
-    tat > now,
-]
+domain = [*charge_of_api, tat < 2**98, charged < 2**98, before < 2**98, tat > now]
 unpaid = saturating_sub(charged, now)
 
 
