@@ -279,3 +279,22 @@ impl Drop for WaiterFuture {
         self.leave();
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+    use crate::queue::schedule::Bounds;
+    use crate::store::WhenFull;
+    use crate::values::Quota;
+
+    /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
+    #[test]
+    fn both_halves_of_an_id_are_hashes_of_the_key() {
+        let bounds = Bounds { capacity: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
+        let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
+        let [one, other] = ["one", "other"].map(|key| queue.id(&key.into()).0);
+        assert_ne!(one >> 64, other >> 64);
+        assert_ne!(one as u64, other as u64);
+        assert_ne!(one >> 64, one & u128::from(u64::MAX));
+    }
+}

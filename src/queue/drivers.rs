@@ -21,8 +21,10 @@ pub(super) trait Runtime: Clone {
 pub(super) struct DriverId(u16);
 
 impl DriverId {
-    #[cfg(all(test, sluice_loom))]
+    #[cfg(test)]
     pub(super) const FIRST: Self = Self(0);
+    #[cfg(test)]
+    pub(super) const SECOND: Self = Self(1);
 
     pub(super) const fn index(self) -> usize {
         self.0 as usize

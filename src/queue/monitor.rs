@@ -365,3 +365,35 @@ impl<R: Runtime> State<R> {
         self.drivers.signal(&self.schedule, deferred);
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+    use crate::queue::schedule::Bounds;
+    use crate::store::WhenFull;
+    use crate::values::Quota;
+
+    /// A waiter whose runtime is driven is released in time, wherever else it is polled.
+    #[test]
+    fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
+        let second = 1_000_000_000;
+        let bounds =
+            Bounds { capacity: 8, max_wait: 8 * second, max_waiters: 8, max_keys: 8, when_full: WhenFull::Reject };
+        let mut state: State<u32> =
+            State { schedule: Schedule::new(&Quota::per_second(1), bounds), drivers: Drivers::new(), is_closed: false };
+        let (good, broken) = (7, 9);
+        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8 * second };
+        let mut deferred = Deferred::none();
+        let mut join = |runtime| state.join(Timestamp::ZERO, &request, true, || Some(runtime), &mut deferred).unwrap();
+        let [waiter, _, stranded] = [good, good, broken].map(&mut join);
+        let [good_driver, broken_driver] = [waiter, stranded].map(|id| state.schedule.driver_of(id).unwrap());
+        // A runtime without a timer loses each driver that is started there.
+        while state.keep_driven(stranded, Some(&broken), &mut deferred).is_ok() {
+            state.drivers.lose(broken_driver);
+        }
+        assert!(state.keep_driven(waiter, Some(&broken), &mut deferred).is_ok());
+        assert_eq!(state.schedule.driver_of(waiter), Some(good_driver));
+        state.drivers.lose(good_driver);
+        assert!(state.keep_driven(waiter, Some(&broken), &mut deferred).is_err());
+    }
+}

@@ -53,3 +53,21 @@ async fn a_raised_rate_helps_present_waiters_at_once() {
     }
     assert_eq!((fast.waiting(), slow.waiting()), (0, 0));
 }
+
+/// The youngest waiters of a key go if a change leaves it less room, and they learn of it at once.
+#[tokio::test(start_paused = true)]
+async fn a_lowered_capacity_rejects_the_youngest_waiters_at_once() {
+    let key = PartitionKey::from("key");
+    let roomy = LeakyQueue::new(Quota::per_second(1)).capacity(5);
+    assert!(roomy.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
+    let waits: Vec<_> = (0..4).map(|_| tokio::spawn(roomy.decide(&Ask::charge(&key, 1)).decided())).collect();
+    sleep(Duration::from_millis(1)).await;
+    let start = Instant::now();
+    let narrow = LeakyQueue::new(Quota::per_second(1)).capacity(2);
+    assert!(narrow.inherit(&roomy).is_some());
+    let mut outcomes = Vec::new();
+    for wait in waits.into_iter().rev() {
+        outcomes.push((wait.await.unwrap().unwrap().is_allowed(), start.elapsed().as_millis()));
+    }
+    assert_eq!(outcomes, [(false, 0), (false, 0), (true, 1_999), (true, 1_999)]);
+}

@@ -376,3 +376,18 @@ async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
     assert_eq!(terms(every_10_ms().max_wait(20 * MS)), 3);
     assert_eq!(terms(every_10_ms().capacity(0)), 1);
 }
+
+/// What a request finds that would be the last to wait, whatever key the others wait for.
+#[tokio::test(start_paused = true)]
+async fn a_preview_counts_the_waiters_of_all_keys() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
+    let _waiters: Vec<_> = ["a", "b"]
+        .map(|name| {
+            assert!(queue.decide(&Ask::charge(&key(name), 1)).at_once().unwrap().is_allowed());
+            queue.decide(&Ask::charge(&key(name), 1))
+        })
+        .into();
+    assert_eq!(queue.waiting(), 2);
+    let preview = queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap();
+    assert_eq!((preview.is_allowed(), preview.delay(), preview.remaining()), (true, MS * 20, 0));
+}

@@ -5,6 +5,8 @@ mod change;
 #[cfg(feature = "test-util")]
 mod invariants;
 mod keys;
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
 pub(super) mod waiter_slab;
 
 use std::collections::{BTreeSet, HashMap};

@@ -224,3 +224,53 @@ impl WaiterSlab {
         .collect()
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    fn waiter(cost: u32) -> Waiter {
+        Waiter {
+            fifo: FifoId(0),
+            older: WaiterId::NONE,
+            newer: WaiterId::NONE,
+            cost,
+            driver: DriverId::FIRST,
+            has_future: true,
+            since: Timestamp::ZERO,
+            until: Timestamp::ZERO,
+            waker: Some(Waker::noop().clone()),
+        }
+    }
+
+    /// Adds so many waiters of different costs, and removes them from the oldest on.
+    fn fill_and_empty(slab: &mut WaiterSlab, count: u32) {
+        let mut list = WaitList::default();
+        let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();
+        for waiter_id in waiter_ids {
+            assert!(slab.unlink(&mut list, waiter_id, Slot::Closed).is_some());
+            slab.free(waiter_id);
+        }
+    }
+
+    #[test]
+    fn an_empty_slab_keeps_its_only_chunk_and_drops_several() {
+        let mut slab = WaiterSlab::new();
+        fill_and_empty(&mut slab, 2);
+        assert_eq!(slab.chunks.iter().map(Vec::len).collect::<Vec<_>>(), [2]);
+        fill_and_empty(&mut slab, u32::try_from(CHUNK).unwrap() + 1);
+        assert_eq!(slab.chunks.capacity(), 0);
+        fill_and_empty(&mut slab, 3);
+        assert_eq!(slab.waiter_ids().count(), 3);
+    }
+
+    #[test]
+    fn only_the_wakers_of_waiters_that_match_are_taken() {
+        let (mut slab, mut list) = (WaiterSlab::new(), WaitList::default());
+        for cost in 0..5 {
+            slab.push(&mut list, waiter(cost));
+        }
+        assert_eq!(slab.take_wakers(|waiter| waiter.cost > 2).len(), 2);
+        assert_eq!(slab.take_wakers(|_| true).len(), 3);
+    }
+}

@@ -1,0 +1,67 @@
+//! What the counts and indexes of a schedule do to memory, which no answer shows.
+
+use super::*;
+use crate::queue::drivers::DriverId;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// One request per second and key.
+fn schedule() -> Schedule {
+    let bounds =
+        Bounds { capacity: 8, max_wait: 8 * SECOND, max_waiters: 8, max_keys: 1_000, when_full: WhenFull::Overflow };
+    Schedule::new(&Quota::per_second(1), bounds)
+}
+
+/// A key of its own, and never a shared one.
+fn own(number: u128) -> FifoId {
+    FifoId(1_024 + number)
+}
+
+#[test]
+fn each_arrival_forgets_up_to_two_keys_that_have_paid() {
+    let mut schedule = schedule();
+    for key in 0..100 {
+        schedule.depart_now(Timestamp::ZERO, own(key), 1);
+    }
+    assert_eq!(schedule.fifos.len(), 100);
+    // All have paid now, and each arrival adds one key.
+    for arrival in 1..=50 {
+        schedule.depart_now(Timestamp::from_nanos(SECOND), own(100 + arrival), 1);
+        assert_eq!(schedule.fifos.len() as u128, 100 - arrival);
+    }
+    schedule.check_invariants();
+}
+
+#[test]
+fn a_charge_is_sought_in_the_shared_fifo_only_if_the_key_has_none_of_its_own() {
+    let mut schedule = schedule();
+    let (key, shared) = (FifoId(512 + 7), FifoId(7));
+    assert_eq!(schedule.charged_fifo(key), key);
+    schedule.ensure_fifo(shared);
+    assert_eq!(schedule.charged_fifo(key), shared);
+    schedule.ensure_fifo(key);
+    assert_eq!(schedule.charged_fifo(key), key);
+}
+
+#[test]
+fn a_closed_schedule_keeps_no_key() {
+    let mut schedule = schedule();
+    schedule.depart_now(Timestamp::ZERO, own(0), 1);
+    schedule.ensure_fifo(FifoId(7));
+    assert!(schedule.close().is_empty());
+    assert!(schedule.fifos.is_empty() && schedule.idle.is_empty());
+    schedule.check_invariants();
+}
+
+#[test]
+fn a_waiter_is_counted_by_the_driver_that_it_moved_to() {
+    let mut schedule = schedule();
+    let [first, second] = [DriverId::FIRST, DriverId::SECOND];
+    schedule.depart_now(Timestamp::ZERO, own(0), 1);
+    let waiters: Vec<_> = (0..3).map(|_| schedule.join(Timestamp::ZERO, own(0), 1, 8 * SECOND, true, first)).collect();
+    assert_eq!([first, second].map(|driver| schedule.waiting_at(driver)), [3, 0]);
+    schedule.move_to(waiters[1], second);
+    assert_eq!([first, second].map(|driver| schedule.waiting_at(driver)), [2, 1]);
+    assert_eq!(schedule.driver_of(waiters[1]), Some(second));
+    schedule.check_invariants();
+}
