@@ -15,6 +15,7 @@ mod exactness;
 mod flood;
 mod herd;
 mod key_value;
+mod kinds;
 mod own_quotas;
 mod portable;
 mod table;

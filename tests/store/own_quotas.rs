@@ -1,12 +1,12 @@
 //! Keys with quotas of their own, against naive models: a level of tokens, or counts in windows, for each key, under the
 //! quota that the key was last asked under.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock};
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter};
@@ -230,4 +230,78 @@ fn fixed_windows_agree_with_the_model_as_quotas_change() {
 #[test]
 fn sliding_windows_agree_with_the_model_as_quotas_change() {
     (0..60).for_each(|seed| follows::<_, Counts<true>>(SlidingWindow::new, false, seed));
+}
+
+/// How much of a charge under one quota is still owed is known under another only if both have the same rate, or the same
+/// period of windows.
+#[test]
+fn a_charge_is_refunded_under_another_quota_only_if_its_units_are_the_same() {
+    let day = Duration::from_secs(86_400);
+    let (bucket, window) = (Quota::per_day(10), Quota::per_day(10));
+    let alike = [Quota::per_day(10).burst(20), Quota::per_day(20)];
+    let unlike = [Quota::per_day(20).burst(20), Quota::try_per(20, day * 2).unwrap()];
+    refunds_under(TokenBucket::new, bucket, alike[0], 19);
+    refunds_under(TokenBucket::new, bucket, unlike[0], 15);
+    refunds_under(FixedWindow::new, window, alike[1], 19);
+    refunds_under(FixedWindow::new, window, unlike[1], 15);
+    refunds_under(SlidingWindow::new, window, alike[1], 19);
+    refunds_under(SlidingWindow::new, window, unlike[1], 15);
+}
+
+/// Refunds four units that were charged under the first quota once one was charged under the second.
+fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, left: u32) {
+    let (clock, key) = (clock(), PartitionKey::from("key"));
+    let limiter = limiter(of(Quota::per_day(7)), &clock);
+    assert!(limiter.take_quotas());
+    let ask = |cost, quota| decided(limiter.decide(&Ask::charge(&key, cost).under(Some(quota))));
+    let charged = ask(4, first);
+    assert_eq!(ask(1, second).remaining(), 15, "{second:?}");
+    limiter.refund_under(first, &key, charged.receipt(), 4);
+    assert_eq!(ask(0, second).remaining(), left, "{second:?}");
+}
+
+/// Windows that are asked without quotas continue the keys under their own one.
+#[test]
+fn a_charge_under_a_quota_of_the_keys_own_is_refunded_after_quotas_are_gone_only_if_its_units_are_the_same() {
+    let day = Duration::from_secs(86_400);
+    for (own, left) in [(Quota::per_day(20), 10), (Quota::try_per(20, day * 2).unwrap(), 6)] {
+        let (clock, key) = (clock(), PartitionKey::from("key"));
+        let before = limiter(FixedWindow::new(Quota::per_day(10)), &clock);
+        assert!(before.take_quotas());
+        let charged = decided(before.decide(&Ask::charge(&key, 4).under(Some(own))));
+        let heir = inherit(&limiter(FixedWindow::new(Quota::per_day(10)), &clock), &before).unwrap();
+        heir.refund_under(own, &key, charged.receipt(), 4);
+        assert_eq!(decided(heir.decide(&Ask::peek(&key, 0))).remaining(), left, "{own:?}");
+    }
+}
+
+/// The windows of a key begin at an instant of its own, which does not depend on its quota.
+#[test]
+fn keys_with_quotas_of_their_own_have_staggered_windows() {
+    let clock = clock();
+    let limiter = limiter(FixedWindow::new(Quota::per_hour(10)).staggered(), &clock);
+    assert!(limiter.take_quotas());
+    let reset_after =
+        |key: u64, quota| decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), 1).under(quota))).reset_after();
+    let ends: HashSet<_> = (0..50).map(|key| reset_after(key, None)).collect();
+    assert!(ends.len() > 45, "{} different ends", ends.len());
+    for key in 0..50 {
+        assert_eq!(reset_after(key, Some(Quota::per_hour(20))), reset_after(key, None), "{key}");
+    }
+}
+
+#[test]
+fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
+    let store = MemoryStore::with_capacity(64).when_full(WhenFull::ForgetLeast).with_clock(clock());
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_day(7)), store).into_limiter();
+    assert!(limiter.take_quotas());
+    let own = Some(Quota::per_day(10));
+    let ask = |key: u64, cost| decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost).under(own)));
+    for key in 0..4 {
+        assert!(ask(key, 9).is_allowed());
+    }
+    for key in 100..2_000 {
+        assert!(ask(key, 1).is_allowed());
+    }
+    assert_eq!([0, 1, 2, 3].map(|key| ask(key, 0).remaining()), [1; 4]);
 }

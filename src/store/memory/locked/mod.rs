@@ -419,6 +419,20 @@ mod tests {
         assert_eq!(of::<QuotaState<SlidingWindowState>>(), 82);
     }
 
+    #[test]
+    fn both_candidates_of_a_key_are_spread_over_all_sets() {
+        const SETS: usize = 50;
+        let mut keys = [0; SETS];
+        let mut random = crate::testing::Random::new(7);
+        for _ in 0..100 * SETS {
+            let (low, high) = candidate_sets(SETS, random.next());
+            assert!(low < high);
+            keys[low] += 1;
+            keys[high] += 1;
+        }
+        assert!(keys.iter().all(|keys| (120..280).contains(keys)), "{keys:?}");
+    }
+
     const HASH: u64 = 0x1234_5678_9abc_def0;
 
     /// What the key of that hash has inherited.

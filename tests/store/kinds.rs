@@ -1,0 +1,133 @@
+//! What holds for every kind of table in memory: for the lock-free ones of buckets and windows, and for those behind locks,
+//! of windows of the calendar and of keys with quotas of their own.
+
+use std::sync::Arc;
+
+use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::store::{MemoryStore, TableStats};
+use tower_sluice::time::ManualClock;
+use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+
+use crate::common::{check_invariants, clock, decided};
+use crate::heirs::inherit;
+
+const LIMIT: u32 = 10;
+
+/// Makes a limiter of one kind, by its clock and its capacity.
+type Kind = fn(&ManualClock, usize) -> Arc<dyn Limiter>;
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock, keys: usize) -> Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock.clone())).into_limiter()
+}
+
+fn with_quotas(limiter: Arc<dyn Limiter>) -> Arc<dyn Limiter> {
+    assert!(limiter.take_quotas());
+    limiter
+}
+
+/// Nothing is paid, and no window ends, within the seconds of a test.
+fn quota() -> Quota {
+    Quota::per_day(LIMIT)
+}
+
+const KINDS: [(&str, Kind); 7] = [
+    ("bucket", |clock, keys| limiter(TokenBucket::new(quota()), clock, keys)),
+    ("fixed window", |clock, keys| limiter(FixedWindow::new(quota()), clock, keys)),
+    ("sliding window", |clock, keys| limiter(SlidingWindow::new(quota()), clock, keys)),
+    ("staggered window", |clock, keys| limiter(FixedWindow::new(quota()).staggered(), clock, keys)),
+    ("day", |clock, keys| limiter(CalendarWindow::daily(LIMIT), clock, keys)),
+    ("bucket with quotas", |clock, keys| with_quotas(limiter(TokenBucket::new(quota()), clock, keys))),
+    ("window with quotas", |clock, keys| with_quotas(limiter(SlidingWindow::new(quota()), clock, keys))),
+];
+
+fn ask(limiter: &dyn Limiter, ask: &Ask<'_>) -> Decision {
+    decided(limiter.decide(ask))
+}
+
+fn charge(limiter: &dyn Limiter, key: u64, cost: u32) -> Decision {
+    ask(limiter, &Ask::charge(&PartitionKey::from(key), cost))
+}
+
+fn remaining(limiter: &dyn Limiter, key: u64) -> u32 {
+    ask(limiter, &Ask::peek(&PartitionKey::from(key), 0)).remaining()
+}
+
+fn reset(limiter: &dyn Limiter, key: u64) {
+    let _ = ask(limiter, &Ask::reset(&PartitionKey::from(key)));
+}
+
+#[test]
+fn a_reset_clears_one_key_and_no_other() {
+    for (name, kind) in KINDS {
+        let limiter = kind(&clock(), 2_000);
+        for key in 0..200 {
+            assert!(charge(&*limiter, key, 3).is_allowed(), "{name}");
+        }
+        reset(&*limiter, 7);
+        for key in 0..200 {
+            let left = if key == 7 { LIMIT } else { LIMIT - 3 };
+            assert_eq!(remaining(&*limiter, key), left, "{name}, key {key}");
+        }
+    }
+}
+
+/// One in 256 keys shares its count of resets with another.
+#[test]
+fn refunds_of_nearly_all_other_keys_survive_a_reset() {
+    for (name, kind) in KINDS {
+        let limiter = kind(&clock(), 2_000);
+        let charges: Vec<_> = (0..200).map(|key| (key, charge(&*limiter, key, 1).receipt())).collect();
+        reset(&*limiter, 1_000);
+        charges.iter().for_each(|(key, receipt)| limiter.refund(&PartitionKey::from(*key), *receipt, 1));
+        let refunded = (0..200).filter(|key| remaining(&*limiter, *key) == LIMIT).count();
+        assert!(refunded > 180, "{name}: {refunded} of 200");
+    }
+}
+
+#[test]
+fn what_was_reset_before_a_change_is_not_refunded_after_it() {
+    for (name, kind) in KINDS {
+        let clock = clock();
+        let before = kind(&clock, 2_000);
+        let early = charge(&*before, 7, 4).receipt();
+        reset(&*before, 7);
+        assert!(charge(&*before, 7, 6).is_allowed(), "{name}");
+        let after = inherit(&kind(&clock, 2_000), &before).unwrap();
+        after.refund(&PartitionKey::from(7), early, 4);
+        assert_eq!(remaining(&*after, 7), LIMIT - 6, "{name}");
+        check_invariants(&*after, &clock);
+    }
+}
+
+/// They fill several pages of the table, each of which is copied by itself.
+#[test]
+fn an_heir_keeps_what_twenty_thousand_keys_have_used() {
+    for (name, kind) in KINDS {
+        let clock = clock();
+        let before = kind(&clock, 40_000);
+        let used = |key: u64| 1 + u32::try_from(key % 9).unwrap();
+        for key in 0..20_000 {
+            assert!(charge(&*before, key, used(key)).is_allowed(), "{name}");
+        }
+        let heir = inherit(&kind(&clock, 40_000), &before).unwrap();
+        let wrong = (0..20_000).filter(|key| remaining(&*heir, *key) != LIMIT - used(*key)).count();
+        // A key may share the slot of another, with a probability of 16 / 2^28.
+        assert!(wrong <= 2, "{name}: {wrong} keys");
+        let _ = charge(&*heir, 0, 1);
+        check_invariants(&*heir, &clock);
+    }
+}
+
+/// In tables of several pages that are counted whole: of larger ones, some pages are counted.
+#[test]
+fn the_statistics_count_the_keys() {
+    for (name, kind) in KINDS {
+        let limiter = kind(&clock(), 2_000);
+        for key in 0..1_200 {
+            assert!(charge(&*limiter, key, 1).is_allowed(), "{name}");
+        }
+        let TableStats { live, evicted_live, turned_away, .. } = limiter.stats().table.unwrap();
+        assert!((1_198..=1_200).contains(&live), "{name}: {live} keys");
+        assert_eq!([evicted_live, turned_away], [0; 2], "{name}");
+    }
+}
