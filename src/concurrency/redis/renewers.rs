@@ -14,8 +14,8 @@ use crate::values::time::{Clock, Monotonic};
 #[derive(Default)]
 pub(super) struct Renewers(Mutex<Vec<(Id, Handle)>>);
 
-/// A renewer looks for keys that are due so often in a lease. A renewal is due after half of it, so a failed one has
-/// seven further attempts.
+/// A renewer looks for keys that are due so often in a lease. A renewal is due after half of it, so one that fails at once
+/// has seven further attempts; if calls time out, there are fewer.
 const LOOKS_PER_LEASE: u32 = 16;
 
 /// The most renewals of a runtime that are under way at a time: few beside the calls of requests.
