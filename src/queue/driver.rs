@@ -292,9 +292,11 @@ mod tests {
     fn both_halves_of_an_id_are_hashes_of_the_key() {
         let bounds = Bounds { capacity: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
         let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
-        let [one, other] = ["one", "other"].map(|key| queue.id(&key.into()).0);
-        assert_ne!(one >> 64, other >> 64);
-        assert_ne!(one as u64, other as u64);
-        assert_ne!(one >> 64, one & u128::from(u64::MAX));
+        let halves = |key: &str| {
+            let id = queue.id(&key.into()).0;
+            [id >> 64, id & u128::from(u64::MAX)]
+        };
+        let ([high, low], other) = (halves("one"), halves("other"));
+        assert!(high != other[0] && low != other[1] && high != low);
     }
 }

@@ -248,11 +248,15 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     let (key, own) = (PartitionKey::from("a"), CalendarWindow::monthly(9).quota());
     let ask = |limiter: &dyn Limiter, cost| decided(limiter.decide(&Ask::charge(&key, cost).under(Some(own))));
     let old = limiter(CalendarWindow::monthly(5));
-    assert!(ask(&*old, 8).is_allowed());
+    let charged = ask(&*old, 8);
+    assert!(charged.is_allowed());
     let new = limiter(CalendarWindow::monthly(5).anchored_on(17));
     let inheritance = new.inherit(&*old).unwrap();
     let heir = inheritance.heir().map_or(new, Arc::clone);
     inheritance.finish();
+    assert_eq!(ask(&*heir, 0).remaining(), 1);
+    // The receipt names a window of the old anchor.
+    heir.refund_under(own, &key, charged.receipt(), 8);
     assert_eq!(ask(&*heir, 0).remaining(), 1);
     // 1 February: a new window by the old anchor, and not by the new one.
     clock.advance(DAY * 2);

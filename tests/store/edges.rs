@@ -29,12 +29,26 @@ fn bucket() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(1).burst(10))
 }
 
-/// Fills a table. Returns it with its clock, the keys in it, and a new key that has an overflow slot to itself and has
-/// used it up.
-fn full<A: Algorithm>(algorithm: A) -> (Limited<A>, ManualClock, Vec<u64>, u64) {
-    let clock = noon();
+/// Which table a store has.
+#[derive(Clone, Copy, PartialEq)]
+enum Keys {
+    /// For keys with quotas of their own.
+    HaveQuotas,
+    HaveNone,
+}
+
+fn small<A: Algorithm>(algorithm: A, clock: &ManualClock, keys: Keys) -> Limited<A> {
     let store = MemoryStore::with_capacity(8).when_full(WhenFull::Overflow).with_clock(clock.clone());
     let limiter = RateLimiter::new(algorithm, store);
+    assert!(keys == Keys::HaveNone || limiter.take_quotas());
+    limiter
+}
+
+/// Fills a table. Returns it with its clock, the keys in it, and a new key that has an overflow slot to itself and has
+/// used it up.
+fn full<A: Algorithm>(algorithm: A, keys: Keys) -> (Limited<A>, ManualClock, Vec<u64>, u64) {
+    let clock = noon();
+    let limiter = small(algorithm, &clock, keys);
     let shares = |key: u64| {
         let before = limiter.store().turned_away();
         let _ = ask(&limiter, key);
@@ -59,8 +73,8 @@ fn full<A: Algorithm>(algorithm: A) -> (Limited<A>, ManualClock, Vec<u64>, u64) 
     (limiter, clock, held, new_key)
 }
 
-fn sees_the_overflow_slot<A: Algorithm>(algorithm: A) {
-    let (limiter, _, _, new_key) = full(algorithm);
+fn sees_the_overflow_slot<A: Algorithm>(algorithm: A, keys: Keys) {
+    let (limiter, _, _, new_key) = full(algorithm, keys);
     let (rejected, peeked) = (ask(&limiter, new_key), peek(&limiter, new_key));
     assert_eq!((peeked.is_allowed(), peeked.remaining()), (false, 0));
     assert_eq!(peeked.retry_after(), rejected.retry_after());
@@ -74,17 +88,19 @@ fn sees_the_overflow_slot<A: Algorithm>(algorithm: A) {
 
 #[test]
 fn peek_reset_and_refund_see_the_overflow_slot() {
-    sees_the_overflow_slot(bucket());
-    sees_the_overflow_slot(FixedWindow::new(Quota::per_day(10)));
-    sees_the_overflow_slot(SlidingWindow::new(Quota::per_day(10)));
-    sees_the_overflow_slot(FixedWindow::new(Quota::per_day(10)).staggered());
+    for keys in [Keys::HaveNone, Keys::HaveQuotas] {
+        sees_the_overflow_slot(bucket(), keys);
+        sees_the_overflow_slot(FixedWindow::new(Quota::per_day(10)), keys);
+        sees_the_overflow_slot(SlidingWindow::new(Quota::per_day(10)), keys);
+        sees_the_overflow_slot(FixedWindow::new(Quota::per_day(10)).staggered(), keys);
+    }
 }
 
 /// Once other keys are reset, the key gets a slot of its own, and must not get its burst again.
-fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A) {
+fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A, keys: Keys) {
     // A key that is reset may share the new key's overflow slot, with a probability of one in 512.
     let tried = (0..5).find_map(|_| {
-        let (limiter, _, held, new_key) = full(algorithm);
+        let (limiter, _, held, new_key) = full(algorithm, keys);
         held.iter().for_each(|key| drop(limiter.decide(&Ask::reset(&PartitionKey::from(*key)))));
         let (mut taken, before) = (0, limiter.store().turned_away());
         while ask(&limiter, new_key).is_allowed() {
@@ -99,40 +115,47 @@ fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A) {
 
 #[test]
 fn a_key_that_leaves_its_overflow_slot_takes_the_debt_along() {
-    has_its_burst_once(bucket());
-    has_its_burst_once(FixedWindow::new(Quota::per_day(10)));
-    has_its_burst_once(SlidingWindow::new(Quota::per_day(10)));
-    has_its_burst_once(FixedWindow::new(Quota::per_day(10)).staggered());
+    for keys in [Keys::HaveNone, Keys::HaveQuotas] {
+        has_its_burst_once(bucket(), keys);
+        has_its_burst_once(FixedWindow::new(Quota::per_day(10)), keys);
+        has_its_burst_once(SlidingWindow::new(Quota::per_day(10)), keys);
+        has_its_burst_once(FixedWindow::new(Quota::per_day(10)).staggered(), keys);
+    }
 
     // By time alone: the others owed one unit each, and have paid after an hour, in which the key earns one unit.
-    let (limiter, clock, _, new_key) = full(bucket());
+    let (limiter, clock, _, new_key) = full(bucket(), Keys::HaveNone);
     clock.advance(Duration::from_secs(3_600));
     assert!(ask(&limiter, new_key).is_allowed());
     assert!(!ask(&limiter, new_key).is_allowed());
 }
 
 /// Returns whether a key that has used up its overflow slot passes after a live change.
-fn passes_again<A: Algorithm + Copy>(from: A, to: A) -> bool {
-    let (limiter, clock, _, new_key) = full(from);
-    let store = MemoryStore::with_capacity(8).when_full(WhenFull::Overflow).with_clock(clock);
-    let heir = RateLimiter::new(to, store);
+fn passes_again<A: Algorithm + Copy>(from: A, to: A, before: Keys, after: Keys) -> bool {
+    let (limiter, clock, _, new_key) = full(from, before);
+    let heir = small(to, &clock, after);
     heir.inherit(&limiter).unwrap().finish();
     ask(&heir, new_key).is_allowed()
 }
 
 #[test]
 fn a_key_without_a_slot_of_its_own_has_its_burst_once_through_a_live_change() {
+    use Keys::{HaveNone, HaveQuotas};
     let day = Quota::per_day(10);
     // Windows that are too short for words.
     let short = Quota::per(10, Duration::from_nanos(10));
-    assert!(!passes_again(bucket(), bucket()));
-    assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(day)));
-    assert!(!passes_again(FixedWindow::new(day).staggered(), FixedWindow::new(day).staggered()));
-    assert!(!passes_again(SlidingWindow::new(day), SlidingWindow::new(day)));
-    assert!(!passes_again(SlidingWindow::new(short), SlidingWindow::new(short)));
-    assert!(!passes_again(FixedWindow::new(short), FixedWindow::new(day)));
-    assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(short)));
-    assert!(passes_again(FixedWindow::new(day), FixedWindow::new(Quota::per_day(11))));
+    for (before, after) in
+        [(HaveNone, HaveNone), (HaveNone, HaveQuotas), (HaveQuotas, HaveNone), (HaveQuotas, HaveQuotas)]
+    {
+        assert!(!passes_again(bucket(), bucket(), before, after));
+        assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(day), before, after));
+        let staggered = FixedWindow::new(day).staggered();
+        assert!(!passes_again(staggered, staggered, before, after));
+        assert!(!passes_again(SlidingWindow::new(day), SlidingWindow::new(day), before, after));
+        assert!(!passes_again(SlidingWindow::new(short), SlidingWindow::new(short), before, after));
+    }
+    assert!(!passes_again(FixedWindow::new(short), FixedWindow::new(day), HaveNone, HaveNone));
+    assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(short), HaveNone, HaveNone));
+    assert!(passes_again(FixedWindow::new(day), FixedWindow::new(Quota::per_day(11)), HaveNone, HaveNone));
 }
 
 fn pays_once<A: Algorithm>(algorithm: A) {

@@ -118,6 +118,25 @@ fn an_heir_keeps_what_twenty_thousand_keys_have_used() {
     }
 }
 
+/// Layers may share a limiter, and each of them hands it on. From another limiter, it inherits what was used of that.
+#[test]
+fn an_heir_inherits_from_one_limiter_however_often_it_is_told_to() {
+    for (name, kind) in KINDS {
+        let clock = clock();
+        let [before, other] = [(); 2].map(|()| {
+            let limiter = kind(&clock, 2_000);
+            assert!(charge(&*limiter, 7, 4).is_allowed(), "{name}");
+            limiter
+        });
+        let heir = inherit(&kind(&clock, 2_000), &before).unwrap();
+        assert_eq!(charge(&*heir, 7, 1).remaining(), LIMIT - 5, "{name}");
+        assert!(inherit(&heir, &before).is_some(), "{name}");
+        assert_eq!(remaining(&*heir, 7), LIMIT - 5, "{name}");
+        let third = inherit(&heir, &other).unwrap();
+        assert_eq!(remaining(&*third, 7), LIMIT - 4, "{name}: what was used of the other limiter");
+    }
+}
+
 /// In tables of several pages that are counted whole: of larger ones, some pages are counted.
 #[test]
 fn the_statistics_count_the_keys() {

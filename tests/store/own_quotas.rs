@@ -304,4 +304,5 @@ fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
         assert!(ask(key, 1).is_allowed());
     }
     assert_eq!([0, 1, 2, 3].map(|key| ask(key, 0).remaining()), [1; 4]);
+    assert_eq!(ask(1_999, 0).remaining(), 9, "the last one has found room");
 }

@@ -334,3 +334,38 @@ pub(super) fn geometries<E: CopiedDebt>(own: Geometry, past: Option<&Arc<DebtCop
     let before = past.into_iter().flat_map(|past| past.copies.iter().map(|copy| copy.geometry));
     std::iter::once(own).chain(before.filter(|geometry| *geometry != own)).collect()
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    /// One debt in the first set of each page, paid at this instant.
+    struct OneEach {
+        paid_at: u64,
+    }
+
+    impl Source<PackedDebt> for OneEach {
+        fn copy(&self, _: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+            put(0, PackedDebt::new(Tag::from_hash(page as u64), 1), self.paid_at);
+        }
+    }
+
+    #[test]
+    fn requests_drop_all_copies_once_they_are_paid_a_few_pages_at_a_time() {
+        let pages = 3 * DROPPED_AT_ONCE + 1;
+        let geometries = [Geometry::SetAssociative { sets: pages * SETS_PER_PAGE }, Geometry::Locked { sets: 1 }];
+        let debts = DebtCopies::new(1, &geometries, Box::new(OneEach { paid_at: 100 }));
+        debts.copy_all();
+        let left = || {
+            let copied = debts.copies.iter().flat_map(|copy| &copy.pages).map(|page| page.get().unwrap());
+            copied.filter(|page| !Arc::ptr_eq(page, &debts.empty)).count()
+        };
+        assert!(debts.get(7, 99).is_none(), "no page has a debt of this key");
+        assert_eq!(left(), pages + 1, "not all is paid");
+        for left_after in [2 * DROPPED_AT_ONCE + 2, DROPPED_AT_ONCE + 2, 2, 0, 0] {
+            assert!(debts.get(7, 100).is_none());
+            assert_eq!(left(), left_after);
+        }
+        assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);
+    }
+}

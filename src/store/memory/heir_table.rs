@@ -259,11 +259,13 @@ fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::SlidingWindow;
+    use std::time::Duration;
+
+    use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
     use crate::store::memory::table::Rule;
     use crate::store::{MemoryStore, Store};
-    use crate::values::Quota;
     use crate::values::time::ManualClock;
+    use crate::values::{Ask, Quota};
 
     /// The counts of a great limit do not fit into the words of a small one, so the heir gets another table.
     #[test]
@@ -279,6 +281,34 @@ mod tests {
             let heir = after.kept.get().unwrap();
             assert_eq!(matches!(heir.table, Table::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
+        }
+    }
+
+    /// Else each change would keep the table before it for ever.
+    #[test]
+    fn a_change_that_is_finished_frees_the_table_before_it() {
+        fn frees<A: Algorithm + Copy>(algorithm: A, has_quotas: bool) {
+            let [before, after] = [(); 2].map(|()| {
+                let store =
+                    MemoryStore::with_capacity(16).with_clock(ManualClock::starting_at(Timestamp::from_nanos(7)));
+                store.prepare(&algorithm);
+                assert!(!has_quotas || store.take_quotas(&algorithm));
+                store
+            });
+            let _ = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
+            let kept = Arc::downgrade(before.kept.get().unwrap());
+            let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm).unwrap()).unwrap();
+            drop(before);
+            assert!(kept.upgrade().is_some(), "the heir copies from it");
+            inheritance.finish();
+            assert!(kept.upgrade().is_none());
+        }
+        for has_quotas in [false, true] {
+            frees(TokenBucket::new(Quota::per_minute(10)), has_quotas);
+            frees(FixedWindow::new(Quota::per_minute(10)), has_quotas);
+            frees(SlidingWindow::new(Quota::per_minute(10)), has_quotas);
+            // Too short for words.
+            frees(SlidingWindow::new(Quota::per(10, Duration::from_nanos(10))), has_quotas);
         }
     }
 
