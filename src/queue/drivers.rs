@@ -202,6 +202,23 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_lives_on_its_own_runtime_alone() {
+        let drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0)]);
+        let is_alive = |id| [None, Some(7), Some(8)].map(|runtime| drivers.is_alive(id, runtime));
+        assert_eq!(is_alive(DriverId::FIRST), [true, true, false]);
+        assert_eq!(is_alive(DriverId::SECOND), [false; 3]);
+    }
+
+    /// Until then it may have been lost by a panic, and the next one may live.
+    #[test]
+    fn a_runtime_is_given_up_once_it_has_lost_three_drivers() {
+        for losses in 0..=u8::MAX {
+            assert_eq!(driver(7, false, losses).is_lost_for_good(), losses >= 3, "{losses}");
+            assert!(!driver(7, true, losses).is_lost_for_good(), "{losses}");
+        }
+    }
+
+    #[test]
     fn no_more_than_65_536_runtimes_have_drivers_and_the_error_says_so() {
         let mut drivers = Drivers((0..=u32::from(u16::MAX)).map(|runtime| driver(runtime, true, 0)).collect());
         assert_eq!(drivers.on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
