@@ -71,3 +71,22 @@ async fn a_lowered_capacity_rejects_the_youngest_waiters_at_once() {
     }
     assert_eq!(outcomes, [(false, 0), (false, 0), (true, 1_999), (true, 1_999)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lowered_rate_rejects_waiters_whose_turn_is_too_late_at_once() {
+    let key = PartitionKey::from("key");
+    let patient = |rate| LeakyQueue::new(Quota::per_second(rate)).capacity(9).max_wait(Duration::from_secs(2));
+    let fast = patient(10);
+    assert!(fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
+    let waits: Vec<_> = (0..4).map(|_| tokio::spawn(fast.decide(&Ask::charge(&key, 1)).decided())).collect();
+    sleep(Duration::from_millis(1)).await;
+    let start = Instant::now();
+    let slow = patient(1);
+    assert!(slow.inherit(&fast).is_some());
+    let mut outcomes = Vec::new();
+    for wait in waits.into_iter().rev() {
+        outcomes.push((wait.await.unwrap().unwrap().is_allowed(), start.elapsed().as_millis()));
+    }
+    // A hundredth of the first token is paid. The turns of the others are up to 4 s away.
+    assert_eq!(outcomes, [(false, 0), (false, 0), (true, 1_990), (true, 1_990)]);
+}

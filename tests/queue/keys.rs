@@ -169,10 +169,11 @@ async fn another_number_of_keys_holds_from_the_change_on() {
 #[test]
 fn the_first_key_without_room_is_logged_and_no_other() {
     let (log, _subscriber) = Log::start();
-    for when_full in [WhenFull::Reject, WhenFull::Overflow, WhenFull::ForgetLeast] {
+    for (before, when_full) in [WhenFull::Reject, WhenFull::Overflow, WhenFull::ForgetLeast].into_iter().enumerate() {
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
         for key in 0..9_u64 {
             let _ = ready(&queue, key);
+            assert_eq!(log.lines().len(), before + usize::from(key >= 2), "{when_full:?}, key {key}");
         }
     }
     let lines = log.lines();

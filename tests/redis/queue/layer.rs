@@ -31,6 +31,43 @@ async fn the_fallback_has_the_same_backlog() {
     assert_eq!(queue.waiting(), 0);
 }
 
+/// The timeline is on the server. What an heir needs of its predecessor is what the fallback has counted.
+#[tokio::test]
+async fn a_queue_inherits_from_its_namesake_on_the_same_redis_and_from_no_other() {
+    let server = RedisServer::start();
+    let (here, elsewhere) = (redis(&server), redis(&server));
+    let queue = |redis: &Redis, name| RedisQueue::new(redis, name, Quota::per_hour(1)).capacity(3).max_wait(100 * HOUR);
+    let before = queue(&here, "test");
+    let fallback = async |queue: &RedisQueue| {
+        let key = key("a");
+        let ask = Ask::charge(&key, 1).to(Mode::Fallback).within(Some(SECOND));
+        queue.decide(&ask).decided().await.unwrap().is_allowed()
+    };
+    assert!(fallback(&before).await);
+    for stranger in [queue(&here, "other"), queue(&elsewhere, "test")] {
+        assert!(stranger.inherit(&before).is_none());
+        assert!(fallback(&stranger).await);
+    }
+    let heir = queue(&here, "test");
+    assert!(heir.inherit(&before).is_some());
+    assert!(!fallback(&heir).await, "one per hour has departed");
+}
+
+#[tokio::test]
+async fn the_statistics_count_waiters_and_name_the_server() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let waiter = join(&queue, "a").await;
+    let stats = queue.stats();
+    assert_eq!(stats.backlog.map(|backlog| backlog.waiting()), Some(1));
+    assert_eq!(stats.nodes.len(), 1);
+    // As a layer closes it.
+    Limiter::close(&queue);
+    let answer = tokio::time::timeout(60 * SECOND, waiter).await.expect("at once").unwrap();
+    assert!(answer.unwrap_err().is_closed());
+}
+
 async fn send(layer: &RateLimitLayer) -> Response<()> {
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     layer.layer(inner).oneshot(Request::new(())).await.unwrap().map(drop)

@@ -353,6 +353,29 @@ fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
     assert_eq!(decision.delay(), Duration::from_secs(8));
 }
 
+/// Of a quota that was lowered far, or from a clock that was set back: nobody would be admitted for years.
+#[test]
+fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
+    let years = format!("-{}", START + (1 << 48));
+    let read = queue.read(years.as_bytes(), at(START)).unwrap();
+    assert_eq!(read.tat, queue.grid.now(at(START)) + queue.most());
+    server.set(&key("a"), &years);
+    let answer = server.run(START, &queue.call(key("a"), 1, None));
+    let Admission::Rejected(decision) = queue.admission(&answer, 1, None).unwrap().0 else { panic!("it is full") };
+    assert!(decision.retry_after().unwrap() < Duration::from_secs(60), "{decision:?}");
+}
+
+#[test]
+fn what_was_free_or_left_no_receipt_is_returned_without_a_call() {
+    let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
+    let receipt = Receipt::of(Tat(queue.grid.now(at(START))));
+    assert!(queue.refund(key("a"), 1, receipt).is_some());
+    assert!(queue.refund(key("a"), 0, receipt).is_none());
+    assert!(queue.refund(key("a"), 1, Receipt::default()).is_none());
+}
+
 #[test]
 fn what_is_no_timeline_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
