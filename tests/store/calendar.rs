@@ -265,3 +265,23 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     clock.advance(DAY * 17);
     assert_eq!(ask(&*heir, 0).remaining(), 9);
 }
+
+/// A receipt names a window of the first anchor, in which another charge counts after the second change.
+#[test]
+fn with_quotas_a_charge_from_before_two_changes_of_the_anchor_is_not_refunded_either() {
+    let clock = clock();
+    let with_quotas = |window| {
+        let limiter = limiter(window, &clock);
+        assert!(limiter.take_quotas());
+        limiter
+    };
+    let plain = || berlin(CalendarWindow::monthly(10));
+    let first = with_quotas(plain());
+    let spent = ask(&*first, 7);
+    let second = inherit(&with_quotas(plain().anchored_on(21)), &first).unwrap();
+    clock.advance(DAY);
+    assert_eq!(ask(&*second, 2).remaining(), 8);
+    let third = inherit(&with_quotas(plain()), &second).unwrap();
+    third.refund(&PartitionKey::from("key"), spent.receipt(), 7);
+    assert_eq!(ask(&*third, 0).remaining(), 8);
+}

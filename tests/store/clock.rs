@@ -3,14 +3,15 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
-use crate::common::charge;
+use crate::common::{admits, charge};
 
 type Bucket = RateLimiter<TokenBucket, MemoryStore<tower_sluice::algorithm::GcraState, ManualClock>>;
 
@@ -130,4 +131,51 @@ fn waits_are_true_by_a_clock_that_was_set_back() {
         clock.set(Timestamp::MAX);
         bucket.store().check_invariants();
     }
+}
+
+/// Shows these instants, in seconds, and then the last one again and again.
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Vec<u64>>>);
+
+impl Scripted {
+    fn set(&self, mut seconds: Vec<u64>) {
+        seconds.reverse();
+        *self.0.lock().unwrap() = seconds;
+    }
+
+    fn left(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+impl Clock for Scripted {
+    fn now(&self) -> Timestamp {
+        let mut seconds = self.0.lock().unwrap();
+        let next = if seconds.len() > 1 { seconds.pop() } else { seconds.last().copied() };
+        Timestamp::from_nanos(next.unwrap() * 1_000_000_000)
+    }
+}
+
+/// A thread may be descheduled between its reading of the clock and its decision, and what it takes for debts is paid by
+/// then. It must not reject for that, nor read the clock twice for any other rejection.
+#[test]
+fn a_rejection_by_a_reading_that_is_too_old_is_judged_anew_and_no_other() {
+    judges_late_rejections_anew(TokenBucket::new(Quota::per_hour(1)));
+    judges_late_rejections_anew(FixedWindow::new(Quota::per_hour(1)));
+    judges_late_rejections_anew(SlidingWindow::new(Quota::per_hour(1)));
+}
+
+fn judges_late_rejections_anew<A: Algorithm>(algorithm: A) {
+    let clock = Scripted::default();
+    clock.set(vec![1_000_000]);
+    let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(16).with_clock(clock.clone()));
+    assert!(admits(&limiter, 7));
+    clock.set(vec![10, 2_000_000]);
+    assert!(admits(&limiter, 7));
+    clock.set(vec![2_000_001, 9_000_000]);
+    assert!(!admits(&limiter, 7));
+    assert_eq!(clock.left(), 1, "it was read once");
+    clock.set(vec![2_000_001, 9_000_000, 9_000_000]);
+    assert!(!admits(&limiter, 7));
+    assert_eq!(clock.left(), 2, "it was read once");
 }

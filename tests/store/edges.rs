@@ -158,6 +158,43 @@ fn a_key_without_a_slot_of_its_own_has_its_burst_once_through_a_live_change() {
     assert!(passes_again(FixedWindow::new(day), FixedWindow::new(Quota::per_day(11)), HaveNone, HaveNone));
 }
 
+/// A full heir has no room for what it inherits, and evicts no key for that.
+#[test]
+fn keys_of_a_full_heir_keep_their_debts_as_keys_that_it_inherits_come_back() {
+    for when_full in [WhenFull::Reject, WhenFull::Overflow] {
+        keeps_what_it_holds(bucket(), when_full);
+        keeps_what_it_holds(FixedWindow::new(Quota::per_day(10)), when_full);
+        keeps_what_it_holds(SlidingWindow::new(Quota::per_day(10)), when_full);
+    }
+}
+
+fn keeps_what_it_holds<A: Algorithm + Copy>(algorithm: A, when_full: WhenFull) {
+    let clock = noon();
+    let limiter = || {
+        let store = MemoryStore::with_capacity(8).when_full(when_full).with_clock(clock.clone());
+        RateLimiter::new(algorithm, store)
+    };
+    let uses_up = |limiter: &Limited<A>, key| charge(limiter, key, 10).is_allowed();
+    let (before, heir) = (limiter(), limiter());
+    assert!((0..6).all(|key| uses_up(&before, key)));
+    heir.inherit(&before).unwrap().finish();
+    // Until no slot is left.
+    let mut held = Vec::new();
+    for key in 100..400 {
+        let turned_away = heir.store().turned_away();
+        let is_admitted = uses_up(&heir, key);
+        if is_admitted && heir.store().turned_away() == turned_away {
+            held.push(key);
+        }
+    }
+    assert!((8..60).contains(&held.len()), "{} keys", held.len());
+    for _ in 0..3 {
+        assert!((0..6).all(|key| !ask(&heir, key).is_allowed()), "it was used up before the change");
+    }
+    assert!(held.iter().all(|key| !ask(&heir, *key).is_allowed()), "a key was evicted");
+    heir.store().check_invariants();
+}
+
 fn pays_once<A: Algorithm>(algorithm: A) {
     let key = PartitionKey::from(7_u64);
     let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(100).with_clock(noon()));

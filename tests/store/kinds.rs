@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, TableStats};
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter, Receipt};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
@@ -52,6 +52,10 @@ fn remaining(limiter: &dyn Limiter, key: u64) -> u32 {
     ask(limiter, &Ask::peek(&PartitionKey::from(key), 0)).remaining()
 }
 
+fn refund(limiter: &dyn Limiter, key: u64, receipt: Receipt, cost: u32) {
+    limiter.refund(&PartitionKey::from(key), receipt, cost);
+}
+
 fn reset(limiter: &dyn Limiter, key: u64) {
     let _ = ask(limiter, &Ask::reset(&PartitionKey::from(key)));
 }
@@ -78,7 +82,7 @@ fn refunds_of_nearly_all_other_keys_survive_a_reset() {
         let limiter = kind(&clock(), 2_000);
         let charges: Vec<_> = (0..200).map(|key| (key, charge(&*limiter, key, 1).receipt())).collect();
         reset(&*limiter, 1_000);
-        charges.iter().for_each(|(key, receipt)| limiter.refund(&PartitionKey::from(*key), *receipt, 1));
+        charges.into_iter().for_each(|(key, receipt)| refund(&*limiter, key, receipt, 1));
         let refunded = (0..200).filter(|key| remaining(&*limiter, *key) == LIMIT).count();
         assert!(refunded > 180, "{name}: {refunded} of 200");
     }
@@ -93,8 +97,21 @@ fn what_was_reset_before_a_change_is_not_refunded_after_it() {
         reset(&*before, 7);
         assert!(charge(&*before, 7, 6).is_allowed(), "{name}");
         let after = inherit(&kind(&clock, 2_000), &before).unwrap();
-        after.refund(&PartitionKey::from(7), early, 4);
+        refund(&*after, 7, early, 4);
         assert_eq!(remaining(&*after, 7), LIMIT - 6, "{name}");
+        check_invariants(&*after, &clock);
+    }
+}
+
+#[test]
+fn a_charge_from_before_a_change_is_refunded_after_it() {
+    for (name, kind) in KINDS {
+        let clock = clock();
+        let before = kind(&clock, 2_000);
+        let charged = [1, 4].map(|cost| charge(&*before, 7, cost).receipt());
+        let after = inherit(&kind(&clock, 2_000), &before).unwrap();
+        refund(&*after, 7, charged[1], 4);
+        assert_eq!(remaining(&*after, 7), LIMIT - 1, "{name}");
         check_invariants(&*after, &clock);
     }
 }
@@ -134,6 +151,37 @@ fn an_heir_inherits_from_one_limiter_however_often_it_is_told_to() {
         assert_eq!(remaining(&*heir, 7), LIMIT - 5, "{name}");
         let third = inherit(&heir, &other).unwrap();
         assert_eq!(remaining(&*third, 7), LIMIT - 4, "{name}: what was used of the other limiter");
+    }
+}
+
+/// A limit of many is kept with more bits than a limit of few, and must find what was used under it.
+#[test]
+fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
+    const MANY: u32 = 100_000;
+    let of = |limit, clock: &ManualClock, has_quotas: bool| {
+        let limiter = limiter(SlidingWindow::new(Quota::per_day(limit)), clock, 100);
+        if has_quotas { with_quotas(limiter) } else { limiter }
+    };
+    for has_quotas in [false, true] {
+        let clock = clock();
+        let mut present = of(MANY, &clock, has_quotas);
+        assert!(charge(&*present, 7, MANY).is_allowed());
+        for limit in [10, 5, MANY] {
+            present = inherit(&of(limit, &clock, false), &present).unwrap();
+            check_invariants(&*present, &clock);
+        }
+        assert_eq!(remaining(&*present, 7), 0, "with quotas at first: {has_quotas}");
+    }
+}
+
+#[test]
+fn limiters_in_memory_answer_all_questions() {
+    for (name, kind) in KINDS {
+        let description = kind(&clock(), 16).describe();
+        assert!(
+            [Mode::Peek, Mode::Shadow, Mode::UpTo, Mode::Reset].iter().all(|mode| description.answers(*mode)),
+            "{name}"
+        );
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::Random;
-use tower_sluice::time::{Clock, ManualClock};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
@@ -248,9 +248,14 @@ fn a_charge_is_refunded_under_another_quota_only_if_its_units_are_the_same() {
     refunds_under(SlidingWindow::new, window, unlike[1], 15);
 }
 
+/// The first window of any period, so that receipts name the same one.
+fn first_window() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(5 * SECOND))
+}
+
 /// Refunds four units that were charged under the first quota once one was charged under the second.
 fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, left: u32) {
-    let (clock, key) = (clock(), PartitionKey::from("key"));
+    let (clock, key) = (first_window(), PartitionKey::from("key"));
     let limiter = limiter(of(Quota::per_day(7)), &clock);
     assert!(limiter.take_quotas());
     let ask = |cost, quota| decided(limiter.decide(&Ask::charge(&key, cost).under(Some(quota))));
@@ -265,7 +270,7 @@ fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, 
 fn a_charge_under_a_quota_of_the_keys_own_is_refunded_after_quotas_are_gone_only_if_its_units_are_the_same() {
     let day = Duration::from_secs(86_400);
     for (own, left) in [(Quota::per_day(20), 10), (Quota::try_per(20, day * 2).unwrap(), 6)] {
-        let (clock, key) = (clock(), PartitionKey::from("key"));
+        let (clock, key) = (first_window(), PartitionKey::from("key"));
         let before = limiter(FixedWindow::new(Quota::per_day(10)), &clock);
         assert!(before.take_quotas());
         let charged = decided(before.decide(&Ask::charge(&key, 4).under(Some(own))));
@@ -305,4 +310,29 @@ fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
     }
     assert_eq!([0, 1, 2, 3].map(|key| ask(key, 0).remaining()), [1; 4]);
     assert_eq!(ask(1_999, 0).remaining(), 9, "the last one has found room");
+}
+
+/// Windows that begin at other instants, and units of another kind, cannot be counted on.
+#[test]
+fn a_limiter_with_quotas_inherits_from_its_like_only() {
+    let clock = clock();
+    let with_quotas = |limiter: Arc<dyn Limiter>| {
+        assert!(limiter.take_quotas());
+        limiter
+    };
+    let [hour, day] = [Quota::per_hour(10), Quota::per_day(10)];
+    let make = [|| TokenBucket::new(Quota::per_hour(10)), || TokenBucket::new(Quota::per_day(20))];
+    let buckets = make.map(|make| with_quotas(limiter(make(), &clock)));
+    let fixed = [hour, day].map(|quota| with_quotas(limiter(FixedWindow::new(quota), &clock)));
+    let staggered = [hour, day].map(|quota| with_quotas(limiter(FixedWindow::new(quota).staggered(), &clock)));
+    let sliding = with_quotas(limiter(SlidingWindow::new(hour), &clock));
+    for limiter in [&buckets[0], &fixed[0], &staggered[0], &sliding] {
+        let _ = asked(&**limiter, &Step { key: 7, cost: 1, quota: None, mode: Mode::Charge });
+    }
+    let inherits = |heir: &Arc<dyn Limiter>, from: &Arc<dyn Limiter>| heir.inherit(&**from).is_some();
+    assert!(inherits(&buckets[1], &buckets[0]) && inherits(&fixed[1], &fixed[0]));
+    assert!(!inherits(&staggered[1], &staggered[0]), "the instants depend on the period");
+    assert!(!inherits(&staggered[1], &fixed[0]) && !inherits(&fixed[1], &staggered[0]));
+    assert!(!inherits(&sliding, &fixed[0]) && !inherits(&fixed[1], &sliding));
+    assert!(!inherits(&buckets[1], &fixed[0]) && !inherits(&fixed[1], &buckets[0]));
 }

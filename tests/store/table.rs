@@ -46,7 +46,7 @@ fn keeps_a_million<A: Algorithm>(algorithm: A) {
     assert_eq!(limiter.store().evicted_live(), 0);
     assert!(!(0..1_000_000).any(|key| admits(&limiter, key)));
     let bytes = limiter.store().size_in_bytes();
-    assert!(bytes <= 17 * 1_000_000, "{bytes} bytes");
+    assert!((8 * 1_000_000..=17 * 1_000_000).contains(&bytes), "{bytes} bytes");
 }
 
 /// When two threads insert a key at once, it must not get two slots.
