@@ -313,3 +313,19 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
     }
     assert!(admitted > 800, "{admitted}");
 }
+
+/// Each table keeps the rules of as many tables before it as that.
+#[test]
+fn charges_are_refunded_after_256_changes_and_no_more() {
+    for (changes, left) in [(256, 10), (257, 6)] {
+        let clock = clock();
+        let mut limiter = Layers::limiter(Quota::per_day(10), 64, &clock, false);
+        let key = PartitionKey::from(1_u64);
+        let charged = decided(limiter.decide(&Ask::charge(&key, 4)));
+        for _ in 0..changes {
+            limiter = inherit(&Layers::limiter(Quota::per_day(10), 64, &clock, false), &limiter).unwrap();
+        }
+        limiter.refund(&key, charged.receipt(), 4);
+        assert_eq!(decided(limiter.decide(&Ask::peek(&key, 0))).remaining(), left, "after {changes} changes");
+    }
+}
