@@ -245,6 +245,23 @@ fn a_key_is_evicted_while_it_is_charged<R: Modelled>() {
     });
 }
 
+/// One thread finds a charge to refund, and before it writes, the other evicts the key and takes its slot.
+fn a_key_is_evicted_while_it_is_refunded<R: Modelled>() {
+    model(|| {
+        let table = table::<R>(3);
+        // Four slots are taken, and key 0 owes least.
+        let first = ask(&table, key(0), 0, 5);
+        for n in [1, 2, 3, 1, 2, 3] {
+            assert!(ask(&table, key(n), 0, 5).is_allowed());
+        }
+        let other = beside(&table, |table| admitted(table, key(9), 0, 5));
+        table.refund(key(0), first.receipt(), 0, 5);
+        assert_eq!(other.join().unwrap(), 1);
+        assert_eq!((table.copies(key(9)), left(&table, key(9), 0, 5)), (1, 2), "the charge of key 9");
+        table.check_invariants(0, 5);
+    });
+}
+
 /// A debt that is still owed must survive a sweep of its page, by two threads at once.
 fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
     model(|| {
@@ -417,6 +434,7 @@ models! {
         two_threads_insert_a_key_at_once,
         two_threads_charge_the_same_word,
         a_key_is_evicted_while_it_is_charged,
+        a_key_is_evicted_while_it_is_refunded,
         a_page_is_swept_while_a_key_in_it_is_charged,
         a_page_is_cleared_while_a_key_is_inserted_into_it,
         a_thread_is_descheduled_while_another_charges,
@@ -429,6 +447,7 @@ models! {
         two_threads_insert_a_key_at_once,
         two_threads_charge_the_same_word,
         a_key_is_evicted_while_it_is_charged,
+        a_key_is_evicted_while_it_is_refunded,
         a_page_is_swept_while_a_key_in_it_is_charged,
         a_page_is_cleared_while_a_key_is_inserted_into_it,
         a_thread_is_descheduled_while_another_charges,
@@ -442,6 +461,7 @@ models! {
         two_threads_insert_a_key_at_once,
         two_threads_charge_the_same_word,
         a_key_is_evicted_while_it_is_charged,
+        a_key_is_evicted_while_it_is_refunded,
         a_page_is_swept_while_a_key_in_it_is_charged,
         a_page_is_cleared_while_a_key_is_inserted_into_it,
         a_thread_is_descheduled_while_another_charges,
