@@ -162,15 +162,17 @@ fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
         let limiter = limiter(SlidingWindow::new(Quota::per_day(limit)), clock, 100);
         if has_quotas { with_quotas(limiter) } else { limiter }
     };
-    for has_quotas in [false, true] {
+    // With the quota of the limiter, with quotas of the keys' own, and under one that is greater than the limiter's.
+    for (limit, has_quotas) in [(MANY, false), (MANY, true), (10, true)] {
         let clock = clock();
-        let mut present = of(MANY, &clock, has_quotas);
-        assert!(charge(&*present, 7, MANY).is_allowed());
+        let mut present = of(limit, &clock, has_quotas);
+        let own = has_quotas.then_some(Quota::per_day(MANY));
+        assert!(ask(&*present, &Ask::charge(&PartitionKey::from(7_u64), MANY).under(own)).is_allowed());
         for limit in [10, 5, MANY] {
             present = inherit(&of(limit, &clock, false), &present).unwrap();
             check_invariants(&*present, &clock);
         }
-        assert_eq!(remaining(&*present, 7), 0, "with quotas at first: {has_quotas}");
+        assert_eq!(remaining(&*present, 7), 0, "from a limit of {limit}, with quotas: {has_quotas}");
     }
 }
 

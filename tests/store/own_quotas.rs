@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
@@ -335,4 +335,74 @@ fn a_limiter_with_quotas_inherits_from_its_like_only() {
     assert!(!inherits(&staggered[1], &fixed[0]) && !inherits(&fixed[1], &staggered[0]));
     assert!(!inherits(&sliding, &fixed[0]) && !inherits(&fixed[1], &sliding));
     assert!(!inherits(&buckets[1], &fixed[0]) && !inherits(&fixed[1], &buckets[0]));
+}
+
+/// A bucket of somebody's own, which counts what it likes.
+struct Custom(TokenBucket);
+
+impl Algorithm for Custom {
+    type State = GcraState;
+
+    fn quota(&self) -> Quota {
+        self.0.quota()
+    }
+
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+        self.0.decide(state, now, cost)
+    }
+
+    fn expires_at(&self, state: &GcraState) -> Timestamp {
+        self.0.expires_at(state)
+    }
+
+    fn can_inherit(&self, _: &Quota) -> bool {
+        true
+    }
+
+    fn under(&self, quota: Quota) -> Option<Self> {
+        Some(Self(TokenBucket::new(quota)))
+    }
+}
+
+#[test]
+fn an_algorithm_inherits_from_no_other_one_that_has_states_of_the_same_type() {
+    let (clock, bucket) = (clock(), || TokenBucket::new(Quota::per_hour(10)));
+    for has_quotas in [false, true] {
+        let [first, second] = [limiter(bucket(), &clock), limiter(Custom(bucket()), &clock)];
+        assert!(!has_quotas || first.take_quotas() && second.take_quotas());
+        for limiter in [&first, &second] {
+            let _ = asked(&**limiter, &Step { key: 7, cost: 1, quota: None, mode: Mode::Charge });
+        }
+        assert!(second.inherit(&*first).is_none() && first.inherit(&*second).is_none());
+    }
+}
+
+/// There is no room for the key in the table of an heir that is full, and its state need not be kept: nothing is charged.
+#[test]
+fn a_full_heir_judges_a_key_that_it_inherits_by_what_the_key_has_used() {
+    let clock = clock();
+    let [before, heir] = [(); 2].map(|()| {
+        let store = MemoryStore::with_capacity(8).when_full(WhenFull::Reject).with_clock(clock.clone());
+        let limiter = RateLimiter::new(TokenBucket::new(Quota::per_day(7)), store);
+        assert!(limiter.take_quotas());
+        limiter
+    });
+    let ask = |limiter: &RateLimiter<_, _>, key: u64, cost, quota| {
+        decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost).under(Some(quota))))
+    };
+    let (first, second) = (Quota::per_day(10), Quota::per_day(20));
+    assert!((0..6).all(|key| ask(&before, key, 8, first).is_allowed()));
+    heir.inherit(&before).unwrap().finish();
+    for key in 100..400 {
+        let _ = ask(&heir, key, 10, first);
+    }
+    let turned_away = heir.store().turned_away();
+    assert!(turned_away > 200);
+    for key in 0..6 {
+        let free = ask(&heir, key, 0, second);
+        assert_eq!((free.is_allowed(), free.remaining()), (true, 12));
+        let rejected = ask(&heir, key, 13, second);
+        assert_eq!(rejected.retry_after(), Some(Duration::from_secs(86_400 / 20)));
+    }
+    assert_eq!(heir.store().turned_away(), turned_away);
 }
