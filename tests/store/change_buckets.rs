@@ -329,3 +329,39 @@ fn charges_are_refunded_after_256_changes_and_no_more() {
         assert_eq!(decided(limiter.decide(&Ask::peek(&key, 0))).remaining(), left, "after {changes} changes");
     }
 }
+
+/// Ticks of this quota take 66 ms, and none of them may be lost at a change: a thousand would be a minute.
+#[test]
+fn changes_cost_a_bucket_with_long_ticks_nothing() {
+    const DAY: u128 = 86_400_000_000_000;
+    let (mut random, clock) = (Random::new(7), clock());
+    let quota = |limit, burst| Quota::per_day(limit).burst(burst);
+    let mut present = quota(10, 100_000);
+    let mut limiter = Layers::limiter(present, 64, &clock, false);
+    let key = PartitionKey::from(1_u64);
+    assert!(decided(limiter.decide(&Ask::charge(&key, 100_000))).is_allowed());
+    let mut owed = 100_000 * DAY;
+    for _ in 0..1_000 {
+        let passed = Duration::from_nanos(random.below(3_000_000_000));
+        clock.advance(passed);
+        owed -= passed.as_nanos() * u128::from(present.limit());
+        present = quota(random.pick(&[7, 10, 20]), random.pick(&[100_000, 200_000, 250_000]));
+        limiter = inherit(&Layers::limiter(present, 64, &clock, false), &limiter).unwrap();
+    }
+    let exact = owed / u128::from(present.limit());
+    let found = decided(limiter.decide(&Ask::peek(&key, 0))).reset_after().as_nanos();
+    assert!((exact..exact + 1_000_000_000).contains(&found), "{found} ns and not {exact}");
+}
+
+/// Four seconds of debt are more tokens than ticks of a 2^16th of a token could count.
+#[test]
+fn a_change_keeps_a_debt_of_millions_of_tokens() {
+    let clock = clock();
+    let quota = |burst| Quota::per_second(1_000_000).burst(burst);
+    let before = Layers::limiter(quota(4_000_000), 64, &clock, false);
+    let key = PartitionKey::from(1_u64);
+    assert!(decided(before.decide(&Ask::charge(&key, 4_000_000))).is_allowed());
+    let heir = inherit(&Layers::limiter(quota(1_000), 64, &clock, false), &before).unwrap();
+    let left = decided(heir.decide(&Ask::peek(&key, 0))).reset_after();
+    assert!((Duration::from_secs(4)..Duration::from_millis(4_001)).contains(&left), "{left:?}");
+}
