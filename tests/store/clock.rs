@@ -179,3 +179,26 @@ fn judges_late_rejections_anew<A: Algorithm>(algorithm: A) {
     assert!(!admits(&limiter, 7));
     assert_eq!(clock.left(), 2, "it was read once");
 }
+
+/// The clock was set back by two windows, and then came a change: what was used counts until its own window is over.
+#[test]
+fn what_was_used_in_a_later_window_is_kept_through_a_change() {
+    keeps_a_later_window(FixedWindow::new(Quota::per_hour(1)), 101);
+    keeps_a_later_window(FixedWindow::new(Quota::per_hour(1)).staggered(), 101);
+    // The window before weighs as well.
+    keeps_a_later_window(SlidingWindow::new(Quota::per_hour(1)), 102);
+}
+
+fn keeps_a_later_window<A: Algorithm + Copy>(algorithm: A, free_at: u64) {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(100 * 3_600 * SECOND));
+    let [before, heir] =
+        [(); 2].map(|()| RateLimiter::new(algorithm, MemoryStore::with_capacity(16).with_clock(clock.clone())));
+    assert!(admits(&before, 7));
+    clock.set(Timestamp::from_nanos(98 * 3_600 * SECOND));
+    heir.inherit(&before).unwrap().finish();
+    for hour in 98..=free_at {
+        clock.set(Timestamp::from_nanos(hour * 3_600 * SECOND));
+        assert_eq!(admits(&heir, 7), hour == free_at, "hour {hour}");
+    }
+    heir.store().check_invariants();
+}
