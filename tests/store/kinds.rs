@@ -167,7 +167,13 @@ fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
         let clock = clock();
         let mut present = of(limit, &clock, has_quotas);
         let own = has_quotas.then_some(Quota::per_day(MANY));
-        assert!(ask(&*present, &Ask::charge(&PartitionKey::from(7_u64), MANY).under(own)).is_allowed());
+        let key = PartitionKey::from(7_u64);
+        assert!(ask(&*present, &Ask::charge(&key, MANY).under(own)).is_allowed());
+        if limit == 10 {
+            // Its own quota is lowered as well.
+            let few = Some(Quota::per_day(10));
+            assert_eq!(ask(&*present, &Ask::charge(&key, 0).under(few)).remaining(), 0);
+        }
         for limit in [10, 5, MANY] {
             present = inherit(&of(limit, &clock, false), &present).unwrap();
             check_invariants(&*present, &clock);
