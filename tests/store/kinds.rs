@@ -182,6 +182,26 @@ fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
     }
 }
 
+/// A request from before the change is answered after it, under a quota that is greater than any before. What fits of its
+/// count is more than the limit.
+#[test]
+fn a_count_that_grows_during_a_change_is_cut_to_what_fits() {
+    for of in [
+        |quota, clock: &_| limiter(SlidingWindow::new(quota), clock, 100),
+        |quota, clock: &_| limiter(FixedWindow::new(quota), clock, 100),
+    ] {
+        let (clock, key) = (clock(), PartitionKey::from(7_u64));
+        let before = with_quotas(of(quota(), &clock));
+        assert!(charge(&*before, 1, 1).is_allowed());
+        let heir = of(quota(), &clock);
+        let inheritance = heir.inherit(&*before).unwrap();
+        assert!(ask(&*before, &Ask::charge(&key, 90_000).under(Some(Quota::per_day(100_000)))).is_allowed());
+        inheritance.finish();
+        assert_eq!([remaining(&*heir, 7), remaining(&*heir, 1)], [0, LIMIT - 1]);
+        check_invariants(&*heir, &clock);
+    }
+}
+
 #[test]
 fn limiters_in_memory_answer_all_questions() {
     for (name, kind) in KINDS {
