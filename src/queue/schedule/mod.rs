@@ -5,7 +5,7 @@ mod change;
 #[cfg(feature = "test-util")]
 mod invariants;
 mod keys;
-#[cfg(all(test, not(sluice_loom)))]
+#[cfg(all(test, feature = "test-util", not(sluice_loom)))]
 mod tests;
 pub(super) mod waiter_slab;
 
