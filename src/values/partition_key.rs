@@ -26,8 +26,9 @@ use sha2::{Digest, Sha256};
 /// assert_ne!(PartitionKey::from_parts(["ab", "c"]), PartitionKey::from_parts(["a", "bc"]));
 /// ```
 ///
-/// Made of text, bytes, integers (big-endian) and addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure such as
-/// that of an [`ExtensionKey`](crate::key::ExtensionKey), `uuid.as_u128()`, which is the same key.
+/// Made of text, bytes, integers (big-endian, and as long as their type: `7_u32` and `7_u64` are different keys) and
+/// addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure such as that of an
+/// [`ExtensionKey`](crate::key::ExtensionKey), `uuid.as_u128()`, which is the same key.
 ///
 /// # Cost
 ///
