@@ -72,6 +72,29 @@ await_address() {
     die "the server does not start"
 }
 
+# Starts a Redis that keeps nothing, and waits until it answers: `start_redis PORT LOG`. Its process id is in `redis` then.
+start_redis() {
+    local port=$1 log=$2
+    redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$(dirname "$log")" >>"$log" 2>&1 &
+    redis=$!
+    # Otherwise the shell would report its end in the middle of a table.
+    disown "$redis"
+    await_answer redis-server "$log" redis-cli -p "$port" ping
+}
+
+# Waits until a command succeeds, for ten seconds at most: `await_answer SERVER LOG COMMAND…`.
+await_answer() {
+    local server=$1 log=$2
+    shift 2
+    for _ in $(seq 100); do
+        if "$@" >/dev/null 2>&1; then
+            return
+        fi
+        sleep 0.1
+    done
+    die "$server does not start (see $log)"
+}
+
 # Installs redis-server if missing. Debian's package may start it as a service; the scripts start their own, on a free port.
 ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
