@@ -15,9 +15,20 @@
 //!
 //! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back
 //! after a refund, a reset or an eviction; and each heir of a limiter has its own copy.
+//!
+//! # While an heir of an heir copies
+//!
+//! A debt moves from a copy into the table while an heir of that table copies both, page by page, in any order. It must
+//! be found at least once. So it is cleared only after it was inserted, and after each heir that has begun to copy
+//! ([`Copying`]) has copied the pages that the key may be in. An heir that begins later finds it in the table.
+//!
+//! It may be found twice: in the copy, because it was not cleared yet, and in the table, where it may have grown since.
+//! Then the greatest debt counts ([`DebtCopies::get`]). The order of the copies does not say which one that is: they may
+//! be of different geometries, and each heir has its own order. A refund that is made between the insert and the clear
+//! may be lost.
 
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use super::locked;
 use super::published::Published;
@@ -55,7 +66,7 @@ impl Geometry {
 
 /// A key and what it owes, until that is cleared. One thread at a time writes, under a lock of the key in the heir's
 /// table, while an heir of that heir may read.
-pub(super) trait CopiedDebt: Send + Sync {
+pub(super) trait CopiedDebt: Send + Sync + 'static {
     type Debt: Copy;
 
     fn new(tag: Tag, debt: Self::Debt) -> Self;
@@ -112,7 +123,7 @@ pub(super) struct KeptState<S> {
     state: Mutex<Option<S>>,
 }
 
-impl<S: Copy + Send> CopiedDebt for KeptState<S> {
+impl<S: Copy + Send + 'static> CopiedDebt for KeptState<S> {
     type Debt = S;
 
     fn new(tag: Tag, state: S) -> Self {
@@ -132,8 +143,21 @@ impl<S: Copy + Send> CopiedDebt for KeptState<S> {
     }
 }
 
+/// An heir that copies from its predecessor.
+pub(super) trait Copying: Send + Sync {
+    /// Returns whether the pages are copied that a key may be in.
+    fn has_copied(&self, hash: u64) -> bool;
+
+    /// Copies the pages that a key may be in, unless they are copied.
+    fn copy_pages_of(&self, hash: u64);
+}
+
 /// Copies debts from a predecessor.
 pub(super) trait Source<E>: Send + Sync {
+    /// Adds the heir to those [`Copying`] from the copies that the predecessor itself has, if any. Called before each
+    /// page.
+    fn announce(&self, heir: &Weak<dyn Copying>);
+
     /// Passes each key of a page that owes something to `put`, with its set in the page, and until when it owes by the
     /// heir's clock.
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, E, u64));
@@ -141,6 +165,7 @@ pub(super) trait Source<E>: Send + Sync {
 
 /// Copies of what an heir's keys owed in its predecessor's tables.
 pub(super) struct DebtCopies<E> {
+    this: Weak<Self>,
     /// The number of the predecessor's table: identifies a second change to the same heir of the same limiter.
     predecessor: u64,
     copies: Box<[TableCopy<E>]>,
@@ -154,6 +179,8 @@ pub(super) struct DebtCopies<E> {
     empty: Arc<PageCopy<E>>,
     /// How many pages were dropped, counted through all copies.
     dropped: AtomicUsize,
+    /// The heirs of this heir that have begun to copy. Locked for as long as it takes to copy the list.
+    heirs: Mutex<Vec<Weak<dyn Copying>>>,
 }
 
 struct TableCopy<E> {
@@ -179,13 +206,14 @@ impl<E: CopiedDebt> DebtCopies<E> {
     /// # Panics
     ///
     /// If there are too many geometries, or no memory.
-    pub(super) fn new(predecessor: u64, geometries: &[Geometry], source: Box<dyn Source<E>>) -> Self {
+    pub(super) fn new(predecessor: u64, geometries: &[Geometry], source: Box<dyn Source<E>>) -> Arc<Self> {
         assert!(geometries.len() <= 2 * MOST_COPIES, "each limiter leaves room for the copies of its heir");
         let copy = |geometry: &Geometry| TableCopy {
             geometry: *geometry,
             pages: (0..geometry.pages()).map(|_| Published::nothing()).collect(),
         };
-        Self {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             predecessor,
             copies: geometries.iter().map(copy).collect(),
             source: Published::new(Arc::new(source)),
@@ -193,7 +221,8 @@ impl<E: CopiedDebt> DebtCopies<E> {
             ends: AtomicU64::new(u64::MAX),
             empty: Arc::new(PageCopy { ends: [0; SETS_PER_PAGE], debts: Box::default() }),
             dropped: AtomicUsize::new(0),
-        }
+            heirs: Mutex::default(),
+        })
     }
 
     pub(super) const fn predecessor(&self) -> u64 {
@@ -206,16 +235,16 @@ impl<E: CopiedDebt> DebtCopies<E> {
         now >= self.ends.load(Ordering::Relaxed)
     }
 
-    /// Returns what a key owed at the instant of the change, unless that was cleared.
-    pub(super) fn get(&self, hash: u64, now: u64) -> Option<E::Debt> {
+    /// Returns what a key owed at the instant of the change, unless that was cleared. `size` compares debts.
+    pub(super) fn get(&self, hash: u64, now: u64, size: impl Fn(&E::Debt) -> u64) -> Option<E::Debt> {
         if self.has_ended(now) {
             self.drop_some();
             return None;
         }
         let mut found = None;
-        // A key that was inserted into its table while that was copied may be there twice; the last one is from the
-        // table.
-        self.visit(hash, |inherited| found = inherited.debt().or(found));
+        // A key that was inserted into its table while that was copied may be there twice. Not simply the last one: the
+        // table may be copied to pages that are visited before those with the old debt.
+        self.visit(hash, |inherited| found = found.into_iter().chain(inherited.debt()).max_by_key(&size));
         found
     }
 
@@ -237,6 +266,22 @@ impl<E: CopiedDebt> DebtCopies<E> {
                 page.set(set % SETS_PER_PAGE).iter().filter(|inherited| inherited.tag() == tag).for_each(&mut act);
             }
         }
+    }
+
+    /// Adds an heir of this heir. To be called before that copies a page: then a thread that does not find it in
+    /// [`missing`](Self::missing) has inserted its key before, and the heir finds the key in the table.
+    pub(super) fn announce(&self, heir: &Weak<dyn Copying>) {
+        let mut heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !heirs.iter().any(|known| known.ptr_eq(heir)) {
+            heirs.retain(|known| known.strong_count() > 0);
+            heirs.push(Weak::clone(heir));
+        }
+    }
+
+    /// Returns the heirs of this heir that have begun to copy, and not copied the pages yet that a key may be in.
+    pub(super) fn missing(&self, hash: u64) -> Vec<Arc<dyn Copying>> {
+        let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        heirs.iter().filter_map(Weak::upgrade).filter(|heir| !heir.has_copied(hash)).collect()
     }
 
     /// Calls `act` with the set in the page, the tag and the debt of all that is left in a page, for an heir of this
@@ -286,6 +331,8 @@ impl<E: CopiedDebt> DebtCopies<E> {
 
     #[cold]
     fn copy_page(&self, source: &dyn Source<E>, geometry: Geometry, index: usize) -> Arc<PageCopy<E>> {
+        let this: Weak<dyn Copying> = Weak::<Self>::clone(&self.this);
+        source.announce(&this);
         let mut debts = Vec::new();
         source.copy(geometry, index, &mut |set, debt, ends| {
             self.latest.fetch_max(ends, Ordering::Relaxed);
@@ -294,7 +341,6 @@ impl<E: CopiedDebt> DebtCopies<E> {
         if debts.is_empty() {
             return Arc::clone(&self.empty);
         }
-        // Stable: what comes from the table stays behind what the table has inherited.
         debts.sort_by_key(|(set, _)| *set);
         let mut ends = [0; SETS_PER_PAGE];
         for (set, end) in ends.iter_mut().enumerate() {
@@ -322,6 +368,20 @@ impl<E: CopiedDebt> DebtCopies<E> {
     }
 }
 
+impl<E: CopiedDebt> Copying for DebtCopies<E> {
+    fn has_copied(&self, hash: u64) -> bool {
+        let is_copied = |copy: &TableCopy<E>| {
+            let sets = copy.geometry.candidate_sets(hash);
+            sets.into_iter().all(|set| copy.pages[set / SETS_PER_PAGE].get().is_some())
+        };
+        self.copies.iter().all(is_copied)
+    }
+
+    fn copy_pages_of(&self, hash: u64) {
+        self.visit(hash, |_| {});
+    }
+}
+
 impl<E> PageCopy<E> {
     fn set(&self, set: usize) -> &[E] {
         let begin = if set == 0 { 0 } else { self.ends[set - 1] };
@@ -345,6 +405,8 @@ mod tests {
     }
 
     impl Source<PackedDebt> for OneEach {
+        fn announce(&self, _: &Weak<dyn Copying>) {}
+
         fn copy(&self, _: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
             put(0, PackedDebt::new(Tag::from_hash(page as u64), 1), self.paid_at);
         }
@@ -360,10 +422,10 @@ mod tests {
             let copied = debts.copies.iter().flat_map(|copy| &copy.pages).map(|page| page.get().unwrap());
             copied.filter(|page| !Arc::ptr_eq(page, &debts.empty)).count()
         };
-        assert!(debts.get(7, 99).is_none(), "no page has a debt of this key");
+        assert!(debts.get(7, 99, |debt| *debt).is_none(), "no page has a debt of this key");
         assert_eq!(left(), pages + 1, "not all is paid");
         for left_after in [2 * DROPPED_AT_ONCE + 2, DROPPED_AT_ONCE + 2, 2, 0, 0] {
-            assert!(debts.get(7, 100).is_none());
+            assert!(debts.get(7, 100, |debt| *debt).is_none());
             assert_eq!(left(), left_after);
         }
         assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);

@@ -1,9 +1,9 @@
 //! What the copies of an heir are made from: its predecessor's table, read in pages and converted.
 
 use std::any::{Any, TypeId};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::debt_copies::{CopiedDebt, Geometry, KeptState, PackedDebt, Source};
+use super::debt_copies::{CopiedDebt, Copying, Geometry, KeptState, PackedDebt, Source};
 use super::ledger::Ledger;
 use super::locked::local_of;
 use super::own_quota::{QuotaState, Under};
@@ -24,6 +24,10 @@ pub(super) struct FromBuckets<S> {
 }
 
 impl<S: Copy + Send + 'static> Source<PackedDebt> for FromBuckets<S> {
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        self.predecessor.announce(heir);
+    }
+
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let Table::Bucket(ledger) = &self.predecessor.table else { return };
         let conversion: Conversion = self.rule.conversion(ledger.rule(), ledger.rule().read(self.at));
@@ -45,6 +49,10 @@ pub(super) struct FromQuotas<S> {
 }
 
 impl<S: Copy + Send + 'static> Source<PackedDebt> for FromQuotas<S> {
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        self.predecessor.announce(heir);
+    }
+
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let Some(quotas) = self.predecessor.quotas.get() else { return };
         quotas.each_kept((geometry, page), |set, tag, kept| {
@@ -152,6 +160,14 @@ impl<A: Algorithm> WithQuotas<A> {
 }
 
 impl<A: Algorithm> Source<KeptState<QuotaState<A::State>>> for WithQuotas<A> {
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        match self.quotas() {
+            Some(quotas) => quotas.inherited().into_iter().for_each(|past| past.announce(heir)),
+            // The heir may be the table of quotas of the same store.
+            None => self.predecessor.announce_in_table(heir),
+        }
+    }
+
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<QuotaState<A::State>>, u64)) {
         self.each((geometry, page), |set, tag, kept| {
             put(set, KeptState::new(tag, kept), self.under.expires_at(&kept).as_nanos());
@@ -264,6 +280,10 @@ impl<A: Algorithm> States<A> {
 }
 
 impl<A: Algorithm> Source<KeptState<A::State>> for States<A> {
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        self.predecessor.announce(heir);
+    }
+
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<A::State>, u64)) {
         self.each((geometry, page), |set, tag, state| {
             put(set, KeptState::new(tag, state), self.algorithm.expires_at(&state).as_nanos());
@@ -279,6 +299,10 @@ struct InWords<A: Algorithm, W> {
 }
 
 impl<A: Algorithm, W: Counts> Source<PackedDebt> for InWords<A, W> {
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        self.states.predecessor.announce(heir);
+    }
+
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let Self { states, rule, base } = self;
         states.each((geometry, page), |set, tag, state| {

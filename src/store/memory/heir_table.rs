@@ -4,9 +4,9 @@
 
 use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use super::debt_copies::{CopiedDebt, DebtCopies, Geometry, MOST_COPIES};
+use super::debt_copies::{CopiedDebt, Copying, DebtCopies, Geometry, MOST_COPIES};
 use super::debt_sources::{FromBuckets, FromQuotas, Owed, States, WithQuotas, cast, owed_by};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
@@ -128,7 +128,7 @@ pub(super) fn quotas_from<A: Algorithm>(
     if let Some(source) = WithQuotas::new(algorithm, predecessor, now) {
         source.each_overflow(|tag, kept| quotas.inherit_overflow(tag, kept));
         let (number, geometries) = (predecessor.occupancy().number(), predecessor.geometries(now));
-        quotas.inherit(Arc::new(DebtCopies::new(number, &geometries, Box::new(source))), 0);
+        quotas.inherit(DebtCopies::new(number, &geometries, Box::new(source)), 0);
     }
     quotas
 }
@@ -178,11 +178,26 @@ fn begin_with<A: Algorithm, C: Clock>(
     if let Table::Locked(own) = &mut heir.table {
         states.each_overflow(|tag, state| own.inherit_overflow(tag, state));
         let number = predecessor.occupancy().number();
-        own.inherit(Arc::new(DebtCopies::new(number, geometries, Box::new(states))), greatest);
+        own.inherit(DebtCopies::new(number, geometries, Box::new(states)), greatest);
     }
 }
 
 impl<S: Copy + Send + 'static> Kept<S> {
+    /// Adds an heir to those that copy what this store has inherited.
+    pub(super) fn announce(&self, heir: &Weak<dyn Copying>) {
+        if let Some(past) = self.quotas.get().and_then(|quotas| quotas.inherited()) {
+            past.announce(heir);
+        }
+        self.announce_in_table(heir);
+    }
+
+    /// The same, for an heir that does not read the table of keys with quotas of their own.
+    pub(super) fn announce_in_table(&self, heir: &Weak<dyn Copying>) {
+        any_table!(&self.table, table => if let Some(past) = table.inherited() {
+            past.announce(heir);
+        });
+    }
+
     fn inherits_from(&self, predecessor: &Self) -> bool {
         let number = match self.quotas.get() {
             Some(quotas) => quotas.inherited().map(|past| past.predecessor()),
@@ -251,7 +266,7 @@ fn count_of<S: Copy + 'static>(state: S) -> Option<u32> {
     fixed.or_else(|| cast(state).map(|state: SlidingWindowState| state.previous.max(state.current)))
 }
 
-fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
+fn finish<E: CopiedDebt>(past: &Arc<DebtCopies<E>>) -> Finish {
     let past = Arc::clone(past);
     Box::new(move || past.copy_all())
 }

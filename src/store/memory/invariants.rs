@@ -34,7 +34,7 @@ fn check_if<S: Copy + Send + 'static>(heritage: &Heritage, now: Timestamp) -> bo
     heritage.downcast::<Kept<S>>().map(|kept| kept.check_invariants(now)).is_some()
 }
 
-impl<S: Copy + Send> Kept<S> {
+impl<S: Copy + Send + 'static> Kept<S> {
     fn check_invariants(&self, now: Timestamp) {
         any_table!(&self.table, table => table.check_invariants(now));
         if let Some(quotas) = self.quotas.get() {

@@ -101,7 +101,7 @@ impl<R: Rule> Ledger<R> {
     ) {
         self.rule = rule;
         let base = stamp_of_nothing(&rule, rule.read(now));
-        let inherited = Arc::new(DebtCopies::new(predecessor, geometries, source(base)));
+        let inherited = DebtCopies::new(predecessor, geometries, source(base));
         let debts = Debts { inherited, base };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
@@ -131,8 +131,8 @@ impl<R: Rule> Ledger<R> {
         mut act: impl FnMut(usize, Tag, R::Debt),
     ) {
         let now = self.rule.read(at);
-        // Before the table: a debt that is inserted there meanwhile is then seen twice. In the other order it could be
-        // missed.
+        // Before the table: a debt that was inserted there and cleared here meanwhile is then in the table. In the other
+        // order it could be missed. This does for a key whose sets are in this page; `DebtCopies` for all others.
         if let Some(debts) = &self.inherited {
             debts.inherited.each_left(geometry, page, |set, tag, debt| {
                 let debt = self.rule.stamped(debts.base + debt, self.rule.local(now, tag));
@@ -306,26 +306,37 @@ impl Ledger<TickBucket> {
 
 impl InheritedDebts for Debts {
     fn stamp_of(&self, hash: u64, present: u64) -> u64 {
-        self.inherited.get(hash, present).map_or(0, |debt| self.base + debt)
+        self.inherited.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
     }
 
     fn set_stamp_of(&self, hash: u64, stamp: u64) {
         self.inherited.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
     }
+
+    fn clear_inserted(&self, hash: u64) {
+        self.inherited.missing(hash).iter().for_each(|heir| heir.copy_pages_of(hash));
+        self.inherited.set(hash, None);
+    }
 }
 
 #[cfg(all(test, feature = "test-util", not(sluice_loom)))]
 mod tests {
+    use std::sync::Weak;
+
     use super::*;
-    use crate::store::memory::debt_copies::CopiedDebt;
+    use crate::store::memory::debt_copies::{CopiedDebt, Copying};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;
 
     /// Copies the debts of a bucket into one that is alike, but for its burst.
-    struct FromBucket(Ledger<TickBucket>, TickBucket);
+    struct FromBucket(Arc<Ledger<TickBucket>>, TickBucket);
 
     impl Source<PackedDebt> for FromBucket {
+        fn announce(&self, heir: &Weak<dyn Copying>) {
+            self.0.inherited().into_iter().for_each(|past| past.announce(heir));
+        }
+
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
             let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
             self.0.each_owed((geometry, page), NOW, |set, tag, debt| {
@@ -340,7 +351,7 @@ mod tests {
         let ledger = |burst| Ledger::new(TickBucket::new(&of(burst)).unwrap(), 64, WhenFull::ForgetLeast);
         let (before, mut heir) = (ledger(3), ledger(1));
         assert!(before.check(HASH, 3, || NOW, || NOW).is_allowed());
-        let from = ledger(3);
+        let from = Arc::new(ledger(3));
         assert!(from.check(HASH, 3, || NOW, || NOW).is_allowed());
         let geometries = [before.geometry()];
         heir.inherit_from(&before, &of(1), NOW, &geometries, |rule, _| Box::new(FromBucket(from, rule))).unwrap();
@@ -348,10 +359,65 @@ mod tests {
         heir
     }
 
+    fn bucket_of_three(keys: usize) -> Ledger<TickBucket> {
+        Ledger::new(TickBucket::new(&Quota::per_day(1).burst(3)).unwrap(), keys, WhenFull::ForgetLeast)
+    }
+
+    /// Returns an heir for so many keys, of the same quota.
+    fn heir_with(keys: usize, before: &Arc<Ledger<TickBucket>>) -> Ledger<TickBucket> {
+        let (mut heir, from, geometries) = (bucket_of_three(keys), Arc::clone(before), before.geometries(NOW));
+        let quota = Quota::per_day(1).burst(3);
+        heir.inherit_from(before, &quota, NOW, &geometries, |rule, _| Box::new(FromBucket(from, rule))).unwrap();
+        heir
+    }
+
+    /// A thread was descheduled after it had inserted a key, before it cleared what the key had inherited. After a
+    /// second change the older of the two debts counted, if the capacity had changed as well: what had been charged
+    /// meanwhile was forgotten.
+    #[test]
+    fn of_a_debt_that_is_found_twice_the_greater_counts() {
+        let before = Arc::new(bucket_of_three(64));
+        assert!(before.check(HASH, 1, || NOW, || NOW).is_allowed());
+        let mut heir = heir_with(128, &before);
+        heir.inherited().unwrap().copy_all();
+        // A table that does not know of the inheritance, and so does not clear it.
+        heir.table = SetAssociativeTable::new(128, WhenFull::ForgetLeast);
+        assert!(heir.check(HASH, 2, || NOW, || NOW).is_allowed());
+        let heir_of_heir = heir_with(64, &Arc::new(heir));
+        heir_of_heir.inherited().unwrap().copy_all();
+        assert_eq!(heir_of_heir.peek(HASH, 0, NOW).remaining(), 1);
+        assert!(heir_of_heir.check(HASH, 1, || NOW, || NOW).is_allowed());
+        heir_of_heir.check_invariants(NOW);
+    }
+
+    /// An heir had copied the page of the table without the key, and then copied the page of what the key had inherited
+    /// after that was cleared: all that the key owed was forgotten.
+    #[test]
+    fn a_debt_that_moves_into_the_table_while_an_heir_copies_is_found() {
+        let before = Arc::new(bucket_of_three(4_096));
+        assert!(before.check(HASH, 3, || NOW, || NOW).is_allowed());
+        let heir = Arc::new(heir_with(64, &before));
+        heir.inherited().unwrap().copy_all();
+        let heir_of_heir = heir_with(64, &heir);
+        // A key that may be in other pages of the first table. All keys of the second are in one page.
+        let Geometry::SetAssociative { sets } = before.geometry() else { unreachable!("a table of words") };
+        let pages = |hash| crate::store::memory::table::candidate_sets(sets, hash).map(|set| set / SETS_PER_PAGE);
+        let other =
+            (1..).map(|n: u64| n << 56 | n).find(|other| pages(*other).iter().all(|it| !pages(HASH).contains(it)));
+        assert_eq!(heir_of_heir.peek(other.unwrap(), 0, NOW).remaining(), 3);
+        assert!(!heir.check(HASH, 1, || NOW, || NOW).is_allowed());
+        assert_eq!(heir_of_heir.peek(HASH, 0, NOW).remaining(), 0);
+        heir_of_heir.inherited().unwrap().copy_all();
+        heir.check_invariants(NOW);
+        heir_of_heir.check_invariants(NOW);
+    }
+
     /// No key owes anything but an overflow slot.
     struct NoDebts;
 
     impl Source<PackedDebt> for NoDebts {
+        fn announce(&self, _: &Weak<dyn Copying>) {}
+
         fn copy(&self, _: Geometry, _: usize, _: &mut dyn FnMut(usize, PackedDebt, u64)) {}
     }
 

@@ -5,7 +5,7 @@ use super::set::Tag64;
 use super::{LockedTable, open};
 use crate::values::time::Timestamp;
 
-impl<S: Copy + Send> LockedTable<S> {
+impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read.
     ///
     /// - A key is in one slot at most, in one of its candidate sets.
@@ -21,7 +21,7 @@ impl<S: Copy + Send> LockedTable<S> {
                 assert!([low, high].contains(&set), "key {tag:#x} is in set {set}, and belongs in {low} or {high}");
                 let slots = [low, high].into_iter().flat_map(|set| &tags[set]).filter(|other| *other == tag);
                 assert_eq!(slots.count(), 1, "key {tag:#x} is in more than one slot of the sets {low} and {high}");
-                let inherited = past.and_then(|past| past.get(tag.get(), now.as_nanos()));
+                let inherited = past.and_then(|past| past.get(tag.get(), now.as_nanos(), |_| 0));
                 assert!(inherited.is_none(), "key {tag:#x} is in set {set}, and what it inherited is not cleared");
             }
         }
@@ -35,11 +35,11 @@ impl<S: Copy + Send> LockedTable<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::Weak;
 
     use super::*;
     use crate::store::memory::WhenFull;
-    use crate::store::memory::debt_copies::{CopiedDebt, DebtCopies, Geometry, KeptState, Source};
+    use crate::store::memory::debt_copies::{CopiedDebt, Copying, DebtCopies, Geometry, KeptState, Source};
     use crate::store::memory::table::Tag;
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
@@ -104,6 +104,8 @@ mod tests {
     fn a_key_that_is_also_inherited_is_found() {
         struct One;
         impl Source<KeptState<()>> for One {
+            fn announce(&self, _: &Weak<dyn Copying>) {}
+
             fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<()>, u64)) {
                 put(
                     crate::store::memory::locked::candidate_sets(16, HASH).0,
@@ -115,7 +117,7 @@ mod tests {
         let mut table = table(WhenFull::ForgetLeast);
         let copies = DebtCopies::new(0, &[table.geometry()], Box::new(One));
         copies.copy_all();
-        table.inherit(Arc::new(copies), 0);
+        table.inherit(copies, 0);
         table.check_invariants(NOW);
         put(&table, table.candidates(HASH).0);
         table.check_invariants(NOW);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{self, DebtCopies, Geometry, KeptState};
+use super::debt_copies::{self, Copying, DebtCopies, Geometry, KeptState};
 use super::table::{GROUPS, SETS_PER_PAGE, Tag};
 use super::{Occupancy, WhenFull, occupancy};
 use crate::algorithm::Algorithm;
@@ -54,7 +54,7 @@ impl<S> LockedTable<S> {
     }
 }
 
-impl<S: Copy + Send> LockedTable<S> {
+impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Makes a table with slots for `keys` keys at half load.
     pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
         let sets = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
@@ -98,8 +98,7 @@ impl<S: Copy + Send> LockedTable<S> {
 
     /// Calls `act` with the set in the page, the tag and the state of each key in a page of a geometry, for an heir.
     pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag, S)) {
-        // Before the table: a state that is inserted there meanwhile is then seen twice. In the other order it could be
-        // missed.
+        // Before the table, as in `Ledger::each_owed`.
         if let Some(past) = &self.inherited {
             past.each_left(geometry, page, &mut act);
         }
@@ -148,19 +147,32 @@ impl<S: Copy + Send> LockedTable<S> {
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
         let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
-        let mut low = self.lock(low);
-        if let Some(state) = low.find(tag) {
-            return charge(algorithm, state, local(algorithm, tag, clock()), cost);
+        loop {
+            let mut low = self.lock(low);
+            if let Some(state) = low.find(tag) {
+                return charge(algorithm, state, local(algorithm, tag, clock()), cost);
+            }
+            let mut high = self.lock(high);
+            // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
+            // thread waited for a lock.
+            let now = fresh();
+            if let Some(state) = high.find(tag) {
+                return charge(algorithm, state, local(algorithm, tag, now), cost);
+            }
+            let missing = self.missing(hash);
+            if missing.is_empty() {
+                return self.insert(algorithm, hash, cost, now, [&mut *low, &mut *high]);
+            }
+            drop((low, high));
+            missing.iter().for_each(|heir| heir.copy_pages_of(hash));
         }
-        let mut high = self.lock(high);
-        // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
-        // thread waited for a lock.
-        let now = fresh();
-        if let Some(state) = high.find(tag) {
-            return charge(algorithm, state, local(algorithm, tag, now), cost);
-        }
+    }
 
-        self.insert(algorithm, hash, cost, now, [&mut *low, &mut *high])
+    /// Returns the heirs that must copy the pages of a key before its inherited state is moved into the table. To be
+    /// called with both candidate sets locked: an heir that is not among them then reads these sets after the move. The
+    /// pages are to be copied with neither locked, since that locks them.
+    fn missing(&self, hash: u64) -> Vec<Arc<dyn Copying>> {
+        self.inherited.as_ref().map_or_else(Vec::new, |past| past.missing(hash))
     }
 
     /// Decides on a key that is in neither of its candidate sets, and inserts it if it owes something then.
@@ -179,7 +191,8 @@ impl<S: Copy + Send> LockedTable<S> {
         let (emptier, fuller) = if in_low >= in_high { (low, high) } else { (high, low) };
 
         let own = local(algorithm, tag, now);
-        let inherited = self.inherited.as_ref().and_then(|past| past.get(hash, now.as_nanos()));
+        let inherited = self.inherited.as_ref();
+        let inherited = inherited.and_then(|past| past.get(hash, now.as_nanos(), |state| algorithm.owed(state, own)));
         // What the key has spent of an overflow slot, it must not spend again.
         let shared = self.overflow_set(group).and_then(|mut set| set.find(OVERFLOW).copied());
         // The one that owes more: states of any algorithm cannot be added. (So a key that has inherited, and finds no
@@ -199,7 +212,8 @@ impl<S: Copy + Send> LockedTable<S> {
         }
         if is_inserted {
             if let (Some(past), Some(_)) = (&self.inherited, inherited) {
-                // After the insert, so that an heir that copies meanwhile finds the state in one place at least.
+                // After the insert, and after the heirs that copy by now have copied it (`missing`). So each heir finds
+                // the state in one place at least.
                 past.set(hash, None);
             }
             return decision;
@@ -250,11 +264,22 @@ impl<S: Copy + Send> LockedTable<S> {
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let Some(past) = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos())) else { return };
         let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
-        let (mut low, mut high) = (self.lock(low), self.lock(high));
-        let is_found = low.find(tag).or_else(|| high.find(tag)).is_some();
-        let changes = |state| algorithm.decide(Some(state), local(algorithm, tag, now), 0).1.is_some();
-        if !is_found && past.get(hash, now.as_nanos()).is_some_and(changes) {
-            let _ = self.insert(algorithm, hash, 0, now, [&mut *low, &mut *high]);
+        let own = local(algorithm, tag, now);
+        let changes = |state| algorithm.decide(Some(state), own, 0).1.is_some();
+        loop {
+            let (mut low, mut high) = (self.lock(low), self.lock(high));
+            let is_found = low.find(tag).or_else(|| high.find(tag)).is_some();
+            let size = |state: &S| algorithm.owed(state, own);
+            if is_found || !past.get(hash, now.as_nanos(), size).is_some_and(changes) {
+                return;
+            }
+            let missing = self.missing(hash);
+            if missing.is_empty() {
+                let _ = self.insert(algorithm, hash, 0, now, [&mut *low, &mut *high]);
+                return;
+            }
+            drop((low, high));
+            missing.iter().for_each(|heir| heir.copy_pages_of(hash));
         }
     }
 
@@ -328,8 +353,10 @@ impl<S: Copy + Send> LockedTable<S> {
         }
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
         let shared = overflow.as_mut().and_then(|set| set.find(OVERFLOW));
+        let size = |state: &S| algorithm.owed(state, local);
         let inherited = self.inherited.as_ref();
-        if let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos())?))) {
+        if let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos(), size)?)))
+        {
             // As in `insert`.
             let owed = algorithm.owed(&state, local);
             if shared.as_ref().is_none_or(|shared| algorithm.owed(shared, local) <= owed) {
@@ -401,6 +428,8 @@ fn charge_overflow<A: Algorithm>(
 mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, SlidingWindowState};
+    use std::sync::Weak;
+
     use crate::store::memory::debt_copies::{CopiedDebt, Source};
     use crate::store::memory::own_quota::QuotaState;
     use crate::values::Quota;
@@ -409,7 +438,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn keys_take_as_many_bytes_as_documented() {
-        fn of<S: Copy + Send>() -> usize {
+        fn of<S: Copy + Send + 'static>() -> usize {
             LockedTable::<S>::new(10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
         }
         assert_eq!(of::<FixedWindowState>(), 50);
@@ -439,6 +468,8 @@ mod tests {
     struct Inherited(FixedWindowState);
 
     impl Source<KeptState<FixedWindowState>> for Inherited {
+        fn announce(&self, _: &Weak<dyn Copying>) {}
+
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
             put(0, KeptState::new(Tag::from_hash(HASH), self.0), u64::MAX);
         }
@@ -452,13 +483,57 @@ mod tests {
     fn heir(when_full: WhenFull, inherited: u32) -> LockedTable<FixedWindowState> {
         let mut table = LockedTable::new(SLOTS, when_full);
         let source = Box::new(Inherited(state(inherited)));
-        table.inherit(Arc::new(DebtCopies::new(0, &[table.geometry()], source)), 10);
+        table.inherit(DebtCopies::new(0, &[table.geometry()], source), 10);
         table
     }
 
     fn admits(table: &LockedTable<FixedWindowState>, cost: u32) -> bool {
         let now = Timestamp::ZERO;
         table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, || now, || now).is_allowed()
+    }
+
+    /// Where the key of that hash is in a table of 256 sets.
+    struct InFourPages(FixedWindowState);
+
+    impl Source<KeptState<FixedWindowState>> for InFourPages {
+        fn announce(&self, _: &Weak<dyn Copying>) {}
+
+        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
+            assert_eq!(geometry.pages(), 4);
+            let (set, _) = candidate_sets(4 * SETS_PER_PAGE, HASH);
+            if set / SETS_PER_PAGE == page {
+                put(set % SETS_PER_PAGE, KeptState::new(Tag::from_hash(HASH), self.0), u64::MAX);
+            }
+        }
+    }
+
+    /// Copies what a table keeps.
+    struct FromTable(Arc<LockedTable<FixedWindowState>>);
+
+    impl Source<KeptState<FixedWindowState>> for FromTable {
+        fn announce(&self, heir: &Weak<dyn Copying>) {
+            self.0.inherited().into_iter().for_each(|past| past.announce(heir));
+        }
+
+        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
+            self.0.each_kept((geometry, page), |set, tag, state| put(set, KeptState::new(tag, state), u64::MAX));
+        }
+    }
+
+    /// As `a_debt_that_moves_into_the_table_while_an_heir_copies_is_found` in `ledger.rs`.
+    #[test]
+    fn a_state_that_moves_into_the_table_while_an_heir_copies_is_found() {
+        let before = Geometry::Locked { sets: 4 * SETS_PER_PAGE };
+        let mut table = LockedTable::new(SLOTS, WhenFull::ForgetLeast);
+        table.inherit(DebtCopies::new(0, &[before], Box::new(InFourPages(state(10)))), 10);
+        let table = Arc::new(table);
+        let heir = DebtCopies::new(1, &[table.geometry(), before], Box::new(FromTable(Arc::clone(&table))));
+        let inherited = |hash| heir.get(hash, 0, |state| state.used.into());
+        // Of the four pages, this key may be in those in which the other may not be.
+        assert_eq!(inherited(0x5000_0000_f000_0000), None);
+        assert!(!admits(&table, 1));
+        assert_eq!(inherited(HASH), Some(state(10)));
+        table.check_invariants(Timestamp::ZERO);
     }
 
     #[test]

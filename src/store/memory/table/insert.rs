@@ -51,9 +51,10 @@ impl SetAssociativeTable {
                 if rule.size(inherited) > 0 {
                     owed = rule.sum(owed, inherited);
                     if self.insert_debt(rule, candidates, now, owed) {
-                        // Inserted before it is cleared. An heir reads the inherited debts first and then the table, so
-                        // it finds the debt in at least one of them; in the other order it could find it in neither.
-                        past.set_stamp_of(hash, 0);
+                        // Inserted before it is cleared, and cleared after it was copied by the heirs that copy by
+                        // now: they may have copied the table before the insert. An heir that begins to copy later
+                        // finds the debt in the table. In any other order it could be found in neither.
+                        past.clear_inserted(hash);
                         continue;
                     }
                     uncleared = Some(past);
@@ -78,7 +79,7 @@ impl SetAssociativeTable {
             if self.write_to(rule, &target, tag, rule.stamp(debt, at)) {
                 // Another thread has made room since there was none for the inherited debt.
                 if let Some(past) = uncleared {
-                    past.set_stamp_of(hash, 0);
+                    past.clear_inserted(hash);
                 }
                 return (ruling, at);
             }

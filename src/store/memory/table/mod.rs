@@ -130,6 +130,9 @@ pub(super) trait InheritedDebts: Send + Sync {
 
     /// Replaces that stamp; zero clears it.
     fn set_stamp_of(&self, hash: u64, stamp: u64);
+
+    /// Clears that stamp, of a key that was inserted with it.
+    fn clear_inserted(&self, hash: u64);
 }
 
 pub(super) struct SetAssociativeTable {
