@@ -1,10 +1,12 @@
 //! Connections: timeouts for slow clients, and the graceful shutdown.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -23,6 +25,9 @@ use tower::ServiceExt;
 /// connections, and those that send the head byte by byte.
 const HEAD: Duration = Duration::from_secs(10);
 
+/// The timeout for a first head when the server stops. Heads that were sent before arrive within it.
+const LAST_HEAD: Duration = Duration::from_millis(500);
+
 /// The interval of HTTP/2 pings, and the timeout for their acknowledgement.
 const PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
@@ -39,32 +44,62 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `app` until `stop` is ready; then calls `close`, and completes the requests in flight within [`DRAIN`].
+/// Serves `app` until `stop` is ready; then calls `close`, takes the connections that the kernel has accepted, and completes
+/// the requests in flight within [`DRAIN`].
 pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
     let (stopping, is_stopping) = watch::channel(());
     // Each connection has a sender: none is left when the last connection is closed.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
+    let begin = |(socket, peer): (TcpStream, SocketAddr)| {
+        let (app, is_stopping, open) = (app.clone(), is_stopping.clone(), open.clone());
+        tokio::spawn(async move {
+            serve_connection(socket, peer, app, is_stopping).await;
+            drop(open);
+        });
+    };
     let accepting = async {
         loop {
-            let (socket, peer) = accept(&listener).await;
-            let (app, is_stopping, open) = (app.clone(), is_stopping.clone(), open.clone());
-            tokio::spawn(async move {
-                serve_connection(socket, peer, app, is_stopping).await;
-                drop(open);
-            });
+            begin(accept(&listener).await);
         }
     };
     tokio::select! {
         () = accepting => {}
         () = stop => {}
     }
-    drop(listener);
     close();
+    match take_queued(listener) {
+        Ok(queued) => queued.into_iter().for_each(begin),
+        Err(error) => tracing::error!("queued connections are lost: {error}"),
+    }
     let _ = stopping.send(());
     drop(open);
     if timeout(DRAIN, all_closed.recv()).await.is_err() {
         tracing::warn!("connections are still open {DRAIN:?} after the server began to stop, and are dropped");
     }
+}
+
+/// Returns the connections that the kernel has accepted and the server has not: closing the listener would reset them.
+fn take_queued(listener: TcpListener) -> std::io::Result<Vec<(TcpStream, SocketAddr)>> {
+    // Tokio knows of a connection only once its driver has run. The kernel's answer has no such delay.
+    let listener = listener.into_std()?;
+    let mut queued = Vec::new();
+    // No more than were queued when this began, although others may keep coming.
+    while queued.len() < BACKLOG as usize {
+        match listener.accept() {
+            Ok((socket, peer)) => {
+                socket.set_nonblocking(true)?;
+                socket.set_nodelay(true)?;
+                queued.push((TcpStream::from_std(socket)?, peer));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(error) => {
+                tracing::error!("queued connections cannot be accepted: {error}");
+                break;
+            }
+        }
+    }
+    Ok(queued)
 }
 
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
@@ -85,7 +120,8 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Serves one connection until it ends, times out, or is idle when the server stops.
+/// Serves one connection until it ends, times out, or is idle when the server stops. A connection without a request is
+/// idle after [`LAST_HEAD`].
 async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
     // Relaxed: hyper calls the service within this task, which also reads it.
     let has_requests = Arc::new(AtomicBool::new(false));
@@ -113,12 +149,15 @@ async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut 
             _ = connection.as_mut() => return,
             () = first_head.as_mut(), if is_new => is_new = false,
             _ = is_stopping.changed() => {
-                connection.as_mut().graceful_shutdown();
-                // No request yet, or half a head.
-                if !has_requests.load(Ordering::Relaxed) {
-                    return;
+                // A head may have arrived that hyper has not read yet: to close the connection now would reset it.
+                let first_request = poll_fn(|context| match connection.as_mut().poll(context) {
+                    Poll::Pending if !has_requests.load(Ordering::Relaxed) => Poll::Pending,
+                    polled => Poll::Ready(polled),
+                });
+                if let Ok(Poll::Pending) = timeout(LAST_HEAD, first_request).await {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
                 }
-                let _ = connection.await;
                 return;
             }
         }

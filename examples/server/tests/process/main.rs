@@ -19,6 +19,9 @@ mod echo;
 #[path = "../../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod redis;
+#[path = "../../../../tests/support/timing.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod timing;
 #[path = "../../../../tests/http/disguises/wire.rs"]
 #[allow(dead_code)]
 mod wire;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{get, get_with};
 use crate::server::{Server, output, rejected};
+use crate::timing::await_until;
 use tonic_prost::ProstCodec;
 
 const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
@@ -241,15 +242,6 @@ fn a_client_that_expects_100_gets_a_final_response_when_its_request_departs() {
     assert_eq!([announce("/rejects"), announce("/rejects")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
 }
 
-/// Polls until `is_so`, for half a minute at most.
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
-        sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
     let config = |limit: &str, rest: &str| {
@@ -268,7 +260,7 @@ fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
     assert_eq!(get(server.address, "/a").status, 503);
 
     std::fs::write(&file, config("5", "")).unwrap();
-    eventually("the change is logged", || logged("the limits were changed"));
+    await_until("the change is logged", || logged("the limits were changed"));
     let statuses: Vec<_> = (0..3).map(|_| get(server.address, "/a").status).collect();
     assert_eq!(statuses, [200, 200, 503], "three of five are used");
 
@@ -284,13 +276,13 @@ fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
         (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: there was no [answer] at the start"),
     ] {
         std::fs::write(&file, text).unwrap();
-        eventually(message, || logged(message));
+        await_until(message, || logged(message));
         let rejected = get(server.address, "/a");
         assert_eq!((rejected.status, &*policy(&rejected)), (503, "\"p\";q=5;w=86400"), "{message}");
     }
 
     // A key per client, and a shadow.
     std::fs::write(&file, config("6", "shadow = true\nkey = \"client-ip\"\n")).unwrap();
-    eventually("the key is shown", || get(server.address, "/whoami").json()["keys"]["/a"]["p"] == "127.0.0.1/32");
+    await_until("the key is shown", || get(server.address, "/whoami").json()["keys"]["/a"]["p"] == "127.0.0.1/32");
     assert_eq!([get(server.address, "/a").status, get(server.address, "/b").status], [200; 2]);
 }
