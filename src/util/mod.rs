@@ -6,6 +6,10 @@ pub(crate) mod base64;
 #[cfg(all(test, not(sluice_loom)))]
 #[path = "../../tests/support/log.rs"]
 pub(crate) mod captured_log;
+#[cfg(all(test, not(sluice_loom)))]
+#[path = "../../tests/support/effort.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+pub(crate) mod effort;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
 #[cfg(feature = "remote")]

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::effort::rounds;
 use crate::support::queue::{KEY, join, settle};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -19,11 +20,15 @@ use tower_sluice::time::ManualClock;
 use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
-const CHURNS: u32 = 1_000_000;
+
+/// How many clients come and go.
+fn churns() -> u32 {
+    u32::try_from(rounds(50_000, 1_000_000)).unwrap()
+}
 
 /// Prints what a test spends on one join and leave. Not asserted, because it depends on the machine.
 fn report(what: &str, begun: std::time::Instant) {
-    println!("{what}: {} ns for each that came and went", begun.elapsed().as_nanos() / u128::from(CHURNS));
+    println!("{what}: {} ns for each that came and went", begun.elapsed().as_nanos() / u128::from(churns()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -34,7 +39,7 @@ async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
     let waits = tokio::spawn(join(&queue));
     settle().await;
     let begun = std::time::Instant::now();
-    for round in 0..CHURNS {
+    for round in 0..churns() {
         let mut goes = join(&queue);
         if round % 2 == 0 {
             assert!((&mut goes).now_or_never().is_none());
@@ -58,7 +63,7 @@ async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
         let queue = if is_precise { queue.precise() } else { queue };
         assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
         let begun = std::time::Instant::now();
-        for round in 0..CHURNS {
+        for round in 0..churns() {
             let goes = join(&queue);
             tokio::task::yield_now().await;
             if round % 1_000 > 0 {
@@ -102,7 +107,7 @@ async fn a_bucket_in_the_same_layer_meters_the_attempts() {
     settle().await;
 
     let (begun, mut waited) = (std::time::Instant::now(), 0);
-    for _ in 0..CHURNS {
+    for _ in 0..churns() {
         match call("churns").now_or_never() {
             None => waited += 1,
             Some(answer) => assert_eq!(answer.unwrap().status(), StatusCode::TOO_MANY_REQUESTS),

@@ -516,8 +516,8 @@ fn busy_for() -> Duration {
 }
 
 /// How many turns came, and how long it took, between two polls of another task on the only thread, at the most,
-/// while the turns of so many keys come at one moment.
-fn longest_stall(keys: u64) -> (usize, Duration) {
+/// while the turns of so many keys come at one moment; and how long all of them took.
+fn longest_stall(keys: u64) -> (usize, Duration, Duration) {
     paused().block_on(async {
         let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).capacity(1));
         let waiters: Vec<_> = wait_in_lines(&queue, keys.max(1)).into_iter().map(tokio::spawn).collect();
@@ -541,13 +541,15 @@ fn longest_stall(keys: u64) -> (usize, Duration) {
             })
         };
         settle().await;
+        let begun = busy_for();
         advance(Duration::from_secs(1)).await;
         for waiter in waiters {
             assert!(waiter.await.unwrap().unwrap().is_allowed());
         }
         over.store(true, Ordering::Relaxed);
         assert_eq!(queue.waiting(), 0);
-        probe.await.unwrap()
+        let (most, longest) = probe.await.unwrap();
+        (most, longest, busy_for() - begun)
     })
 }
 
@@ -567,15 +569,9 @@ async fn yield_now() {
 #[test]
 fn sixty_thousand_turns_at_once_let_others_run_in_between() {
     let _alone = alone();
-    let mut stall = Duration::MAX;
-    for _ in 0..10 {
-        let (turns, longest) = longest_stall(60_000);
-        assert!(turns <= 1_024, "{turns} turns came between two polls of another task");
-        stall = stall.min(longest);
-        if stall <= MS * 2 {
-            break;
-        }
-    }
-    println!("{stall:?}");
-    assert!(stall <= MS * 2, "{stall:?} between two polls of another task");
+    let (turns, longest, all) = longest_stall(60_000);
+    println!("{longest:?} of {all:?}");
+    assert!(turns <= 1_024, "{turns} turns came between two polls of another task");
+    // A fiftieth of the turns, and what else the driver does meanwhile.
+    assert!(longest <= all / 10, "{longest:?} of {all:?} between two polls of another task");
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, TokenBucket};
@@ -11,7 +12,7 @@ use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Policy, Quota, RateLimi
 
 /// Connects as another process would. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
-    Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
+    Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {

@@ -1,20 +1,22 @@
 //! One decision, one timeout: how long callers wait while servers are slow, stopped, or far away.
 
+use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::clients::{at_most, charged, is_fallback, key, per_client, recovers, send};
+use crate::support::clients::{PLENTY, at_most, charged, is_fallback, key, per_client, recovers, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::redis::{RedisCluster, RedisServer, await_until};
+use crate::support::timing::{eventually, some_attempt_async};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
-use tower_sluice::store::redis::{BreakerState, Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, Policy, RateLimitLayer, RateLimiter};
+use tower_sluice::store::redis::{BreakerState, Fault, FaultKind, Redis, RedisBuilder, RedisStore};
+use tower_sluice::{Ask, Limiter, LimiterError, Policy, RateLimitLayer, RateLimiter};
 
-/// How far away servers are in these tests, and the timeout that leaves room for two calls.
-pub(super) const DISTANCES: [(Duration, Duration); 2] = [(ms(3), ms(50)), (ms(30), ms(100))];
+/// How far away servers are in these tests, and the timeout that leaves room for two calls on a busy machine.
+pub(super) const DISTANCES: [(Duration, Duration); 2] = [(ms(3), ms(150)), (ms(30), ms(250))];
 
 pub(super) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -37,11 +39,12 @@ fn behind_proxies(cluster: &RedisCluster, round_trip: Duration) -> Vec<Proxy> {
 /// A request that needs two nodes, the second of which is stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_node_asked_second_opens_its_breaker() {
+    let cluster = RedisCluster::start(2, 0);
+    for node in &cluster.nodes {
+        node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "60000"]);
+    }
     for (round_trip, patience) in DISTANCES {
-        let cluster = RedisCluster::start(2, 0);
-        for node in &cluster.nodes {
-            node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "60000"]);
-        }
+        cluster.nodes.iter().for_each(|node| node.run::<()>(&["FLUSHALL"]));
         let proxies = behind_proxies(&cluster, round_trip);
         let redis = Redis::cluster(proxies.iter().map(Proxy::url)).timeout(patience).open().unwrap();
         let all = Policy::new("all", RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "all")));
@@ -63,15 +66,16 @@ async fn the_node_asked_second_opens_its_breaker() {
             let address = proxies[all_at].address().to_string();
             redis.health().iter().any(|node| node.address() == address && node.breaker() != BreakerState::Closed)
         };
-        let (start, mut waited) = (Instant::now(), 0);
-        while !is_open() && start.elapsed() < Duration::from_secs(5) {
+        let mut waits = Vec::new();
+        while !is_open() {
+            assert!(waits.len() < 50, "{round_trip:?}: all waited, and the breaker is closed: {waits:?}");
+            // At a time, to wait for few timeouts.
             let began = Instant::now();
-            assert!(is_fallback(&send(&layer, &client).await));
-            assert!(began.elapsed() < patience * 2, "{:?}", began.elapsed());
-            waited += 1;
+            assert!(join_all((0..3).map(|_| send(&layer, &client))).await.iter().all(is_fallback));
+            waits.push(began.elapsed());
         }
-        println!("{round_trip:?}: {waited} waited for {:?}", start.elapsed());
-        assert!(is_open(), "{round_trip:?}: {waited} requests waited, and the breaker is closed");
+        println!("{round_trip:?}: {waits:?}");
+        assert!(*waits.iter().min().unwrap() < patience * 2, "{round_trip:?}: {waits:?}");
         proxies[all_at].set(Mode::Pass);
         recovers(&layer, &client).await;
     }
@@ -84,131 +88,137 @@ async fn cancelled_calls_open_the_breaker() {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
         let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
-        let limiter = Arc::new(RateLimiter::new(at_most(10), RedisStore::new(&redis, "p")));
-        while limiter.decide(&Ask::charge(&key("warm"), 1)).decided().await.is_err() {}
+        let limiter = RateLimiter::new(at_most(10), RedisStore::new(&redis, "p"));
+        let asked = AtomicUsize::new(0);
+        let ask = async |client: String| limiter.decide(&Ask::charge(&key(&client), 1)).decided().await;
+        let ask_next = async || ask(asked.fetch_add(1, Ordering::Relaxed).to_string()).await;
+        eventually("it is connected", async || ask_next().await.is_ok()).await;
         proxy.set(Mode::HalfOpen);
-        let until = Instant::now() + Duration::from_secs(3);
-        let caller = |number: usize| {
-            let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move {
-                let (mut waited, mut asked) = (0, 0);
-                while Instant::now() < until {
-                    let check = limiter.decide(&Ask::charge(&key(&format!("{number} {asked}")), 1)).decided();
-                    waited += usize::from(timeout(patience * 3 / 5, check).await.is_err());
-                    asked += 1;
-                    sleep(ms(1)).await;
-                }
-                (waited, asked)
-            })
-        };
-        let callers: Vec<_> = (0..10).map(caller).collect();
-        let (mut waited, mut asked) = (0, 0);
-        for caller in callers {
-            let (more, of) = caller.await.unwrap();
-            (waited, asked) = (waited + more, asked + of);
+        eventually("the breaker opens", async || {
+            join_all((0..10).map(|_| timeout(patience * 3 / 5, ask_next()))).await;
+            redis.health()[0].breaker() != BreakerState::Closed
+        })
+        .await;
+        // From now on, only probes wait.
+        let mut waited = 0;
+        for _ in 0..200 {
+            match timeout(patience * 3 / 5, ask_next()).await {
+                Ok(answer) => assert!(answer.is_err()),
+                Err(_) => waited += 1,
+            }
+            sleep(ms(1)).await;
         }
-        println!("{round_trip:?}: {waited} of {asked} waited");
-        assert!(waited < asked / 5, "{round_trip:?}: {waited} of {asked} waited");
+        println!("{round_trip:?}: {asked:?} asked, {waited} waited");
+        assert!(waited < 40, "{round_trip:?}: {waited} of 200 waited");
         proxy.set(Mode::Pass);
-        let start = Instant::now();
-        while limiter.decide(&Ask::charge(&key("b"), 1)).decided().await.is_err() {
-            assert!(start.elapsed() < crate::support::clients::RECOVERY, "the dead connection is not replaced");
-            sleep(ms(2)).await;
-        }
+        eventually("the dead connection is replaced", async || ask("b".to_owned()).await.is_ok()).await;
     }
 }
 
-/// Twenty callers of one key.
+/// Requests of one key, twenty at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_waits_behind_a_probe() {
     for (round_trip, patience) in DISTANCES {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
-        let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
-        let limiter = Arc::new(RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "p")));
-        while limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err() {}
-        proxy.set(Mode::BlackHole);
-        let start = Instant::now();
-        let is_open = Arc::new(AtomicBool::new(false));
-        let callers: Vec<_> = (0..20)
-            .map(|_| {
-                let (limiter, redis, is_open) = (Arc::clone(&limiter), redis.clone(), Arc::clone(&is_open));
-                tokio::spawn(async move {
-                    let (mut waited, mut asked, mut opened) = (0, 0, None);
-                    while start.elapsed() < Duration::from_secs(3) {
-                        let counts = is_open.load(Ordering::Relaxed);
-                        let began = Instant::now();
-                        assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
-                        assert!(began.elapsed() < patience * 2, "{:?}", began.elapsed());
-                        if counts {
-                            waited += usize::from(began.elapsed() > ms(20));
-                            asked += 1;
-                        } else if redis.health()[0].breaker() != BreakerState::Closed {
-                            is_open.store(true, Ordering::Relaxed);
-                            opened.get_or_insert(start.elapsed());
-                        }
-                        sleep(ms(1)).await;
+        some_attempt_async("it opens after two timeouts, and then no other request waits", async || {
+            proxy.set(Mode::Pass);
+            let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
+            let limiter = RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "p"));
+            let ask = async || limiter.decide(&Ask::charge(&key("a"), 1)).decided().await;
+            eventually("it is connected", async || ask().await.is_ok()).await;
+            proxy.set(Mode::BlackHole);
+            let (start, mut rounds) = (Instant::now(), 0);
+            while redis.health()[0].breaker() == BreakerState::Closed {
+                assert!(join_all((0..20).map(|_| ask())).await.iter().all(Result::is_err));
+                rounds += 1;
+                assert!(rounds < 50, "{round_trip:?}: the breaker is closed");
+            }
+            let opened = start.elapsed();
+            // Each probe makes one caller wait, and the others find out before its end that the server does not answer.
+            let (mut probes, mut waited) = (0, 0);
+            eventually("three probes have failed", async || {
+                let mut probe = std::pin::pin!(ask());
+                if let Some(answer) = (&mut probe).now_or_never() {
+                    assert!(answer.is_err());
+                    return false;
+                }
+                probes += 1;
+                tokio::select! {
+                    biased;
+                    answers = join_all((0..20).map(|_| ask())) => assert!(answers.iter().all(Result::is_err)),
+                    answer = &mut probe => {
+                        assert!(answer.is_err());
+                        waited += 1;
+                        return probes == 3;
                     }
-                    (waited, asked, opened)
-                })
+                }
+                assert!(probe.await.is_err());
+                probes == 3
             })
-            .collect();
-        let (mut waited, mut asked, mut opened) = (0, 0, Duration::MAX);
-        for caller in callers {
-            let (more, of, when) = caller.await.unwrap();
-            (waited, asked, opened) = (waited + more, asked + of, opened.min(when.unwrap_or(Duration::MAX)));
-        }
-        println!("{round_trip:?}: opened after {opened:?}, then {waited} of {asked} waited");
-        // Each probe makes one caller wait.
-        assert!(waited <= 20, "{round_trip:?}: {waited} of {asked} waited while the breaker was open");
-        assert!(opened < patience * 4, "{round_trip:?}: opened after {opened:?}");
+            .await;
+            println!(
+                "{round_trip:?}: opened after {opened:?} and {rounds} rounds, {waited} waited for {probes} probes"
+            );
+            if opened < patience * 4 && waited == 0 {
+                Ok(())
+            } else {
+                Err(format!("{round_trip:?}: opened after {opened:?}, {waited} waited for {probes} probes"))
+            }
+        })
+        .await;
     }
 }
 
-/// Forty callers of their own keys; ten times, the server stands still for less than a timeout and a half.
+/// Forty callers of their own keys; twice, the server stands still for less than a timeout and a half.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_pause_of_the_server_does_not_open_the_breaker() {
-    for (round_trip, patience) in DISTANCES {
+    for (round_trip, patience) in DISTANCES.map(|(round_trip, patience)| (round_trip, patience * 2)) {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
-        let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
-        let limiter = Arc::new(RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "p")));
-        while limiter.decide(&Ask::charge(&key("warm"), 1)).decided().await.is_err() {}
-        let is_over = Arc::new(AtomicBool::new(false));
-        let callers: Vec<_> = (0..40)
-            .map(|number| {
-                let (limiter, is_over) = (Arc::clone(&limiter), Arc::clone(&is_over));
-                tokio::spawn(async move {
-                    let key = key(&number.to_string());
-                    while !is_over.load(Ordering::Relaxed) {
-                        let _ = limiter.decide(&Ask::charge(&key, 1)).decided().await;
-                        sleep(ms(2)).await;
-                    }
-                })
-            })
-            .collect();
-        let mut opened = 0;
-        for _ in 0..10 {
-            proxy.set(Mode::BlackHole);
-            // Less what an answer takes that comes afterwards.
-            sleep(patience * 7 / 5 - round_trip).await;
-            proxy.set(Mode::Pass);
-            let end = Instant::now() + ms(150);
-            let mut was_open = false;
-            while Instant::now() < end {
-                was_open |= redis.health()[0].breaker() != BreakerState::Closed;
-                sleep(ms(1)).await;
-            }
-            opened += usize::from(was_open);
-            while redis.health()[0].breaker() != BreakerState::Closed {
-                sleep(ms(5)).await;
-            }
-        }
-        is_over.store(true, Ordering::Relaxed);
-        join_all(callers).await;
-        println!("{round_trip:?}: opened {opened} of 10 times");
         // A busy machine may make a pause longer.
-        assert!(opened <= 3, "{round_trip:?}: opened {opened} of 10 times");
+        some_attempt_async("the breaker stays closed", async || {
+            let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
+            let limiter = Arc::new(RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "p")));
+            let warm = key("warm");
+            eventually("it is connected", async || limiter.decide(&Ask::charge(&warm, 1)).decided().await.is_ok())
+                .await;
+            let (is_over, decided) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+            let opened = Arc::new(AtomicBool::new(false));
+            let callers: Vec<_> = (0..40)
+                .map(|number| {
+                    let (limiter, redis, opened) = (Arc::clone(&limiter), redis.clone(), Arc::clone(&opened));
+                    let (is_over, decided) = (Arc::clone(&is_over), Arc::clone(&decided));
+                    tokio::spawn(async move {
+                        let key = key(&number.to_string());
+                        while !is_over.load(Ordering::Relaxed) {
+                            let answer = limiter.decide(&Ask::charge(&key, 1)).decided().await;
+                            decided.fetch_add(usize::from(answer.is_ok()), Ordering::Relaxed);
+                            if redis.health()[0].breaker() != BreakerState::Closed {
+                                opened.store(true, Ordering::Relaxed);
+                            }
+                            sleep(ms(2)).await;
+                        }
+                    })
+                })
+                .collect();
+            let go_on = async || {
+                let before = decided.load(Ordering::Relaxed);
+                eventually("decisions go on", async || decided.load(Ordering::Relaxed) >= before + 80).await;
+            };
+            go_on().await;
+            for _ in 0..2 {
+                proxy.set(Mode::BlackHole);
+                // Less what an answer takes that comes afterwards.
+                sleep(patience * 7 / 5 - round_trip).await;
+                proxy.set(Mode::Pass);
+                go_on().await;
+            }
+            is_over.store(true, Ordering::Relaxed);
+            join_all(callers).await;
+            if opened.load(Ordering::Relaxed) { Err(format!("{round_trip:?}: it opened")) } else { Ok(()) }
+        })
+        .await;
     }
 }
 
@@ -217,7 +227,7 @@ async fn a_burst_beyond_max_in_flight_waits_for_a_moment() {
     for (round_trip, _) in DISTANCES {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
-        let redis = Redis::single(proxy.url()).timeout(Duration::from_secs(2)).max_in_flight(64).open().unwrap();
+        let redis = patient(&proxy.url()).max_in_flight(64).open().unwrap();
         let limiter = RateLimiter::new(at_most(10), RedisStore::new(&redis, "p"));
         let _ = limiter.decide(&Ask::charge(&key("warm"), 1)).decided().await.unwrap();
         let checks = (0..200).map(|number| limiter.decide(&Ask::charge(&key(&number.to_string()), 1)).decided());
@@ -225,6 +235,10 @@ async fn a_burst_beyond_max_in_flight_waits_for_a_moment() {
         let failed = answers.iter().filter(|answer| answer.is_err()).count();
         assert_eq!(failed, 0, "{round_trip:?}: of 200 on a healthy server");
     }
+}
+
+fn patient(url: &str) -> RedisBuilder {
+    Redis::single(url).timeout(PLENTY).connect_timeout(PLENTY)
 }
 
 /// A database that the server does not have, and a user that may not choose one: errors that would not count after the
@@ -235,19 +249,26 @@ async fn a_login_that_fails_opens_the_breaker() {
     server.run::<()>(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "-@all", "+eval", "+evalsha"]);
     let database = format!("{}99", server.url());
     for login in [database, server.url().replace("//", "//app:pw@") + "3"] {
-        let redis = Redis::single(&login).timeout(Duration::from_secs(2)).open().unwrap();
+        let redis = patient(&login).open().unwrap();
         let limiter = RateLimiter::new(at_most(10), RedisStore::new(&redis, "p"));
         let connections = || server.info("total_connections_received").parse::<u64>().unwrap();
-        let (before, start) = (connections(), Instant::now());
-        while start.elapsed() < Duration::from_secs(1) {
-            assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
+        let (before, mut tried) = (connections(), 0);
+        for _ in 0..200 {
+            let error = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap_err();
+            tried += u64::from(fault(&error) != FaultKind::BreakerOpen);
             sleep(ms(1)).await;
         }
         let made = connections() - before;
-        println!("{made} connections");
-        assert!(redis.health()[0].breaker() != BreakerState::Closed);
-        assert!(made < 50, "{made} connections in a second");
+        println!("{made} connections, {tried} tried");
+        assert_ne!(redis.health()[0].breaker(), BreakerState::Closed);
+        assert!(tried < 50, "{tried} of 200 tried to log in");
+        // Those that ask for the number are among them.
+        assert!(made <= tried + 5, "{made} connections for {tried} that tried");
     }
+}
+
+fn fault(error: &LimiterError) -> FaultKind {
+    error.source().and_then(|source| source.downcast_ref::<Fault>()).expect("a fault of Redis").kind()
 }
 
 /// What was leased and not spent in time is refunded within the one timeout of the next decision.
@@ -256,22 +277,29 @@ async fn an_expired_lease_takes_no_second_timeout() {
     for (round_trip, patience) in DISTANCES {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
-        let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
-        let limiter = RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(100, ms(600)));
-        let start = Instant::now();
-        let mut decided = 0;
-        // Of the 32 that the seventh call leases, some are left.
-        while decided < 45 {
-            assert!(start.elapsed() < Duration::from_secs(10), "the server does not answer");
-            decided += usize::from(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_ok());
-        }
-        sleep(ms(650)).await;
-        proxy.set(Mode::BlackHole);
-        let began = Instant::now();
-        assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
-        let took = began.elapsed();
-        println!("{round_trip:?}: {took:?}");
-        assert!(took < patience * 8 / 5, "{round_trip:?}: {took:?}");
+        some_attempt_async("it takes one timeout", async || {
+            proxy.set(Mode::Pass);
+            let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
+            let limiter = RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(100, ms(600)));
+            let ask = async || limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_ok();
+            let mut decided = 0;
+            // Of the 32 that the seventh call leases, some are left.
+            eventually("decisions are made", async || {
+                while decided < 45 && ask().await {
+                    decided += 1;
+                }
+                decided == 45
+            })
+            .await;
+            sleep(ms(650)).await;
+            proxy.set(Mode::BlackHole);
+            let began = Instant::now();
+            assert!(!ask().await);
+            let took = began.elapsed();
+            println!("{round_trip:?}: {took:?}");
+            if took < patience * 8 / 5 { Ok(()) } else { Err(format!("{round_trip:?}: {took:?}")) }
+        })
+        .await;
     }
 }
 
@@ -281,23 +309,25 @@ async fn a_cancelled_request_does_not_forfeit_the_lease() {
     for (round_trip, _) in DISTANCES {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
-        let redis = Redis::single(proxy.url()).timeout(Duration::from_secs(2)).open().unwrap();
+        let redis = patient(&proxy.url()).open().unwrap();
         let limiter =
-            RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(64, Duration::from_secs(60)));
+            RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(64, Duration::from_secs(600)));
         // Shows that there is a demand.
         assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
-        let (mut asked, mut spent_at_once) = (0, 0);
+        let calls = || crate::calendar::runs(&server);
+        let (mut spent_at_once, before) = (0, calls());
         // Every caller that needs a call is cancelled at once; so what its call took is there, or lost.
-        for _ in 0..400 {
-            asked += 1;
-            match limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never() {
-                Some(_) => spent_at_once += 1,
-                // Its call is on its way, or was never made.
-                None => sleep(round_trip * 2 + ms(20)).await,
+        eventually("300 are paid in advance", async || {
+            while let Some(decision) = limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never() {
+                assert!(decision.unwrap().is_allowed());
+                spent_at_once += 1;
             }
-        }
+            // The last one's call is on its way, or was never made.
+            assert!(calls() - before < 150, "{round_trip:?}: only {spent_at_once} were paid in advance");
+            spent_at_once >= 300
+        })
+        .await;
         let charged = charged(&redis, "p", at_most(10_000), "a").await;
-        println!("{round_trip:?}: {charged} charged, {spent_at_once} of {asked} spent");
-        assert!(spent_at_once > 250, "{round_trip:?}: {spent_at_once} of {asked} were paid in advance");
+        println!("{round_trip:?}: {charged} charged, {spent_at_once} spent in {} calls", calls() - before);
     }
 }

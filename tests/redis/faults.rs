@@ -2,15 +2,16 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
-    RECOVERY, at_most, at_most_in_window, charged, is_decided, is_fallback, key, per_client, recovers, send, with_store,
+    PLENTY, at_most, at_most_in_window, charged, is_decided, is_fallback, key, per_client, recovers, send, with_store,
 };
 use crate::support::log::Log;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::redis::RedisServer;
+use crate::support::timing::eventually;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::sleep;
@@ -18,15 +19,20 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::redis::{BreakerState, Fault, FaultKind, Redis, RedisStore};
 use tower_sluice::{Ask, FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
 
-const PLENTY: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// With a timeout that a busy machine does not miss all the time.
 fn through(proxy: &Proxy) -> Redis {
-    Redis::single(proxy.url()).timeout(Duration::from_millis(200)).open().unwrap()
+    Redis::single(proxy.url()).timeout(TIMEOUT).open().unwrap()
+}
+
+/// For faults that are noticed at once, without a timeout.
+fn patient_through(proxy: &Proxy) -> Redis {
+    Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 fn patient(server: &RedisServer) -> Redis {
-    Redis::single(server.url()).timeout(PLENTY).open().unwrap()
+    Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 /// Three processes, twenty clients and 2,400 requests, with a server that fails and recovers: a decision takes one
@@ -44,11 +50,13 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
         recovers(layer, "warm").await;
     }
     begin(&mut server, &proxy);
-    let start = Instant::now();
+    let waits = AtomicUsize::new(0);
     let ask = async |layer: &RateLimitLayer, client: &str| {
         let (mut admitted, mut fell_back) = (0, 0);
         for _ in 0..ROUNDS {
+            let began = Instant::now();
             let response = send(layer, client).await;
+            waits.fetch_add(usize::from(began.elapsed() >= TIMEOUT), Ordering::Relaxed);
             fell_back += usize::from(is_fallback(&response));
             match response.status().as_u16() {
                 200 => admitted += 1,
@@ -65,8 +73,10 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
     for (admitted, fell_back) in join_all(asked.map(|(layer, client)| ask(layer, client))).await {
         assert_eq!((admitted, fell_back), (LIMIT, ROUNDS));
     }
-    // A timeout or two, and then no waiting at all: with a timeout for each round it would take eight seconds.
-    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    // Each client waits for a timeout or two, and then none but the probes do.
+    let asked = processes.len() * clients.len() * ROUNDS;
+    println!("{waits:?} of {asked} waited");
+    assert!(waits.into_inner() < asked / 4);
     end(&mut server, &proxy);
     for layer in &processes {
         recovers(layer, "warm").await;
@@ -116,14 +126,14 @@ async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
     }
     let (bytes, connections) = (proxy.bytes(), proxy.connections());
     let mut probes = 0;
-    for number in 0..10_000 {
+    for number in 0..2_000 {
         match send(&layer, &format!("{}", number % 100)).now_or_never() {
             Some(response) => assert!(is_fallback(&response)),
             None => probes += 1,
         }
     }
-    // Ten thousand calls would have sent more than a megabyte. A connection may have been on its way before.
-    assert!(probes <= 20, "{probes} of 10,000 had to wait");
+    // Two thousand calls would have sent more than 200 KB. A connection may have been on its way before.
+    assert!(probes <= 20, "{probes} of 2,000 had to wait");
     let sent = proxy.bytes() - bytes;
     assert!(sent <= 1_000 * (probes + 1), "{sent} bytes for {probes} probes");
     assert!(proxy.connections() - connections <= probes + 1);
@@ -142,15 +152,18 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
             .verdict()
             .build();
         let (mut admitted, mut failed, mut swallowed) = (0, 0, 0);
-        for round in 0..68_u32 {
+        for round in 0..40_u32 {
             // A connection of which something was lost is never used again: TCP loses nothing in the middle.
             recovers(&layer, "other").await;
             let three = join_all((0..3).map(|_| send(&layer, "a")));
             let responses = match round % 4 {
                 0 => {
-                    swallowed += if coalesces { 1 } else { 3 };
                     proxy.set(Mode::Swallow);
-                    three.await
+                    let before = proxy.bytes();
+                    let responses = three.await;
+                    // On a busy machine, the timeout may end before the first call is sent.
+                    swallowed += u32::from(proxy.bytes() > before);
+                    responses
                 }
                 1 => three.await,
                 _ => {
@@ -173,24 +186,18 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
             }
             if round % 4 != 1 {
                 proxy.set(Mode::Reset);
-                let give_up = Instant::now() + PLENTY;
-                while redis.health()[0].is_connected() {
-                    assert!(Instant::now() < give_up, "the connection is not gone");
-                    sleep(Duration::from_millis(1)).await;
-                }
+                eventually("the connection is gone", async || !redis.health()[0].is_connected()).await;
                 proxy.set(Mode::Pass);
             }
         }
-        assert!(failed >= 51, "{failed}: at least all that were swallowed");
+        assert!(failed >= 30, "{failed}: at least all that were swallowed");
+        assert!(swallowed > 0);
         let direct = patient(server);
-        let give_up = Instant::now() + PLENTY;
-        while charged(&direct, name, at_most_in_window(LIMIT), "a").await < admitted + swallowed {
-            assert!(Instant::now() < give_up, "what was swallowed was not charged");
-            sleep(Duration::from_millis(10)).await;
-        }
+        let charged = async || charged(&direct, name, at_most_in_window(LIMIT), "a").await;
+        eventually("what was swallowed is charged", async || charged().await >= admitted + swallowed).await;
         // Calls on connections that were cut may still be on their way.
         sleep(Duration::from_millis(200)).await;
-        let excess = charged(&direct, name, at_most_in_window(LIMIT), "a").await - admitted;
+        let excess = charged().await - admitted;
         assert!(excess <= failed, "{name}: {excess} more were charged, but only {failed} failed");
     }
     let server = &RedisServer::start();
@@ -202,70 +209,84 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
     );
 }
 
-/// Two processes, a second up and a second down, under load.
+/// Two processes, four outages, under load.
 #[tokio::test]
 async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
-    const LIMIT: u32 = 1_000;
+    const LIMIT: u32 = 20;
+    const OUTAGES: usize = 4;
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let processes = [(); 2].map(|()| {
-        RateLimitLayer::builder(per_client(&through(&proxy), "p", at_most(LIMIT)).status(http::StatusCode::CONFLICT))
-            .verdict()
-            .build()
+    let connections = [(); 2].map(|()| patient_through(&proxy));
+    let processes = connections.each_ref().map(|redis| {
+        let policy = per_client(redis, "p", at_most(LIMIT));
+        RateLimitLayer::builder(policy.status(http::StatusCode::CONFLICT)).verdict().build()
     });
     for layer in &processes {
         recovers(layer, "warm").await;
     }
     let start = Instant::now();
-    let is_over = || start.elapsed() > Duration::from_secs(8);
+    let is_over = AtomicBool::new(false);
+    // By process: responses of the fallback, and of the store.
+    let seen = [(); 2].map(|()| [const { AtomicUsize::new(0) }; 2]);
     let flap = async {
-        while !is_over() {
-            let is_up = start.elapsed().as_millis() / 1_000 % 2 == 0;
-            proxy.set(if is_up { Mode::Pass } else { Mode::Reset });
-            sleep(Duration::from_millis(5)).await;
+        for mode in [Mode::Reset, Mode::Pass].repeat(OUTAGES) {
+            proxy.set(mode);
+            let kind = usize::from(mode == Mode::Pass);
+            let count = || [0, 1].map(|process| seen[process][kind].load(Ordering::Relaxed));
+            let before = count();
+            let is_seen = async || {
+                let is_closed = |redis: &Redis| redis.health()[0].breaker() == BreakerState::Closed;
+                connections.iter().all(|redis| is_closed(redis) == (mode == Mode::Pass))
+                    && count().iter().zip(before).all(|(now, before)| *now >= before + 200)
+            };
+            eventually(if mode == Mode::Pass { "both recover" } else { "both fall back" }, is_seen).await;
         }
-        proxy.set(Mode::Pass);
+        is_over.store(true, Ordering::Relaxed);
     };
-    let (admitted, fell_back, decided) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let load = async |layer: &RateLimitLayer, client: String| {
-        while !is_over() {
-            let response = send(layer, &client).await;
+    let admitted = AtomicUsize::new(0);
+    // One in ten is the same client, and the others are new ones, of which Redis decides on each.
+    let load = async |process: usize, number: usize| {
+        for turn in 0.. {
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            let client = if number < 2 { "0".to_owned() } else { format!("{process} {number} {turn}") };
+            let response = send(&processes[process], &client).await;
             match response.status().as_u16() {
-                200 if client == "0" => drop(admitted.fetch_add(1, Ordering::Relaxed)),
+                200 if number < 2 => drop(admitted.fetch_add(1, Ordering::Relaxed)),
                 200 | 409 => {}
                 other => panic!("{other}"),
             }
-            let count = if is_fallback(&response) { &fell_back } else { &decided };
-            count.fetch_add(1, Ordering::Relaxed);
+            seen[process][usize::from(!is_fallback(&response))].fetch_add(1, Ordering::Relaxed);
             sleep(Duration::from_millis(2)).await;
         }
     };
-    let clients = processes.iter().flat_map(|layer| (0..20).map(move |client| (layer, client % 11)));
-    let clients = clients.map(|(layer, client)| load(layer, client.to_string()));
+    let clients = (0..2).flat_map(|process| (0..20).map(move |number| (process, number)));
+    let clients = clients.map(|(process, number)| load(process, number));
     futures_util::future::join(flap, join_all(clients)).await;
     let admitted = admitted.into_inner();
     // What the server grants, and what each process grants on its own, which is not reported to the server.
     assert!((1..=3 * LIMIT as usize).contains(&admitted), "{admitted}");
-    assert!(fell_back.into_inner() > 100 && decided.into_inner() > 100);
     for layer in &processes {
         recovers(layer, "warm").await;
     }
     let lines = log.lines();
     let about = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
-    // Each process, four times down: its breaker opens and closes, its policy fails once.
-    // It has recovered if the last failure was five seconds before the end.
-    assert_eq!(about("limiter failed"), 2, "{lines:#?}");
-    assert!(about("limiter recovered") <= 2, "{lines:#?}");
-    assert!((2..=2 * 4 * 2).contains(&about("redis: a node")), "{lines:#?}");
-    assert!(lines.len() <= 2 + 2 + 2 * 4 * 2, "{lines:#?}");
+    // A policy fails once, and has recovered if there was no failure for five seconds.
+    let pauses = usize::try_from(start.elapsed().as_secs() / 5).unwrap();
+    assert!((2..=2 + 2 * pauses).contains(&about("limiter failed")), "{lines:#?}");
+    assert!(about("limiter recovered") <= 2 + 2 * pauses, "{lines:#?}");
+    // The breaker of each process opens and closes in each outage.
+    assert_eq!(about("redis: a node"), 2 * 2 * OUTAGES, "{lines:#?}");
+    assert!(lines.len() <= 4 + 4 * pauses + 2 * 2 * OUTAGES, "{lines:#?}");
 }
 
 /// A client that brings Redis down gains no more than one process's limit.
 #[tokio::test]
 async fn a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
     let server = RedisServer::start();
-    let redis = Redis::open(server.url()).unwrap();
+    let redis = Redis::single(server.url()).timeout(Duration::from_millis(500)).open().unwrap();
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
     recovers(&layer, "warm").await;
     let before = layer.limiter_failures("p").unwrap();
@@ -284,19 +305,20 @@ async fn rejections_do_not_reach_the_server_and_end_when_advertised() {
     let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
     let day = RateLimitLayer::builder(per_client(&redis, "day", at_most(1))).verdict().build();
     assert_eq!(send(&day, "a").await.status(), 200);
-    let before = calls();
-    for _ in 0..10_000 {
+    let (before, began) = (calls(), Instant::now());
+    for _ in 0..5_000 {
         let response = send(&day, "a").await;
         assert!(response.status() == 429 && is_decided(&response));
     }
-    // A script counts as one command, and so do those in it.
+    // A rejection is verified every half second. A script counts as one command, and so do those in it.
     let made = calls() - before;
-    assert!(made <= 100, "{made} commands");
+    let most = 10 * (2 + u64::try_from(began.elapsed().as_millis() / 500).unwrap());
+    assert!(made <= most, "{made} commands");
 
     let short = RateLimitLayer::builder(per_client(&redis, "short", TokenBucket::new(Quota::per_second(25).burst(1))))
         .verdict()
         .build();
-    for round in 0..50 {
+    for round in 0..25 {
         assert_eq!(send(&short, "a").await.status(), 200, "round {round}: came at the advertised time");
         // Rejected by the server at first, and then by the negative cache.
         let mut retry_at = None;
@@ -304,6 +326,7 @@ async fn rejections_do_not_reach_the_server_and_end_when_advertised() {
             let response = send(&short, "a").await;
             if response.status() == 200 {
                 // A busy machine took longer than the wait.
+                retry_at = None;
                 continue;
             }
             let wait = response.headers()["x-rate-limited-for"].to_str().unwrap().parse::<f64>().unwrap();
@@ -340,14 +363,16 @@ async fn a_state_from_the_future_locks_out_for_one_refill_only() {
 
 #[tokio::test]
 async fn a_server_that_evicts_is_no_error() {
-    let server = RedisServer::with(&["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"]);
+    let server = RedisServer::with(&["--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru"]);
     let layer = RateLimitLayer::builder(per_client(&patient(&server), "p", at_most(5))).verdict().build();
-    for thousand in 0..60 {
+    let (mut thousand, evicted) = (0, || server.info("evicted_keys").parse::<u64>().unwrap());
+    while evicted() < 5_000 {
         let clients = (0..1_000).map(|number| format!("{}", thousand * 1_000 + number));
         let responses = join_all(clients.map(|client| async { send(&layer, &{ client }).await })).await;
         assert!(responses.iter().all(|response| response.status() == 200 && is_decided(response)));
+        thousand += 1;
+        assert!(thousand < 100, "nothing is evicted");
     }
-    assert_ne!(server.info("evicted_keys"), "0");
     assert_eq!(layer.limiter_failures("p"), Some(0));
 }
 
@@ -379,7 +404,7 @@ async fn a_server_without_memory_has_a_reason_of_its_own_and_the_fallback_decide
 async fn several_policies_fall_back_together() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let redis = through(&proxy);
+    let redis = patient_through(&proxy);
     let layer = RateLimitLayer::builder([
         per_client(&redis, "day", at_most(100)),
         per_client(&redis, "minute", at_most(5)),
@@ -405,7 +430,7 @@ async fn several_policies_fall_back_together() {
 async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     let (living, dead) = (RedisServer::start(), RedisServer::start());
     let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
-    let there = through(&proxy);
+    let there = patient_through(&proxy);
     let layer = RateLimitLayer::builder([
         per_client(&here, "here", at_most(100)),
         per_client(&there, "there", at_most(100)).on_failure(FailureMode::Deny),
@@ -418,11 +443,8 @@ async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     for _ in 0..20 {
         assert_eq!(send(&layer, "a").await.status(), 503);
     }
-    let give_up = Instant::now() + PLENTY;
-    while charged(&here, "here", at_most(100), "a").await > before {
-        assert!(Instant::now() < give_up, "it was not refunded");
-        sleep(Duration::from_millis(10)).await;
-    }
+    let is_refunded = async || charged(&here, "here", at_most(100), "a").await <= before;
+    eventually("it is refunded", is_refunded).await;
 }
 
 /// Layers are replaced while the server fails and recovers, and requests are cancelled in the middle.
@@ -441,7 +463,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
         recovers(&first, "a").await;
     }
     drop(first);
-    for round in 0..140_u32 {
+    for round in 0..70_u32 {
         proxy.set(modes[round as usize / 2 % modes.len()]);
         // A lower limit each time: whatever was spent under the older ones counts.
         let layer = Arc::new(layer(400 - round));
@@ -461,23 +483,17 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
         }
     }
     proxy.set(Mode::Pass);
-    let give_up = Instant::now() + RECOVERY;
-    while redis.health().iter().any(|node| node.in_flight() > 0) {
-        assert!(Instant::now() < give_up, "{redis:?}");
-        sleep(Duration::from_millis(5)).await;
-    }
+    let is_idle = async || redis.health().iter().all(|node| node.in_flight() == 0);
+    eventually("no call is in flight", is_idle).await;
     let last = layer(100);
-    let mut response = send(&last, "a").await;
-    while !is_decided(&response) {
-        assert!(Instant::now() < give_up, "the store does not decide again");
-        response = send(&last, "a").await;
-    }
-    assert_eq!(response.status(), 429, "more than 100 were admitted");
+    eventually("the store rejects, since more than 100 were admitted", async || {
+        let response = send(&last, "a").await;
+        assert!(!is_decided(&response) || response.status() == 429, "{response:?}");
+        is_decided(&response)
+    })
+    .await;
     drop((last, redis));
-    while tasks.num_alive_tasks() > before {
-        assert!(Instant::now() < give_up, "{} tasks, {before} before", tasks.num_alive_tasks());
-        sleep(Duration::from_millis(5)).await;
-    }
+    eventually("all tasks have ended", async || tasks.num_alive_tasks() <= before).await;
 }
 
 /// The server's limit, and that of each process while it is away.
@@ -489,7 +505,7 @@ async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
         let proxy = Proxy::to(server.address());
         let layers: Vec<_> = (0..processes)
             .map(|_| {
-                let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(500)).open().unwrap();
+                let redis = patient_through(&proxy);
                 RateLimitLayer::builder(per_client(&redis, "p", at_most(LIMIT))).verdict().build()
             })
             .collect();

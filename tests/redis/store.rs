@@ -2,9 +2,11 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
+use crate::support::timing::eventually;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -16,7 +18,7 @@ use tower_sluice::{
 
 /// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
-    Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
+    Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
@@ -40,6 +42,11 @@ fn calls(server: &RedisServer) -> u64 {
         count.map_or(0, |count| count.parse::<u64>().unwrap())
     };
     of("evalsha") + of("eval")
+}
+
+/// How often a process may have verified a cached rejection by now: each half second.
+fn verified(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis() / 500).unwrap() + 1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -108,7 +115,7 @@ async fn a_flood_of_rejections_does_not_reach_the_server() {
     let limiter = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(1))));
     // The first call of all finds that the server has not got the script.
     let _ = ask(&*limiter, "another", 1).await;
-    let before = calls(&server);
+    let (before, began) = (calls(&server), Instant::now());
     let flood = (0..2_000).map(|_| ask(&*limiter, "a", 1));
     let admitted = futures_util::future::join_all(flood).await.iter().filter(|it| it.is_allowed()).count();
     for _ in 0..1_000 {
@@ -117,7 +124,8 @@ async fn a_flood_of_rejections_does_not_reach_the_server() {
         );
     }
     assert_eq!(admitted, 1);
-    assert_eq!(calls(&server) - before, 1, "the first call showed that the rest would be rejected");
+    let made = calls(&server) - before;
+    assert!((1..=1 + verified(began)).contains(&made), "{made}: the first showed that the rest would be rejected");
 }
 
 #[tokio::test]
@@ -156,7 +164,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
         Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_day(LIMIT)), store))
     };
     let nodes: Vec<_> = (0..4).map(|_| leasing(lifetime)).collect();
-    let before = calls(&server);
+    let (before, began) = (calls(&server), Instant::now());
     let asking: Vec<_> = nodes
         .iter()
         .map(|node| {
@@ -174,18 +182,19 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
     for node in asking {
         admitted += node.await.unwrap();
     }
-    // In 1,600 requests some of a thousand are earned again: less than one every 86 seconds.
-    assert!(admitted <= LIMIT + 1, "{admitted}");
+    // In 1,600 requests some of a thousand are earned again: one every 86 seconds.
+    let earned = u32::try_from(began.elapsed().as_secs() / 86).unwrap();
+    assert!(admitted <= LIMIT + 1 + earned, "{admitted}");
     assert!(admitted >= LIMIT - 4 * MOST, "{admitted}: more lies idle than each may have taken");
     let made = calls(&server) - before;
-    assert!(made < 500, "{made} calls");
+    assert!(made < 500 + 4 * verified(began), "{made} calls");
 }
 
 #[tokio::test]
 async fn what_is_left_of_a_lease_is_refunded() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_day(1_000));
-    let lifetime = Duration::from_millis(200);
+    let lifetime = Duration::from_millis(500);
     let store = RedisStore::new(&redis(&server), "test").leasing(100, lifetime);
     let leasing = RateLimiter::new(bucket, store);
     let plain = RateLimiter::new(bucket, RedisStore::new(&redis(&server), "test"));
@@ -199,14 +208,9 @@ async fn what_is_left_of_a_lease_is_refunded() {
     tokio::time::sleep(lifetime).await;
     assert!(ask(&leasing, "a", 1).await.is_allowed());
     asked += 1;
-    for _ in 0..500 {
-        // The last one may have been taken with one more.
-        if ask(&plain, "a", 0).await.remaining() + asked + 1 >= 1_000 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the lease was not refunded");
+    // The last one may have been taken with one more.
+    let left = async || ask(&plain, "a", 0).await.remaining();
+    eventually("the lease is refunded", async || left().await + asked + 1 >= 1_000).await;
 }
 
 /// A layer charges both policies in one call, which takes no lease: so a key in demand gets a call of its own, which does.
@@ -341,13 +345,7 @@ async fn a_charge_is_refunded_if_a_policy_on_another_server_rejects() {
     assert_eq!(send(&layer, "b").await.status(), 429);
 
     let here = RateLimiter::new(hour, RedisStore::new(&redis, "here").without_coalescing());
-    for _ in 0..500 {
-        if ask(&here, "b", 0).await.remaining() == 100 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the charge was not refunded");
+    eventually("the charge is refunded", async || ask(&here, "b", 0).await.remaining() == 100).await;
 }
 
 #[tokio::test]
@@ -366,20 +364,21 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
         assert_eq!(ask(&**limiter, "a", 3).await.remaining(), 7);
         // More than is left: what is left is charged.
         let _ = limiter.decide(&Ask::charge(&key, 20).to(Mode::UpTo));
-        for _ in 0..100 {
-            if ask(&**elsewhere, "a", 0).await.remaining() == 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let mut asked = Instant::now();
+        eventually("it is charged", async || {
+            asked = Instant::now();
+            ask(&**elsewhere, "a", 0).await.remaining() == 0
+        })
+        .await;
         assert!(!ask(&**limiter, "a", 1).await.is_allowed() && !ask(&**elsewhere, "a", 1).await.is_allowed());
         let decision = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
         // The negative cache of this process is cleared, too.
         assert_eq!(ask(&**limiter, "a", 1).await.remaining(), 9);
         assert_eq!(ask(&**third, "a", 1).await.remaining(), 8);
-        // Other processes keep their cached rejections until they verify them.
-        assert!(!ask(&**elsewhere, "a", 1).await.is_allowed());
+        // Other processes keep their cached rejections until they verify them, half a second later.
+        let is_allowed = ask(&**elsewhere, "a", 1).await.is_allowed();
+        assert!(!is_allowed || asked.elapsed() >= Duration::from_millis(500));
     }
 }
 
@@ -429,7 +428,7 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
 #[tokio::test]
 async fn the_fallback_is_warm_when_the_server_dies() {
     let server = RedisServer::start();
-    let redis = Redis::open(server.url()).unwrap();
+    let redis = redis(&server);
     let bucket = TokenBucket::new(Quota::per_hour(10));
     let falling_back = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
     let rejecting =
@@ -443,7 +442,6 @@ async fn the_fallback_is_warm_when_the_server_dies() {
         }
         admitted
     };
-    // A busy machine may already miss the timeout of 50 ms now; then the fallback decides, which counts alike.
     assert_eq!(admitted(&falling_back, 7).await, 7);
     drop(server);
     assert_eq!(admitted(&falling_back, 20).await, 3, "what Redis admitted was counted");
@@ -457,7 +455,7 @@ async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let bucket = limiter(&redis, TokenBucket::new(Quota::per_hour(100)));
-    for number in 0..10_000 {
+    for number in 0..1_000 {
         let _ = ask(&bucket, &format!("{number}"), 1 + number % 3).await;
     }
     let memory: String = redis::cmd("INFO").arg("memory").query(&mut server.connection()).unwrap();

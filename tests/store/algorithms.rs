@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::effort::rounds;
 use crate::support::oracle::{BucketOracle, FixedWindowOracle, Oracle, SlidingWindowOracle};
 use proptest::prelude::*;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -37,9 +38,11 @@ fn bursts() -> [u32; 8] {
 
 #[test]
 fn token_and_leaky_buckets_keep_the_contract() {
-    for quota in quotas() {
+    for (number, quota) in quotas().into_iter().enumerate() {
         check_algorithm(&TokenBucket::new(quota), 1);
-        for burst in bursts() {
+        // All bursts, or two of them, others for each quota.
+        let step = rounds(4, 1);
+        for burst in bursts().into_iter().skip(number % step).step_by(step) {
             check_algorithm(&TokenBucket::new(quota.burst(burst)), 2);
             check_algorithm(&LeakyBucket::new(quota.burst(burst)), 3);
         }

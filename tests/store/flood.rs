@@ -1,7 +1,7 @@
 //! What a flood of fresh keys does to a memory store that is too small for it. Prints the tables from which that of
 //! `WhenFull` is taken:
 //!
-//!     cargo test --test store flood -- --nocapture
+//!     FULL_TESTS=1 cargo test --test store flood -- --nocapture
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
 
-const SLOTS: u64 = 20_000;
+use crate::support::effort::rounds;
+
 const SECONDS: u64 = 20;
-const STEPS_PER_SECOND: u64 = 100;
+const STEPS_PER_SECOND: u64 = 20;
 
 struct Flood {
     burst: u32,
@@ -28,7 +29,7 @@ struct Outcome {
     /// Live keys that were evicted: of a thousand arrivals, and in all.
     evicted: u64,
     evicted_in_all: u64,
-    /// What each of a hundred keys was admitted that asked twenty times a second, on average, in tenths.
+    /// What each key was admitted that asked twenty times a second, on average, in tenths.
     admitted_tenths: u64,
     /// Fresh keys whose first request was rejected, of a thousand.
     locked_out: u64,
@@ -42,21 +43,21 @@ impl Flood {
 
     fn run_against<A: Algorithm>(&self, algorithm: A) -> Outcome {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
-        let capacity = usize::try_from(SLOTS / 2).unwrap();
+        let slots = rounds(2_000, 20_000) as u64;
+        let abusive = slots / 200;
+        let capacity = usize::try_from(slots / 2).unwrap();
         let store = MemoryStore::with_capacity(capacity).when_full(self.when_full).with_clock(clock.clone());
         let limiter = RateLimiter::new(algorithm, store);
         // A fresh key is live for as many seconds as it spends units.
-        let per_step = SLOTS * self.tenths / 10 / u64::from(self.spends) / STEPS_PER_SECOND;
+        let per_step = slots * self.tenths / 10 / u64::from(self.spends) / STEPS_PER_SECOND;
         let (mut fresh, mut locked_out, mut admitted) = (1_000_000_u64, 0, 0);
-        for step in 0..SECONDS * STEPS_PER_SECOND {
+        for _ in 0..SECONDS * STEPS_PER_SECOND {
             for _ in 0..per_step {
                 fresh += 1;
                 let passed = (0..self.spends).filter(|_| asks(&limiter, fresh)).count();
                 locked_out += u64::from(passed == 0);
             }
-            if step % (STEPS_PER_SECOND / 20) == 0 {
-                admitted += (0..100).filter(|key| asks(&limiter, *key)).count() as u64;
-            }
+            admitted += (0..abusive).filter(|key| asks(&limiter, *key)).count() as u64;
             clock.advance(Duration::from_millis(1_000 / STEPS_PER_SECOND));
         }
         limiter.store().check_invariants();
@@ -64,7 +65,7 @@ impl Flood {
         Outcome {
             evicted: limiter.store().evicted_live() * 1_000 / arrivals,
             evicted_in_all: limiter.store().evicted_live(),
-            admitted_tenths: admitted / 10,
+            admitted_tenths: admitted * 10 / abusive,
             locked_out: locked_out * 1_000 / arrivals,
         }
     }
@@ -139,7 +140,7 @@ fn windows_keep_their_limits_or_lock_no_key_out() {
         // The whole limit in each window that the run touches.
         let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
         for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
-            for tenths in [1, 50] {
+            for tenths in [1, rounds(20, 50) as u64] {
                 let flood = Flood { burst, spends, tenths, when_full };
                 let outcomes = [
                     flood.run_against(FixedWindow::new(quota)),

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod clients;
+pub mod effort;
 pub mod log;
 #[cfg(feature = "metrics")]
 pub mod metrics;
@@ -9,3 +10,4 @@ pub mod oracle;
 pub mod proxy;
 pub mod queue;
 pub mod redis;
+pub mod timing;

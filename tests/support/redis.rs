@@ -4,9 +4,10 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+pub use super::timing::await_until;
 
 pub struct RedisServer {
     process: Child,
@@ -121,12 +122,9 @@ impl RedisServer {
     }
 
     fn await_ready(&self) {
-        let give_up = Instant::now() + Duration::from_secs(10);
         let client = redis::Client::open(self.url()).expect("a valid address");
-        while client.get_connection().and_then(|mut it| redis::cmd("PING").query::<String>(&mut it)).is_err() {
-            assert!(Instant::now() < give_up, "redis-server does not answer on port {}", self.port);
-            thread::sleep(Duration::from_millis(10));
-        }
+        let ping = || client.get_connection().and_then(|mut it| redis::cmd("PING").query::<String>(&mut it));
+        await_until("redis-server answers (its log is in its folder)", || ping().is_ok());
     }
 }
 
@@ -199,15 +197,6 @@ impl RedisServer {
     }
 }
 
-/// Waits for up to twenty seconds.
-pub fn await_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < give_up, "not in twenty seconds: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn folder(port: u16) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("sluice-redis-{}-{port}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder for a server");
@@ -225,15 +214,24 @@ fn spawn(folder: &Path, settings: &Vec<String>) -> Child {
         .expect("redis-server is missing: `scripts/test` installs it (Debian's package `redis-server`)")
 }
 
-/// A port that was free a moment ago. None of those that the system gives to outgoing connections (from 32,768 on): one
-/// of them could take it before its server does.
+/// Ports of this process. No other process of tests gets one of them: the first port of a block is bound for as long as the
+/// process lives, and marks the block as taken. None is among the ports that the system gives to outgoing connections
+/// (from 32,768 on): one of them could take it before its server does.
 pub fn free_port() -> u16 {
-    const FIRST: u32 = 16_384;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // So that several processes of tests begin at different ones.
-    let begin = std::process::id().wrapping_mul(101);
-    let candidates =
-        std::iter::repeat_with(|| begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % FIRST + FIRST);
-    let mut ports = candidates.take(FIRST as usize).filter_map(|port| u16::try_from(port).ok());
-    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port")
+    const FIRST: u16 = 16_384;
+    const BLOCK: u16 = 1_024;
+    static TAKEN: LazyLock<(TcpListener, u16)> = LazyLock::new(|| {
+        let mark = |block: u16| Some((TcpListener::bind((Ipv4Addr::LOCALHOST, block)).ok()?, block));
+        let mut taken = None;
+        await_until("another process gives a block of ports back", || {
+            taken = (0..16).find_map(|block| mark(FIRST + block * BLOCK));
+            taken.is_some()
+        });
+        taken.expect("a block of ports")
+    });
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    // Other programs may listen on some.
+    let candidates = || Some(TAKEN.1 + 1 + NEXT.fetch_add(1, Ordering::Relaxed) % (BLOCK - 1));
+    std::iter::from_fn(candidates).take(usize::from(BLOCK)).find(is_free).expect("a free port")
 }

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
+use super::effort::rounds;
 use super::*;
 
 const PROCESSES: u32 = 8;
 const REQUESTS: u32 = 1_000;
 const LIMIT: u32 = 777;
-const RUNS: u32 = 50;
 
 /// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half of
 /// them share calls among their requests, eight at a time.
 async fn exactly<A: Kept>(algorithm: A) {
-    for run in 0..RUNS {
+    for run in 0..rounds(3, 50) {
         let (service, clock) = service().await;
         let admitted = Arc::new(AtomicU32::new(0));
         let mut tasks = Vec::new();

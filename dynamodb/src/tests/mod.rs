@@ -5,6 +5,9 @@ mod clocks;
 mod conformance;
 #[path = "../../../src/values/counterexamples.rs"]
 mod counterexamples;
+#[path = "../../../tests/support/effort.rs"]
+#[allow(unreachable_pub, reason = "shared with other tests")]
+mod effort;
 mod exact;
 mod faults;
 mod items;

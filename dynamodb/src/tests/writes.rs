@@ -6,12 +6,13 @@ use tower_sluice::Limiter;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::Random;
 
+use super::effort::rounds;
 use super::service::Counts;
 use super::*;
 
 /// Returns the writes per thousand admitted requests, and how many were admitted, of so many processes that take turns at
 /// random, at so many percent of the limit: about one request in ten milliseconds, at random.
-async fn writes_per_thousand(processes: u64, percent: u64, seed: u64) -> (u64, u64) {
+async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64) -> (u64, u64) {
     let (service, clock) = service().await;
     let mut random = Random::new(seed);
     // So many that a burst of chance is no rejection.
@@ -19,7 +20,7 @@ async fn writes_per_thousand(processes: u64, percent: u64, seed: u64) -> (u64, u
     let limiters: Vec<_> =
         (0..processes).map(|_| limiter(&dynamo(&service, &clock), TokenBucket::new(quota))).collect();
     let mut requests = 0;
-    while requests < 1_500 {
+    while requests < count {
         clock.advance(Duration::from_millis(1));
         if random.below(10) == 0 {
             let process = usize::try_from(random.below(processes)).unwrap();
@@ -33,7 +34,7 @@ async fn writes_per_thousand(processes: u64, percent: u64, seed: u64) -> (u64, u
 #[tokio::test]
 async fn one_process_makes_one_write_per_decision_of_a_bucket() {
     for percent in [5, 50, 80, 95] {
-        let (writes, _) = writes_per_thousand(1, percent, percent).await;
+        let (writes, _) = writes_per_thousand(1, percent, rounds(300, 1_500) as u64, percent).await;
         assert_eq!(writes, 1_000, "at {percent} % of the limit");
     }
 }
@@ -43,8 +44,8 @@ async fn one_process_makes_one_write_per_decision_of_a_bucket() {
 #[tokio::test]
 async fn many_processes_make_at_most_one_and_a_half_writes_per_decision_of_a_bucket() {
     for processes in [4, 32] {
-        for percent in [5, 50, 80, 95] {
-            let (writes, requests) = writes_per_thousand(processes, percent, percent).await;
+        for percent in [5, 50, 80, 95].into_iter().step_by(rounds(3, 1)) {
+            let (writes, requests) = writes_per_thousand(processes, percent, 1_500, percent).await;
             println!("{processes} processes, {percent} % of the limit: {writes} writes per 1,000 of {requests}");
             // Chance may add two in a hundred.
             assert!(writes <= 1_520, "{processes} processes at {percent} % of the limit: {writes} per 1,000");

@@ -5,6 +5,10 @@ mod program;
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod redis;
+#[cfg(feature = "redis")]
+#[path = "../../../tests/support/timing.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod timing;
 
 use program::Program;
 #[cfg(feature = "grpc")]

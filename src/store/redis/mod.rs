@@ -22,6 +22,10 @@ mod script;
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod servers;
+#[cfg(test)]
+#[path = "../../../tests/support/timing.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod timing;
 // Lua prints whole numbers of up to 2^53 where `long` has 64 bits; the scripts count on a server of which that is true.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod simulation;

@@ -17,8 +17,8 @@ use tower_sluice::testing::Random;
 use tower_sluice::{Concurrency, PartitionKey, Policy, RateLimitLayer, ResponseBody, SettleError, Settlement};
 
 use super::{Window, charged, in_flight, window};
+use crate::support::effort::rounds;
 
-const SCHEDULES: u64 = 100_000;
 const KEYS: [&str; 2] = ["a", "b"];
 const IN_FLIGHT: u32 = 4;
 const UNITS: u32 = 60;
@@ -299,7 +299,7 @@ impl World {
 
 #[test]
 fn what_is_in_flight_and_what_was_charged_is_exact_whatever_ends_a_request() {
-    for seed in 0..SCHEDULES {
+    for seed in 0..rounds(5_000, 100_000) as u64 {
         let mut random = Random::new(seed);
         let mut world = World::new(random.below(4) == 0);
         let steps = 4 + random.below(20);

@@ -11,9 +11,6 @@ use tower_sluice::testing::Random;
 
 const LIMIT: u32 = 5;
 
-/// Half of it is not long, and a busy machine does not miss its end.
-const LEASE: Duration = Duration::from_secs(4);
-
 /// What lines of one key have to do, naively: only the first of a line may be served, if its units are free. Which of
 /// several lines is served is left to chance.
 #[derive(Default)]
@@ -40,18 +37,38 @@ impl Model {
 struct Process {
     limiter: Arc<RedisConcurrency>,
     runtime: Runtime,
+    /// What the names of its fields on the server begin with.
+    id: String,
 }
 
 impl Process {
-    fn start(server: &RedisServer) -> Self {
+    async fn start(server: &RedisServer) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Self { limiter: Arc::new(process(server, LIMIT, LEASE).queue(100).max_wait(HOUR)), runtime }
+        let limiter = Arc::new(process(server, LIMIT, HOUR).queue(100).max_wait(HOUR));
+        let theirs = Arc::clone(&limiter);
+        let permit = runtime.spawn(async move { theirs.acquire(&key("another"), 1).await.unwrap() }).await.unwrap();
+        let known: Vec<String> = server.run(&["SMEMBERS", "known"]);
+        let ids = fields_by_name(server).into_iter().map(|(_, field)| format!("{}:", field.split(':').next().unwrap()));
+        let id = ids.into_iter().find(|id| !known.contains(id)).expect("it has a field");
+        server.run::<()>(&["SADD", "known", &id]);
+        drop(permit);
+        let is_gone = || fields_by_name(server).iter().all(|(_, field)| !field.starts_with(&id));
+        until("it is released", is_gone).await;
+        Self { limiter, runtime, id }
     }
 
     fn is_idle(&self) -> bool {
         let stats = self.limiter.stats();
         stats.in_flight == Some(0) && stats.backlog.unwrap().waiting() == 0
     }
+}
+
+/// All fields on the server: the name of the key, and that of the field.
+fn fields_by_name(server: &RedisServer) -> Vec<(String, String)> {
+    let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:n"]);
+    let fields =
+        |key: String| server.run::<Vec<String>>(&["HKEYS", &key]).into_iter().map(move |field| (key.clone(), field));
+    keys.into_iter().flat_map(fields).collect()
 }
 
 struct Served {
@@ -66,21 +83,26 @@ struct World {
     waiting: BTreeMap<usize, (usize, AbortHandle)>,
     held: BTreeMap<usize, (usize, Permit)>,
     model: Model,
+    /// The ids of those that were killed.
+    dead: Vec<String>,
     report: UnboundedSender<Served>,
     reports: UnboundedReceiver<Served>,
 }
 
 impl World {
-    fn new() -> Self {
+    async fn new() -> Self {
         let server = RedisServer::start();
         let (report, reports) = unbounded_channel();
-        let processes = [0, 1, 2].map(|_| Some(Process::start(&server)));
+        let mut processes = [None, None, None];
+        for process in &mut processes {
+            *process = Some(Process::start(&server).await);
+        }
         let (waiting, held) = (BTreeMap::new(), BTreeMap::new());
-        Self { server, processes, waiting, held, model: Model::default(), report, reports }
+        Self { server, processes, waiting, held, model: Model::default(), dead: Vec::new(), report, reports }
     }
 
     async fn arrive(&mut self, process: usize, id: usize, cost: u32) {
-        let Process { limiter, runtime } = self.processes[process].as_ref().unwrap();
+        let Process { limiter, runtime, .. } = self.processes[process].as_ref().unwrap();
         let (theirs, report) = (Arc::clone(limiter), self.report.clone());
         let (began, has_begun) = tokio::sync::oneshot::channel();
         let task = runtime.spawn(async move {
@@ -115,9 +137,11 @@ impl World {
         until("it has left", || limiter.stats().backlog.unwrap().waiting() <= others).await;
     }
 
-    /// Stops all tasks of a process, and what its requests hold is never released: only its lease ends.
-    fn kill(&mut self, process: usize) {
-        self.processes[process].take().unwrap().runtime.shutdown_background();
+    /// Stops all tasks of a process, and what its requests hold is never released: only its lease ends, and that at once.
+    async fn kill(&mut self, process: usize) {
+        let killed = self.processes[process].take().unwrap();
+        killed.runtime.shutdown_background();
+        self.dead.push(killed.id);
         self.waiting.retain(|_, (of, _)| *of != process);
         self.model.lines[process].clear();
         let dead: Vec<_> = self.held.iter().filter(|(_, (of, _))| *of == process).map(|(id, _)| *id).collect();
@@ -126,14 +150,31 @@ impl World {
             self.model.in_flight -= permit.units();
             std::mem::forget(permit);
         }
-        self.processes[process] = Some(Process::start(&self.server));
+        self.processes[process] = Some(Process::start(&self.server).await);
+    }
+
+    /// Ends the leases of those that were killed. A call of theirs may have come to the server since the last time.
+    fn end_leases_of_the_dead(&self) {
+        for (key, field) in fields_by_name(&self.server) {
+            if self.dead.iter().any(|id| field.starts_with(id)) {
+                self.server.run::<()>(&["HDEL", &key, &field]);
+            }
+        }
     }
 
     /// Waits until all have their turn whose turn it is.
     async fn settle(&mut self) {
         while (0..3).any(|process| self.model.fits(process)) {
-            let served = tokio::time::timeout(20 * SECOND, self.reports.recv()).await;
-            let Served { process, id, permit } = served.expect("a waiter that fits is served").unwrap();
+            let mut served = None;
+            until("a waiter that fits is served", || {
+                served = self.reports.try_recv().ok();
+                if served.is_none() && !self.dead.is_empty() {
+                    self.end_leases_of_the_dead();
+                }
+                served.is_some()
+            })
+            .await;
+            let Served { process, id, permit } = served.unwrap();
             self.model.serve(process, id);
             self.waiting.remove(&id);
             self.held.insert(id, (process, permit));
@@ -150,7 +191,7 @@ impl World {
 
 #[tokio::test]
 async fn random_schedules_follow_the_model_and_leave_nothing() {
-    let mut world = World::new();
+    let mut world = World::new().await;
     let seed = u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -158,7 +199,7 @@ async fn random_schedules_follow_the_model_and_leave_nothing() {
     let mut seen = [0_u32; 3];
     for id in 0..500 {
         match pick(10) {
-            _ if id % 200 == 199 => world.kill(pick(3)),
+            _ if id % 200 == 199 => world.kill(pick(3)).await,
             0..=4 if world.waiting.len() < 12 => {
                 world.arrive(pick(3), id, 1 + u32::try_from(pick(3)).unwrap()).await;
                 seen[0] += 1;
@@ -190,6 +231,7 @@ async fn random_schedules_follow_the_model_and_leave_nothing() {
         while let Ok(Served { permit, .. }) = world.reports.try_recv() {
             drop(permit);
         }
+        world.end_leases_of_the_dead();
         counted(&world.server) == 0 && world.processes.iter().flatten().all(Process::is_idle)
     })
     .await;

@@ -75,14 +75,18 @@ async fn send(layer: &RateLimitLayer) -> Response<()> {
 
 #[tokio::test]
 async fn a_layer_waits_and_reports_the_wait() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_second(2)).capacity(1);
-    let layer = RateLimitLayer::builder(Policy::new("partner", queue)).server_timing().build();
-    let began = Instant::now();
-    let answers = join_all((0..3).map(|_| send(&layer))).await;
-    assert!(began.elapsed() >= SECOND / 2);
-    let statuses: Vec<_> = answers.iter().map(|it| it.status().as_u16()).collect();
-    assert_eq!(statuses, [200, 200, 503]);
+    let mut answers = Vec::new();
+    some_attempt_async("the third comes before the second has left", async || {
+        let server = RedisServer::start();
+        let queue = queue(&server, Quota::per_second(2)).capacity(1);
+        let layer = RateLimitLayer::builder(Policy::new("partner", queue)).server_timing().build();
+        let began = Instant::now();
+        answers = join_all((0..3).map(|_| send(&layer))).await;
+        let statuses: Vec<_> = answers.iter().map(|it| it.status().as_u16()).collect();
+        assert!(began.elapsed() >= SECOND / 2 && statuses[..2] == [200, 200], "{statuses:?}");
+        if statuses[2] == 503 { Ok(()) } else { Err(format!("{:?}", began.elapsed())) }
+    })
+    .await;
     let timing = |it: &Response<()>| it.headers().get("server-timing").map(|it| it.to_str().unwrap().to_owned());
     assert_eq!(timing(&answers[0]), None);
     let waited = timing(&answers[1]).unwrap();

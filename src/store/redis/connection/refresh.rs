@@ -138,7 +138,7 @@ mod tests {
     }
 
     /// No server was found to be unreachable.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn soon_after_a_refresh_that_was_lost_the_fault_is_a_cancellation() {
         let refresh = Refresh::default();
         let soon = Instant::now() + Duration::from_secs(1);

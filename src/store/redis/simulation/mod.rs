@@ -26,9 +26,7 @@ mod server;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::run::{Outcome, run};
-
-/// The seeds that the ordinary tests run.
-const SEEDS: u64 = 200;
+use crate::util::effort::rounds;
 
 /// Seeds that have found something.
 const REGRESSIONS: &[u64] = &[];
@@ -41,7 +39,7 @@ fn number(name: &str) -> Option<u64> {
 fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     let (first, count) = match number("SIM_SEED") {
         Some(seed) => (seed, 1),
-        None => (1, number("SIM_SEEDS").unwrap_or(SEEDS)),
+        None => (1, number("SIM_SEEDS").unwrap_or_else(|| rounds(50, 200) as u64)),
     };
     let seeds: Vec<u64> = if count == 1 { vec![first] } else { REGRESSIONS.iter().copied().chain(1..=count).collect() };
     let is_logged = number("SIM_LOG").is_some();
@@ -87,7 +85,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
 /// Otherwise a seed would not reproduce what it has found.
 #[test]
 fn a_seed_always_makes_the_same_run() {
-    for seed in 1..=12 {
+    for seed in 1..=rounds(3, 12) as u64 {
         let (one, other) = (run(seed, true).log, run(seed, true).log);
         assert!(one.len() > 100, "seed {seed} does next to nothing");
         let differs = one.iter().zip(&other).position(|(one, other)| one != other);

@@ -1,10 +1,20 @@
 //! Faults of the network.
 
+use futures_util::FutureExt;
+
 use super::proxy::{Mode, Proxy};
 use super::*;
 
+/// A timeout that each call without an answer waits for. Ten times what a call takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_millis(200);
+
 fn through(proxy: &Proxy) -> Redis {
-    Redis::single(proxy.url()).timeout(Duration::from_millis(100)).open().unwrap()
+    Redis::single(proxy.url()).timeout(TIMEOUT).open().unwrap()
+}
+
+/// For faults that are noticed at once, without a timeout.
+fn patient_through(proxy: &Proxy) -> Redis {
+    Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 /// Waits until the first call succeeds: the first connection may take longer than a call.
@@ -14,27 +24,40 @@ async fn warm(redis: &Redis) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connection_opens_the_breaker() {
+    const CALLS: u32 = 1_000;
     let mut server = RedisServer::start();
-    let redis = Redis::single(server.url()).open().unwrap();
-    server.kill();
-    assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::Unreachable; 5]);
+    let redis = patient(&server);
+    assert_eq!(charge(&redis, "a").await, Ok(1));
     let start = Instant::now();
-    let mut asked = 0;
-    for _ in 0..20_000 {
-        match charge(&redis, "a").await.expect_err("no server is there") {
-            FaultKind::BreakerOpen => {}
-            reason => {
-                assert_eq!(reason, FaultKind::Unreachable);
-                asked += 1;
-            }
-        }
+    for _ in 0..CALLS {
+        assert!(charge(&redis, "a").await.is_ok());
     }
-    let each = start.elapsed() / 20_000;
-    assert!(each < Duration::from_micros(50), "{each:?} for a call that is not made");
-    assert!(asked < 20, "{asked} probes in {:?}", start.elapsed());
+    let made = start.elapsed();
+    server.kill();
+    servers::await_until("it is noticed", || !redis.health()[0].is_connected());
+    assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::Unreachable; 5]);
+    let mut probes = 0;
+    some_attempt_async("a call that is not made takes less time than one that is", async || {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            let call = add("a");
+            let mut call = std::pin::pin!(redis.call(&call));
+            let reason = match (&mut call).now_or_never() {
+                Some(answer) => answer.expect_err("no server is there").kind(),
+                None => {
+                    probes += 1;
+                    call.await.expect_err("no server is there").kind()
+                }
+            };
+            assert!(matches!(reason, FaultKind::BreakerOpen | FaultKind::Unreachable), "{reason:?}");
+        }
+        let rejected = start.elapsed();
+        if rejected < made / 2 { Ok(()) } else { Err(format!("{rejected:?}, and {made:?} for calls that are made")) }
+    })
+    .await;
+    assert!(probes < 20, "{probes} calls waited");
     server.restart();
-    let took = recovers(&redis, "a").await;
-    assert!(took < RECOVERY + Duration::from_secs(1), "{took:?}");
+    recovers(&redis, "a").await;
     assert_eq!(state(&redis), BreakerState::Closed);
 }
 
@@ -45,22 +68,18 @@ async fn a_black_hole_costs_one_timeout_per_call_until_the_breaker_opens() {
     let redis = through(&proxy);
     warm(&redis).await;
     proxy.set(Mode::BlackHole);
-    let start = Instant::now();
-    let (mut timeouts, mut longest) = (0, Duration::ZERO);
-    for _ in 0..1_000 {
+    let mut waits = Vec::new();
+    for _ in 0..300 {
         let began = Instant::now();
         if charge(&redis, "a").await == Err(FaultKind::TimedOut) {
-            timeouts += 1;
+            waits.push(began.elapsed());
         }
-        longest = longest.max(began.elapsed());
     }
-    // Five until it opens, and then the probes, each after a pause.
-    assert!((5..15).contains(&timeouts), "{timeouts} calls of 1,000 waited");
-    assert!(longest < Duration::from_millis(600), "a call took {longest:?}");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Five until it opens, and then the probes, each after a pause. On a busy machine, some say nothing about the server.
+    assert!((5..100).contains(&waits.len()), "{} calls of 300 waited", waits.len());
+    assert!(*waits.iter().min().unwrap() < TIMEOUT * 2, "{waits:?}");
     proxy.set(Mode::Pass);
-    let took = recovers(&redis, "a").await;
-    assert!(took < RECOVERY + Duration::from_secs(1), "{took:?}");
+    recovers(&redis, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,10 +90,9 @@ async fn a_half_open_connection_is_replaced() {
     warm(&redis).await;
     // The connection is dead for good, without a sign of it: it must be replaced.
     proxy.set(Mode::HalfOpen);
-    fails_until_open(&redis, "a").await;
+    fail_until_open(&redis, "a", 3).await;
     proxy.set(Mode::Pass);
-    let took = recovers(&redis, "a").await;
-    assert!(took < RECOVERY + Duration::from_secs(1), "{took:?}");
+    recovers(&redis, "a").await;
     assert!(proxy.connections() > 1);
 }
 
@@ -82,11 +100,10 @@ async fn a_half_open_connection_is_replaced() {
 async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(100)).max_in_flight(256).open().unwrap();
+    let redis = Redis::single(proxy.url()).timeout(TIMEOUT).max_in_flight(256).open().unwrap();
     warm(&redis).await;
     // On a busy machine, a call may look at the time only long after its timeout, and must not find an answer then.
-    proxy.set(Mode::Latency(Duration::from_secs(2)));
-    let start = Instant::now();
+    proxy.set(Mode::Latency(Duration::from_secs(3_600)));
     let calls: Vec<_> = (0..10_000)
         .map(|_| {
             let redis = redis.clone();
@@ -97,45 +114,53 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
             })
         })
         .collect();
-    let mut waited = 0_u128;
     for call in calls {
-        match call.await.unwrap() {
-            FaultKind::TimedOut => waited += 1,
-            FaultKind::TooManyInFlight | FaultKind::BreakerOpen => {}
-            other => panic!("{other:?}"),
-        }
+        let reason = call.await.unwrap();
+        assert!(
+            matches!(reason, FaultKind::TimedOut | FaultKind::TooManyInFlight | FaultKind::BreakerOpen),
+            "{reason:?}"
+        );
     }
-    // As many as may be in flight per timeout, and a probe or two. The breaker opens long before all have waited. On a
-    // busy machine, later waves begin before the failures of earlier ones are noticed.
-    let waves = start.elapsed().as_millis() / 100 + 1;
-    assert!(waited <= 256 * waves + 10 && waited < 5_000, "{waited} waited in {waves} waves");
     assert_eq!(redis.health()[0].in_flight(), 0);
     proxy.set(Mode::Pass);
-    recovers(&redis, "a").await;
+    recovers(&redis, "other").await;
+    // As many as may be in flight, again when the first of them give up, and a probe or two. A busy machine begins more
+    // before it notices that the first have failed.
+    let sent = charged(&server, "a");
+    assert!((1..5_000).contains(&sent), "{sent} of 10,000 were sent");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flapping_opens_the_breaker_once_per_outage_at_most() {
+async fn flapping_opens_the_breaker_once_per_outage() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let redis = through(&proxy);
+    let redis = patient_through(&proxy);
     let (mut charges, mut unknown, mut opened) = (0, 0, 0);
-    let start = Instant::now();
-    let mut was = BreakerState::Closed;
-    while start.elapsed() < Duration::from_secs(6) {
-        let is_up = start.elapsed().as_millis() / 500 % 2 == 0;
-        proxy.set(if is_up { Mode::Pass } else { Mode::Reset });
+    let mut call = async || {
+        let was = state(&redis);
         match charge(&redis, "a").await {
             Ok(_) => charges += 1,
             Err(FaultKind::TimedOut | FaultKind::Disconnected) => unknown += 1,
             Err(_) => {}
         }
         let is = state(&redis);
-        opened += u32::from(is == BreakerState::Open && was == BreakerState::Closed);
-        was = is;
+        opened += u32::from(was == BreakerState::Closed && is != BreakerState::Closed);
         sleep(Duration::from_millis(1)).await;
+        is
+    };
+    for _ in 0..6 {
+        eventually("it works", async || call().await == BreakerState::Closed).await;
+        for _ in 0..50 {
+            call().await;
+        }
+        proxy.set(Mode::Reset);
+        eventually("the breaker opens", async || call().await == BreakerState::Open).await;
+        for _ in 0..100 {
+            call().await;
+        }
+        proxy.set(Mode::Pass);
     }
-    assert!(opened <= 6, "opened {opened} times, but was down six times");
+    assert_eq!(opened, 6, "it was down six times");
     assert!(charges > 0);
     let excess = charged(&server, "a") - charges;
     assert!((0..=unknown).contains(&excess), "{excess} more were charged, for {unknown} of unknown outcome");
@@ -145,24 +170,24 @@ async fn flapping_opens_the_breaker_once_per_outage_at_most() {
 async fn a_lost_answer_is_a_charge_that_is_kept() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let redis = through(&proxy);
-    recovers(&redis, "warm").await;
+    // Time enough for a call to be sent, at any rate.
+    let redis = Redis::single(proxy.url()).timeout(Duration::from_secs(1)).open().unwrap();
+    warm(&redis).await;
     proxy.set(Mode::Swallow);
-    let reasons = fails_until_open(&redis, "a").await;
-    assert_eq!(reasons, [FaultKind::TimedOut; 5]);
-    servers::await_until("all arrived", || charged(&server, "a") >= 5);
-    // Nothing is on its way any more: it is the only connection, and in order.
-    sleep(Duration::from_millis(100)).await;
-    assert_eq!(charged(&server, "a"), 5, "charged once each");
+    let reasons = fail_until_open(&redis, "a", 3).await;
+    assert!(reasons.iter().all(|reason| *reason == FaultKind::TimedOut), "{reasons:?}");
+    let lost = i64::try_from(reasons.len()).unwrap();
+    servers::await_until("all arrived", || charged(&server, "a") >= lost);
     proxy.set(Mode::Pass);
-    recovers(&redis, "a").await;
+    recovers(&redis, "b").await;
+    assert_eq!(charged(&server, "a"), lost, "charged once each");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_is_never_followed_by_a_second_charge() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let redis = Redis::single(proxy.url()).timeout(PLENTY).open().unwrap();
+    let redis = patient_through(&proxy);
     let (mut charges, mut unknown) = (0, 0);
     for round in 0..20 {
         // While calls are in flight.
@@ -194,7 +219,7 @@ async fn answers_may_arrive_byte_by_byte() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     proxy.set(Mode::Slices);
-    let redis = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
+    let redis = patient_through(&proxy);
     for sum in 1..=50 {
         assert_eq!(charge(&redis, "a").await, Ok(sum));
     }
