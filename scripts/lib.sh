@@ -8,19 +8,72 @@ die() {
 # The crate, the one for DynamoDB and the examples: all members of the workspace that are no models.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
 
-step() { printf '\n== %s\n' "$*"; }
+# Begins a step. A script that calls `report_steps` when it exits prints how long each took.
+step() {
+    check_beside
+    end_step
+    step_name=$* step_begun=$SECONDS
+    printf '\n== %s\n' "$*"
+}
+step_name='' step_begun=0 step_times=()
+
+end_step() {
+    [ -z "$step_name" ] || step_times+=("$(printf '%5d s  %s' $((SECONDS - step_begun)) "$step_name")")
+    step_name=''
+}
+
+# Prints a table of the steps, and of the commands beside them, with the seconds that each took; the last one may have failed.
+report_steps() {
+    local result=$1 name
+    [ "$result" = 0 ] || step_name="$step_name (failed)"
+    end_step
+    printf '\n== where the time went\n'
+    printf '%s\n' "${step_times[@]}"
+    for name in "${besides[@]}"; do
+        [ ! -s "target/beside/$name.seconds" ] || printf '%5d s  beside: %s\n' "$(cat "target/beside/$name.seconds")" "$name"
+    done
+    printf '%5d s  in all\n' "$SECONDS"
+}
 
 # Runs a command beside what follows, for steps that would leave a core idle: `beside NAME COMMAND…`. Its output is kept for
-# `await_beside`. A script that exits before that stops it.
+# `await_beside`. A step that begins after it has failed does not begin: the script fails. A script that exits stops it.
 beside() {
     local name=$1
     shift
     mkdir -p target/beside
-    "$@" >"target/beside/$name.log" 2>&1 &
+    rm -f "target/beside/$name".*
+    (
+        # A subshell ends its own commands with itself.
+        trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+        begun=$SECONDS result=0
+        # Not `"$@" || result=$?`: that would turn `set -e` off in the command.
+        set +e
+        (
+            set -e
+            "$@"
+        )
+        result=$?
+        echo $((SECONDS - begun)) >"target/beside/$name.seconds"
+        echo $result >"target/beside/$name.result"
+        exit $result
+    ) >"target/beside/$name.log" 2>&1 &
     beside[$name]=$!
-    trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
+    besides+=("$name")
 }
 declare -A beside=()
+besides=()
+
+stop_beside() {
+    [ ${#beside[@]} = 0 ] || kill "${beside[@]}" 2>/dev/null || true
+}
+
+# Fails if a command beside has failed already.
+check_beside() {
+    local name
+    for name in "${!beside[@]}"; do
+        [ ! -s "target/beside/$name.result" ] || [ "$(cat "target/beside/$name.result")" = 0 ] || await_beside "$name"
+    done
+}
 
 # Waits for that command, and prints what it printed.
 await_beside() {
@@ -29,6 +82,30 @@ await_beside() {
     unset "beside[$name]"
     cat "target/beside/$name.log"
     [ "$result" = 0 ] || die "failed: $name (see above)"
+}
+
+# Runs `cargo test` with these arguments. Prints how to run each test alone that has failed.
+run_tests() {
+    local log
+    log=$(mktemp)
+    cargo test --no-fail-fast "$@" 2>&1 | tee "$log" && rm "$log" && return
+    awk '
+        # "Running tests/http/main.rs (target/…/http-2e79e9b7)", "Running unittests src/lib.rs (target/…/tower_sluice-3441fccd)"
+        $1 == "Running" { program = $NF; gsub(/^.*\/|-[0-9a-f]*\)$/, "", program); unit = $2 == "unittests" }
+        $1 == "Doc-tests" { program = "" }
+        $1 == "test" && / \.\.\. FAILED/ { failed[++count] = $2; of[count] = program; is_unit[count] = unit }
+        END {
+            if (count) print "\nto run a failed test alone:"
+            for (i = 1; i <= count; i++) {
+                package = of[i] ~ /^(process|server)$/ ? "tower-sluice-server" : of[i] ~ /^programs$/ ? "examples" \
+                    : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" : "tower-sluice"
+                target = of[i] == "" ? "--doc" : is_unit[i] ? "--lib" : "--test " of[i]
+                exact = of[i] == "" ? "" : " --exact"
+                print "    cargo test -p " package " --all-features " target " --" exact " " failed[i]
+            }
+        }' "$log"
+    rm "$log"
+    return 1
 }
 
 # Checks what threads can do to one another, with loom: every order of steps with at most so many preemptions.
