@@ -84,6 +84,12 @@ await_beside() {
     [ "$result" = 0 ] || die "failed: $name (see above)"
 }
 
+# From now on, Cargo lints what it builds of the workspace, and fails if there is a warning: `cargo clippy` sets the same
+# variables, and then has everything, dependencies included, checked a second time. `scripts/slow` runs `cargo clippy` itself.
+lint_builds() {
+    export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
+}
+
 # Runs `cargo test` with these arguments. Prints how to run each test alone that has failed.
 run_tests() {
     local log
@@ -110,7 +116,7 @@ run_tests() {
 
 # Checks what threads can do to one another, with loom: every order of steps with at most so many preemptions.
 run_models() {
-    RUSTFLAGS='--cfg sluice_loom' LOOM_MAX_PREEMPTIONS=$1 CARGO_TARGET_DIR=target/models \
+    RUSTFLAGS='--cfg sluice_loom' LOOM_MAX_PREEMPTIONS=$1 CARGO_TARGET_DIR=target/models CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
         cargo test --quiet --release -p tower-sluice-models models
 }
 

@@ -369,7 +369,7 @@ impl Model {
 #[test]
 fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_times_the_quota() {
     let mut seen = [0_u32; 3];
-    let seeds = rounds(150, 1_000) as u64;
+    let seeds = rounds(60, 1_000) as u64;
     for seed in 0..seeds {
         let mut random = Random::new(seed);
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));

@@ -41,7 +41,7 @@ fn token_and_leaky_buckets_keep_the_contract() {
     for (number, quota) in quotas().into_iter().enumerate() {
         check_algorithm(&TokenBucket::new(quota), 1);
         // All bursts, or two of them, others for each quota.
-        let step = rounds(4, 1);
+        let step = rounds(9, 1);
         for burst in bursts().into_iter().skip(number % step).step_by(step) {
             check_algorithm(&TokenBucket::new(quota.burst(burst)), 2);
             check_algorithm(&LeakyBucket::new(quota.burst(burst)), 3);

@@ -231,7 +231,7 @@ impl Layers {
 /// In eighths of a second, in which all of these rates make whole ticks: nothing is rounded.
 #[test]
 fn buckets_agree_with_the_model_through_live_changes() {
-    for seed in 1..=rounds(15, 60) as u64 {
+    for seed in 1..=rounds(6, 60) as u64 {
         let mut layers = Layers::new(seed);
         for step in 0..3_000 {
             let context = format!("seed {seed}, step {step}");

@@ -216,7 +216,7 @@ impl<A: Algorithm> Layers<A> {
 
 #[test]
 fn windows_agree_with_a_log_through_changes_of_the_limit() {
-    for seed in 1..=rounds(10, 40) as u64 {
+    for seed in 1..=rounds(4, 40) as u64 {
         Layers::new(FixedWindow::new, false, seed).run(2_000, false, seed);
         Layers::new(SlidingWindow::new, true, seed).run(2_000, false, seed);
     }
@@ -224,7 +224,7 @@ fn windows_agree_with_a_log_through_changes_of_the_limit() {
 
 #[test]
 fn windows_agree_with_a_log_through_changes_of_the_period() {
-    for seed in 1..=rounds(10, 40) as u64 {
+    for seed in 1..=rounds(4, 40) as u64 {
         Layers::new(FixedWindow::new, false, seed).run(2_000, true, seed);
         Layers::new(SlidingWindow::new, true, seed).run(2_000, true, seed);
     }

@@ -16,7 +16,7 @@ const ATTEMPTS: u64 = 10_000;
 const LIMIT: u32 = 1_000;
 
 fn admits_exactly_the_limit(algorithm: &impl Algorithm) {
-    for run in 0..rounds(10, 200) {
+    for run in 0..rounds(3, 200) {
         let store = MemoryStore::with_capacity(64).with_clock(clock());
         let admitted = admitted_by_threads(algorithm, &store, THREADS, ATTEMPTS);
         assert_eq!(admitted, u64::from(LIMIT), "run {run}");
@@ -62,7 +62,7 @@ fn sliding_window_is_exact() {
 #[test]
 fn leaky_queue_is_exact() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    for run in 0..rounds(3, 200) {
+    for run in 0..rounds(2, 200) {
         let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(LIMIT as usize - 1).max_wait(Duration::MAX);
         let ask = || {
             let _guard = runtime.enter();

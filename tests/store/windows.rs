@@ -56,7 +56,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let mut states = [None; KEYS];
     let mut charges: Vec<(usize, u32, Receipt, Receipt)> = Vec::new();
-    for round in 0..rounds(1_000, 3_000) {
+    for round in 0..rounds(300, 3_000) {
         let now = clock.now().as_nanos().saturating_add(step(&mut random, period));
         // The last window of all time is another matter.
         let now = Timestamp::from_nanos(now.min(u64::MAX / 4 * 3));

@@ -2,7 +2,7 @@
 
 /// Returns `few` in `scripts/test`, and `many` with `FULL_TESTS=1` in the environment, as in `scripts/slow`, which builds
 /// these tests with optimisation. Sanitizers, under which code is some twenty times slower, get a quarter of `few`.
-pub fn rounds(few: usize, many: usize) -> usize {
+pub(crate) fn rounds(few: usize, many: usize) -> usize {
     if cfg!(sluice_sanitizer) {
         few.div_ceil(4)
     } else if std::env::var_os("FULL_TESTS").is_some() {

@@ -15,7 +15,7 @@ const LIMIT: u32 = 777;
 /// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half of
 /// them share calls among their requests, eight at a time.
 async fn exactly<A: Kept>(algorithm: A) {
-    for run in 0..rounds(3, 50) {
+    for run in 0..rounds(1, 50) {
         let (service, clock) = service().await;
         let admitted = Arc::new(AtomicU32::new(0));
         let mut tasks = Vec::new();

@@ -34,7 +34,7 @@ async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64
 #[tokio::test]
 async fn one_process_makes_one_write_per_decision_of_a_bucket() {
     for percent in [5, 50, 80, 95] {
-        let (writes, _) = writes_per_thousand(1, percent, rounds(300, 1_500) as u64, percent).await;
+        let (writes, _) = writes_per_thousand(1, percent, rounds(150, 1_500) as u64, percent).await;
         assert_eq!(writes, 1_000, "at {percent} % of the limit");
     }
 }

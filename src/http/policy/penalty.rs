@@ -285,6 +285,14 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_of_bans_evicts_some_and_counts_them() {
+        let penalty = penalty();
+        (0..140_000_u64).for_each(|key| penalty.record.bans.begin(&key.into(), HOUR));
+        let TableStats { evicted_live, live, .. } = penalty.ban_table();
+        assert!(evicted_live > 5_000 && live > 110_000, "{evicted_live} evicted, {live} left");
+    }
+
+    #[test]
     fn a_table_takes_two_mib_from_its_first_use_on_and_none_before() {
         let penalty = penalty();
         let mib = |deadlines: &Deadlines| deadlines.table.size_in_bytes() >> 20;

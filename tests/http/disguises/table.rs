@@ -77,7 +77,7 @@ async fn one_of_all_requests_is_admitted_at_limit_one() {
     let all = all();
     assert!(all.len() > 800, "{}", all.len());
     // Each mount point gets all of them, or another third.
-    let step = rounds(3, 1);
+    let step = rounds(10, 1);
     for (number, mount) in Mount::ALL.into_iter().enumerate() {
         let all: Vec<_> = all.iter().skip(number % step).step_by(step).collect();
         for is_reversed in [false, true] {

@@ -82,7 +82,7 @@ fn a_cost_that_never_fits_has_no_wait_even_during_a_ban() {
 #[test]
 fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
     let mut tally = Tally::default();
-    let seeds = rounds(150, 1_000) as u64;
+    let seeds = rounds(60, 1_000) as u64;
     for seed in 0..seeds {
         let (mut random, clock) = (Random::new(seed), clock());
         let stack = Stack::random(&mut random, &clock);

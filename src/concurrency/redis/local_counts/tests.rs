@@ -234,7 +234,7 @@ impl World {
 fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
     let mut world = World::new(Random::seeded());
     let mut complete = 0;
-    let rounds = rounds(600, 3_000);
+    let rounds = rounds(200, 3_000);
     for round in 0..rounds {
         for _ in 0..150 {
             world.step();

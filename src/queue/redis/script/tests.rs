@@ -10,6 +10,7 @@ use crate::store::redis::ScriptReply;
 use crate::store::redis::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::random::Random;
 use crate::store::redis::variant::{Changes, all_are_noticed};
+use crate::util::effort::rounds;
 use crate::values::{Quota, Receipt};
 
 /// In units of 1/`limit` nanosecond, where a second is `limit` times as long, and an interval of so many per second:
@@ -64,7 +65,7 @@ impl Naive {
 fn reservations_are_those_of_a_naive_list() {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
     let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
-    for number in 0..200 {
+    for number in 0..rounds(80, 200) {
         // Three and seven per second are no whole numbers of microseconds.
         let limit = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let (burst, capacity) = (1 + random.below(4), random.below(8));

@@ -68,11 +68,11 @@ pub(crate) struct Changes {
     pub(crate) changes: &'static [(&'static str, &'static str)],
 }
 
-/// Panics unless a property notices each change, naming those that none does. Tries one in four changes, others in each
+/// Panics unless a property notices each change, naming those that none does. Tries one in eight changes, others in each
 /// block, or with all rounds, each.
 pub(crate) fn all_are_noticed(blocks: &[Changes]) {
     let (mut unnoticed, mut count) = (Vec::new(), 0);
-    let step = rounds(4, 1);
+    let step = rounds(8, 1);
     for (number, Changes { block, properties, changes }) in blocks.iter().enumerate() {
         for (from, to) in changes.iter().skip(number % step).step_by(step) {
             let variant = Variant { block, from, to };

@@ -39,7 +39,7 @@ fn number(name: &str) -> Option<u64> {
 fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     let (first, count) = match number("SIM_SEED") {
         Some(seed) => (seed, 1),
-        None => (1, number("SIM_SEEDS").unwrap_or_else(|| rounds(50, 200) as u64)),
+        None => (1, number("SIM_SEEDS").unwrap_or_else(|| rounds(25, 200) as u64)),
     };
     let seeds: Vec<u64> = if count == 1 { vec![first] } else { REGRESSIONS.iter().copied().chain(1..=count).collect() };
     let is_logged = number("SIM_LOG").is_some();

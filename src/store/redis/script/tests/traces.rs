@@ -15,7 +15,7 @@ use crate::values::{Decision, Quota, Receipt};
 
 /// Steps per algorithm: all of them where a mistake in the scripts must be noticed.
 fn steps_per_algorithm() -> u64 {
-    if variant::seed().is_some() { 100_000 } else { rounds(20_000, 100_000) as u64 }
+    if variant::seed().is_some() { 100_000 } else { rounds(8_000, 100_000) as u64 }
 }
 /// Steps with one quota, sent together.
 const BATCH: u64 = 400;
