@@ -49,7 +49,7 @@ export const options = testOptions({
     gap: [`min>=${INTERVAL_MS - 150}`, `max<=${INTERVAL_MS + 250}`],
     // One waiter departs per second, and another client arrives a little later.
     full_wait: [`min>=${INTERVAL_MS * (CAPACITY - 2)}`, `max<=${INTERVAL_MS * CAPACITY + 500}`],
-    rejection: ['p(95)<100'],
+    rejection: ['p(90)<100'],
     'admitted{scenario:crowd}': [`count>=${CROWD_SECONDS + CAPACITY - 2}`],
     'rejected{scenario:crowd}': ['count>=50'],
   },

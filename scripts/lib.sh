@@ -75,6 +75,11 @@ check_beside() {
     done
 }
 
+# Lets this shell, and what it starts, use the cores only while nothing else does.
+yield_cores() {
+    renice -n 19 -p "$BASHPID" >/dev/null
+}
+
 # Waits for that command, and prints what it printed.
 await_beside() {
     local name=$1 result=0
