@@ -17,7 +17,7 @@ use axum::{
     Router,
     routing::{get, post},
 };
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use tower_sluice::key::{PeerIp, User};
 use tower_sluice::{
     CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow, Verdict,
@@ -68,19 +68,13 @@ async fn usage(verdict: Verdict) -> String {
     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
 }
 
-/// Streams an answer, and reports what it took.
+/// Streams an answer, and reports each token before it is sent.
 async fn chat(settlement: Settlement, prompt: String) -> Body {
     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
-    let answer = stream::unfold((words.into_iter(), 0), move |(mut words, tokens)| {
-        let settlement = settlement.clone();
-        async move {
-            let Some(word) = words.next() else {
-                // The stream ends: so many tokens it was.
-                let _ = settlement.settle("tokens", tokens);
-                return None;
-            };
-            Some((Ok::<_, std::io::Error>(Bytes::from(word)), (words, tokens + 1)))
-        }
+    let answer = stream::iter(words).map(move |word| {
+        // Before the word is sent: the client may leave after it, and then the stream never ends.
+        let _ = settlement.add("tokens", 1);
+        Ok::<_, std::io::Error>(Bytes::from(word))
     });
     Body::from_stream(answer)
 }

@@ -135,7 +135,7 @@ pub use self::concurrency::RedisConcurrency;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
-    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy,
+    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, LimitsHandle, Meter, MissingKey, Penalty, Permits, Policy,
     PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody,
     RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement,
     TakenPermits, Verdict, grpc, headers, key,

@@ -33,7 +33,7 @@
 //! use axum::middleware::{Next, from_fn};
 //! use axum::response::Response;
 //! use axum::{Router, routing::{get, post}};
-//! use futures_util::stream;
+//! use futures_util::{StreamExt, stream};
 //! use tower_sluice::key::{PeerIp, User};
 //! use tower_sluice::{
 //!     CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow, Verdict,
@@ -84,19 +84,13 @@
 //!     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
 //! }
 //!
-//! /// Streams an answer, and reports what it took.
+//! /// Streams an answer, and reports each token before it is sent.
 //! async fn chat(settlement: Settlement, prompt: String) -> Body {
 //!     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
-//!     let answer = stream::unfold((words.into_iter(), 0), move |(mut words, tokens)| {
-//!         let settlement = settlement.clone();
-//!         async move {
-//!             let Some(word) = words.next() else {
-//!                 // The stream ends: so many tokens it was.
-//!                 let _ = settlement.settle("tokens", tokens);
-//!                 return None;
-//!             };
-//!             Some((Ok::<_, std::io::Error>(Bytes::from(word)), (words, tokens + 1)))
-//!         }
+//!     let answer = stream::iter(words).map(move |word| {
+//!         // Before the word is sent: the client may leave after it, and then the stream never ends.
+//!         let _ = settlement.add("tokens", 1);
+//!         Ok::<_, std::io::Error>(Bytes::from(word))
 //!     });
 //!     Body::from_stream(answer)
 //! }
@@ -182,6 +176,15 @@
 //! #         let usage = String::from_utf8_lossy(&body);
 //! #         assert!(status == 200 && usage.contains("month: 996 left\n") && usage.contains("\ntokens: "), "{usage}");
 //! #     }
+//! #     // A client that hangs up pays for what it has read.
+//! #     let ask = Request::post("/v1/chat").header("x-api-key", "key-of-ada").extension(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
+//! #     let mut body = app.clone().oneshot(ask.body(Body::from(long)).unwrap()).await?.into_body();
+//! #     for _ in 0..24_000 {
+//! #         http_body_util::BodyExt::frame(&mut body).await.unwrap()?;
+//! #     }
+//! #     drop(body);
+//! #     let (_, _, usage) = send(Request::get("/v1/usage"), "key-of-ada", "").await;
+//! #     assert!(String::from_utf8_lossy(&usage).contains("\ntokens: 476000 left"), "{usage:?}");
 //! #     // Ten wrong keys, and a right one is rejected there, too.
 //! #     for _ in 0..10 {
 //! #         assert_eq!(send(Request::get("/v1/orders"), "guess", "").await.0, 401);
@@ -213,7 +216,8 @@
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
-//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported. What an
+//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported: what was sent, since each
+//!   token is reported before it is. What an
 //!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it. The usage and
 //!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left after that.
 //! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of `FREE`:

@@ -39,5 +39,5 @@ pub(crate) use self::reload::Enforceable;
 pub use self::reload::{LimitsHandle, Replaced};
 pub use self::response_body::ResponseBody;
 pub use self::service::RateLimit;
-pub use self::settlement::{SettleError, Settlement};
+pub use self::settlement::{Meter, SettleError, Settlement};
 pub use self::verdict::{PolicyVerdict, Verdict};

@@ -13,9 +13,12 @@ use smallvec::SmallVec;
 /// a policy has charged.
 ///
 /// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real cost at
-/// any time until the body of the response has ended, so with the last chunk of a stream as well; of several reports, the
-/// last counts. Then too much is refunded, and too little is charged as far as units are left. Without a report, the
-/// estimate stays.
+/// any time until the body of the response has ended. Then too much is refunded, and too little is charged as far as units
+/// are left. Without a report, the estimate stays.
+///
+/// - **A stream** reports each chunk before it yields it, by [`add`](Self::add) or a [`Meter`]. A client may leave at any
+///   time, and then the stream is dropped where it is: a report that was to come at its end never comes.
+/// - **What is known as a whole** is reported by [`settle`](Self::settle); of several reports, the last counts.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -33,7 +36,7 @@ use smallvec::SmallVec;
 /// let app: Router = Router::new().route("/complete", post(complete)).layer(RateLimitLayer::new(tokens));
 /// ```
 ///
-/// Clones report to the same request. Without axum, take it from the extensions:
+/// Policies of one name, in layers around each other, get the same reports. Clones report to the same request. Without axum, take it from the extensions:
 /// `request.extensions().get::<Settlement>()`; tonic passes them on.
 #[derive(Clone)]
 #[doc(alias("llm", "tokens", "streaming"))]
@@ -88,20 +91,79 @@ impl Settlement {
     ///
     /// If no policy of this name awaits a report, or if the body of the response has ended.
     pub fn settle(&self, policy: &str, cost: u32) -> Result<(), SettleError> {
+        self.report(policy, |_| cost)
+    }
+
+    /// Reports that the request has cost so much more of this policy, in the units of its quota. The first report counts
+    /// from zero, and not from the estimate.
+    ///
+    /// Report a chunk before it is sent: what is charged in the end is then what was sent, also of a client that leaves.
+    ///
+    /// # Errors
+    ///
+    /// If no policy of this name awaits a report, or if the body of the response has ended.
+    pub fn add(&self, policy: &str, units: u32) -> Result<(), SettleError> {
+        self.report(policy, |before| before.saturating_add(units))
+    }
+
+    /// Counts from now on what the request costs of this policy. Until units are added to the meter, that is nothing, so
+    /// a client that leaves before the first chunk pays nothing.
+    ///
+    /// # Errors
+    ///
+    /// If no policy of this name awaits a report, or if the body of the response has ended.
+    pub fn meter(&self, policy: &str) -> Result<Meter, SettleError> {
+        self.settle(policy, 0)?;
+        Ok(Meter { settlement: self.clone(), policy: policy.into() })
+    }
+
+    /// Changes what is reported for all policies of this name.
+    fn report(&self, policy: &str, change: impl Fn(u32) -> u32) -> Result<(), SettleError> {
         let known = || self.chain().flat_map(|settlement| &settlement.reports.0);
-        let Some(report) = known().find(|report| *report.policy == *policy) else {
-            let known = known().map(|report| report.policy.to_string()).collect();
-            return Err(SettleError::UnknownPolicy { policy: policy.to_owned(), known });
-        };
-        let settle = |before| (before != ENDED).then_some(u64::from(cost));
         // Relaxed: nothing is published with the cost.
-        let settled = report.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
-        settled.map(|_| ()).map_err(|_| SettleError::Ended)
+        let change = |before| (before != ENDED).then(|| change(cost(before).unwrap_or(0)).into());
+        let reported = known()
+            .filter(|report| *report.policy == *policy)
+            .map(|report| report.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok());
+        match reported.reduce(|one, other| one | other) {
+            Some(true) => Ok(()),
+            Some(false) => Err(SettleError::Ended),
+            None => {
+                let known = known().map(|report| report.policy.to_string()).collect();
+                Err(SettleError::UnknownPolicy { policy: policy.to_owned(), known })
+            }
+        }
     }
 
     /// This one, then those of the layers around.
     fn chain(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |settlement| settlement.outer.as_deref())
+    }
+}
+
+/// Counts what a request costs while its response is sent: see [`Settlement::meter`]. Each unit is reported when it is
+/// added, so nothing is lost when the meter is dropped, with the stream of a client that has left.
+///
+/// ```
+/// use tower_sluice::{SettleError, Settlement};
+///
+/// async fn stream(settlement: Settlement, words: Vec<String>) -> Result<Vec<String>, SettleError> {
+///     let tokens = settlement.meter("tokens")?;
+///     Ok(words.into_iter().inspect(|_| tokens.add(1)).collect())
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Meter {
+    settlement: Settlement,
+    policy: Box<str>,
+}
+
+impl Meter {
+    /// Adds so many units of the policy's quota. Nothing is added once the body of the response has ended: nothing was
+    /// sent then.
+    pub fn add(&self, units: u32) {
+        // The policy was known when the meter was made, so the body has ended.
+        let _ = self.settlement.add(&self.policy, units);
     }
 }
 
@@ -155,7 +217,9 @@ impl fmt::Display for SettleError {
                 "no policy `{policy}` awaits the cost of this request (there are: {}); call `settled_by_handler` on it",
                 known.join(", ")
             ),
-            Self::Ended => f.write_str("the response has ended, and its charge is final; settle with the last chunk"),
+            Self::Ended => {
+                f.write_str("the response has ended, and its charge is final; report each chunk before it is sent")
+            }
         }
     }
 }
@@ -194,6 +258,41 @@ mod tests {
         assert_eq!(settlement.settle("tokens", 1), Err(SettleError::Ended));
         assert_eq!(settlement.settle("rows", 1), Err(SettleError::Ended));
         assert_eq!(reports.end("tokens"), None, "it is charged once");
+    }
+
+    #[test]
+    fn a_meter_counts_from_zero_and_until_the_end() {
+        let (reports, mut extensions) = (reports(&["tokens"]), Extensions::new());
+        Settlement::insert(&reports, &mut extensions);
+        let settlement = extensions.get::<Settlement>().unwrap().clone();
+        let meter = settlement.meter("tokens").unwrap();
+        assert_eq!(reports.so_far("tokens"), Some(0));
+        meter.add(3);
+        meter.clone().add(4);
+        assert_eq!(settlement.add("tokens", 1), Ok(()));
+        drop(meter);
+        assert_eq!(reports.so_far("tokens"), Some(8));
+        let meter = settlement.meter("tokens").unwrap();
+        meter.add(u32::MAX);
+        meter.add(1);
+        assert_eq!(reports.end("tokens"), Some(u32::MAX));
+        meter.add(1);
+        assert_eq!(settlement.add("tokens", 1), Err(SettleError::Ended));
+        assert!(settlement.meter("tokens").is_err() && settlement.meter("words").is_err());
+        assert_eq!(reports.end("tokens"), None);
+    }
+
+    /// A layer for a customer around one for the company, each with its tokens.
+    #[test]
+    fn policies_of_one_name_in_two_layers_get_the_same_reports() {
+        let (outer, inner, mut extensions) = (reports(&["tokens"]), reports(&["tokens"]), Extensions::new());
+        Settlement::insert(&outer, &mut extensions);
+        Settlement::insert(&inner, &mut extensions);
+        let settlement = extensions.get::<Settlement>().unwrap();
+        assert_eq!((settlement.add("tokens", 2), settlement.add("tokens", 5)), (Ok(()), Ok(())));
+        assert_eq!(inner.end("tokens"), Some(7));
+        assert_eq!(settlement.settle("tokens", 9), Ok(()), "the outer one has not ended");
+        assert_eq!((outer.end("tokens"), inner.end("tokens")), (Some(9), None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod ends;
 mod layers;
+mod leaving;
 mod schedules;
 mod slow_readers;
 mod streams;

@@ -22,7 +22,7 @@ use super::{BOTH, Limits, Protocol, fetch, let_others_run, listen, next_piece, r
 use crate::echo::{EchoReply, EchoRequest};
 
 /// The items of a stream, of which the test writes as many as it likes. One stream at a time.
-struct Source<T>(Arc<Mutex<Option<UnboundedReceiver<T>>>>);
+pub(super) struct Source<T>(Arc<Mutex<Option<UnboundedReceiver<T>>>>);
 
 impl<T> Clone for Source<T> {
     fn clone(&self) -> Self {
@@ -31,24 +31,24 @@ impl<T> Clone for Source<T> {
 }
 
 impl<T> Source<T> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Arc::default())
     }
 
     /// Prepares the next stream.
-    fn fill(&self) -> UnboundedSender<T> {
+    pub(super) fn fill(&self) -> UnboundedSender<T> {
         let (items, stream) = mpsc::unbounded_channel();
         *self.0.lock().unwrap() = Some(stream);
         items
     }
 
-    fn stream(&self) -> UnboundedReceiverStream<T> {
+    pub(super) fn stream(&self) -> UnboundedReceiverStream<T> {
         self.0.lock().unwrap().take().expect("prepared").into()
     }
 }
 
 /// Serves an axum app behind the limits.
-async fn serve(limits: &Limits, app: Router) -> SocketAddr {
+pub(super) async fn serve(limits: &Limits, app: Router) -> SocketAddr {
     let app = app.layer(RateLimitLayer::new(limits.policies()));
     let (listener, address) = listen().await;
     tokio::spawn(async { axum::serve(listener, app).await });
