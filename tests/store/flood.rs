@@ -132,6 +132,59 @@ fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
     }
 }
 
+/// What keys pass in all that ask `asks` times in each step, under a quota of their own, while fresh keys with
+/// another quota come, ten times as many per second as the table has slots, and send one request each.
+fn passed_beside<A: Algorithm>(algorithm: A, own: Quota, keys: u64, asks: u64, fresh: Option<Quota>) -> u64 {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    let store = MemoryStore::with_capacity(200).with_clock(clock.clone());
+    let limiter = RateLimiter::new(algorithm, store);
+    let mut next = 1_000_000_u64..;
+    let ask = |key: u64, quota| {
+        let key = key.into();
+        let ask = Ask::charge(&key, 1).under(Some(quota));
+        u64::from(matches!(limiter.decide(&ask), Check::Ready(Ok(decision)) if decision.is_allowed()))
+    };
+    let mut passed = 0;
+    for _ in 0..rounds(6, 20) as u64 * STEPS_PER_SECOND {
+        passed += (0..keys).map(|key| (0..asks).map(|_| ask(key, own)).sum::<u64>()).sum::<u64>();
+        if let Some(fresh) = fresh {
+            next.by_ref().take(200).for_each(|key| assert_eq!(ask(key, fresh), 1, "a new key must not be locked out"));
+        }
+        clock.advance(Duration::from_millis(1_000 / STEPS_PER_SECOND));
+    }
+    passed
+}
+
+/// A customer at the limit was forgotten for slower keys that had sent one request each: what a bucket owes was compared by
+/// the time until it is paid, and passed 19,919 requests instead of 2,100. And a strict limit was forgotten for generous
+/// ones: what windows owe was compared by the count.
+#[test]
+fn keys_with_quotas_of_their_own_stay_limited_whatever_quotas_a_flood_has() {
+    fn check<A: Algorithm + Copy>(algorithm: A) {
+        let customer = Quota::per_second(100);
+        let strict = Quota::per_day(5);
+        let entitled = passed_beside(algorithm, customer, 1, 20, None);
+        let floods = [
+            Quota::per_day(1),
+            Quota::per_day(5),
+            Quota::per_hour(100),
+            Quota::per_minute(1),
+            Quota::per_second(1),
+            Quota::per_second(100),
+            Quota::per_second(10_000),
+        ];
+        for fresh in floods.into_iter().step_by(rounds(3, 1)) {
+            let passed = passed_beside(algorithm, customer, 1, 20, Some(fresh));
+            println!("{fresh:?}: {passed} of {entitled}");
+            assert!(passed.abs_diff(entitled) * 100 <= entitled, "{passed} of {entitled} beside {fresh:?}");
+            assert_eq!(passed_beside(algorithm, strict, 40, 5, Some(fresh)), 200, "beside {fresh:?}");
+        }
+    }
+    check(TokenBucket::new(Quota::per_second(1)));
+    check(FixedWindow::new(Quota::per_second(1)));
+    check(SlidingWindow::new(Quota::per_second(1)));
+}
+
 /// Windows of as many seconds as they have units, so that keys are worth as much as those above.
 #[test]
 fn windows_keep_their_limits_or_lock_no_key_out() {

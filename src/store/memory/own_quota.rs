@@ -93,6 +93,23 @@ impl<A: Algorithm> Under<A> {
     }
 }
 
+/// Ranks keys with different quotas by what they have used, so that a key at its limit is not forgotten for one that has
+/// sent a single request.
+///
+/// Neither the time that a debt takes to be paid does that, by which a fast plan is always the first to be forgotten; nor
+/// the units alone, by which a strict limit is; nor the share of the budget alone, by which a customer who has begun to
+/// use his is forgotten for any key whose whole budget is one unit. So it is the units times the root of the share, or
+/// units³ ÷ limit, and among equals `owed` itself, in steps of a millisecond for times.
+fn rank(peek: &Decision, owed: u64) -> u64 {
+    let limit = u128::from(peek.limit().max(1));
+    let used = u128::from(peek.limit().saturating_sub(peek.remaining()));
+    // 96 bits and 32. Of these the number of bits is kept, and the first 26.
+    let score = (used.pow(3) << 32) / limit;
+    let bits = u128::BITS - score.leading_zeros();
+    let first = u64::try_from(score >> bits.saturating_sub(26)).unwrap_or(u64::MAX);
+    u64::from(bits) << 56 | first << 30 | (owed >> 20).min((1 << 30) - 1)
+}
+
 impl<A: Algorithm> Algorithm for Under<A> {
     type State = QuotaState<A::State>;
 
@@ -131,7 +148,10 @@ impl<A: Algorithm> Algorithm for Under<A> {
     }
 
     fn owed(&self, kept: &QuotaState<A::State>, now: Timestamp) -> u64 {
-        self.with(kept, |algorithm| algorithm.owed(&kept.state, now))
+        self.with(kept, |algorithm| {
+            let owed = algorithm.owed(&kept.state, now);
+            if owed == 0 { 0 } else { rank(&algorithm.decide(Some(kept.state), now, 0).0, owed).max(1) }
+        })
     }
 
     fn phase(&self, draw: u64) -> Duration {
