@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::slots::{Place, Slots};
 use crate::util::sync::{AtomicU64, Mutex, Ordering};
-use crate::util::wake::wake_all;
+use crate::util::wake::{let_others_take, wake_all};
 
 const SHARDS: usize = if cfg!(sluice_loom) { 1 } else { 64 };
 
@@ -122,7 +122,11 @@ impl WaitLists {
         // Nothing in the critical sections panics, unless memory runs out.
         let shard = &self.shards[slot % self.shards.len()];
         let result = change(&mut shard.lock().unwrap_or_else(PoisonError::into_inner), &mut wakers);
+        let has_woken = !wakers.is_empty();
         wake_all(wakers);
+        if has_woken {
+            let_others_take();
+        }
         result
     }
 

@@ -19,7 +19,7 @@ use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;
 use crate::util::log;
-use crate::util::wake::wake_all;
+use crate::util::wake::{let_others_take, wake_all};
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Backlog, Check, Decision, LimiterError, PartitionKey, Receipt};
 
@@ -129,12 +129,16 @@ impl SharedQueue {
     /// drops a new task on the spot, which locks the queue again.
     fn run(self: &Arc<Self>, deferred: Deferred<Handle>) {
         let Deferred { signals, start, wake, warn } = deferred;
+        let has_woken = !signals.is_empty() || start.is_some() || !wake.is_empty();
         signals.iter().for_each(|signal| signal.notify_one());
         if let Some(Start { runtime, id: driver, signal }) = start {
             let guard = DriverGuard { shared: Arc::clone(self), driver, signal, is_cut_short: true };
             drop(runtime.spawn(drive(guard)));
         }
         wake_all(wake);
+        if has_woken {
+            let_others_take();
+        }
         if warn {
             log::queue_full();
         }

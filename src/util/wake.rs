@@ -1,4 +1,4 @@
-//! Wakes tasks, whose wakers are foreign code.
+//! Wakes tasks, whose wakers are foreign code, and lets other workers run them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -8,5 +8,20 @@ use std::task::Waker;
 pub(crate) fn wake_all(wakers: Vec<Waker>) {
     for waker in wakers {
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+/// Lets any worker of the runtime run the task that the caller has spawned or woken last.
+///
+/// A worker of tokio's keeps that task in a slot of its own, from which no other worker takes it, and runs it when the
+/// present task yields. If that computes for a second before, the task waits for a second, although other workers are
+/// idle. The next task that is spawned takes the slot, and moves what is in it to the queue that all workers run.
+#[cfg(feature = "queue")]
+pub(crate) fn let_others_take() {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+
+    // A runtime with one thread has nobody who could take it.
+    if let Some(runtime) = Handle::try_current().ok().filter(|it| it.runtime_flavor() != RuntimeFlavor::CurrentThread) {
+        drop(runtime.spawn(std::future::ready(())));
     }
 }

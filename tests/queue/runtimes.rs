@@ -575,3 +575,35 @@ fn sixty_thousand_turns_at_once_let_others_run_in_between() {
     // A fiftieth of the turns, and what else the driver does meanwhile.
     assert!(longest <= all / 10, "{longest:?} of {all:?} between two polls of another task");
 }
+
+/// A worker keeps the task that it has spawned or woken last to itself until it yields. That was the driver, so a request
+/// that joined and then computed for two seconds delayed the waiters of all keys by as much, beside an idle worker.
+#[test]
+fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(20)).capacity(10));
+    let (joined, has_joined) = mpsc::channel();
+    let is_released = Arc::new(AtomicBool::new(false));
+    let computing = runtime.spawn({
+        let (queue, is_released) = (Arc::clone(&queue), Arc::clone(&is_released));
+        async move {
+            pass(&queue, &"computing".into());
+            let waiter = pending(&queue, &"computing".into());
+            joined.send(()).unwrap();
+            let begun = Instant::now();
+            while !is_released.load(Ordering::Relaxed) && begun.elapsed() < NEVER * 5 {
+                thread::yield_now();
+            }
+            assert!(waiter.await.unwrap().is_allowed());
+            begun.elapsed() < NEVER * 5
+        }
+    });
+    has_joined.recv().unwrap();
+    // On a thread that is no worker.
+    runtime.block_on(async {
+        pass(&queue, &KEY);
+        assert!(pending(&queue, &KEY).await.unwrap().is_allowed());
+    });
+    is_released.store(true, Ordering::Relaxed);
+    assert!(runtime.block_on(computing).unwrap(), "the waiter was released only when the worker had computed");
+}

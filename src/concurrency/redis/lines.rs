@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use super::pace::Pace;
 use crate::concurrency::bounds::Bounds;
 use crate::store::remote::Tag;
+use crate::util::wake::let_others_take;
 
 /// The lines of all keys. A key has one while requests of it wait.
 pub(super) struct Lines {
@@ -94,6 +95,7 @@ impl Lines {
             let line = self.lock().get(&tag).map(|entry| Arc::clone(&entry.line));
             if let Some(line) = line {
                 line.released.notify_one();
+                let_others_take();
             }
         }
     }

@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::process::Process;
+use crate::util::wake::let_others_take;
 use crate::values::time::{Clock, Monotonic};
 
 /// The runtimes that renew: one task on each runtime on which requests were admitted, until nothing is in flight. A
@@ -29,6 +30,7 @@ impl Renewers {
             runtimes.push((runtime.id(), runtime.clone()));
             drop(runtimes);
             runtime.spawn(Renewer { process: Arc::clone(process), runtime: Some(runtime.id()) }.run());
+            let_others_take();
         }
     }
 

@@ -16,6 +16,7 @@ use super::partners::Common;
 use super::shared::SharedPace;
 #[cfg(not(feature = "redis"))]
 use super::unshared::SharedPace;
+use crate::util::wake::let_others_take;
 
 /// The line of one partner.
 ///
@@ -141,6 +142,7 @@ impl Line {
         if needs_driver {
             let driver = Driver { line: Arc::clone(self), runtime: runtime.id(), slot: None, is_listed: true };
             runtime.spawn(driver.run());
+            let_others_take();
         }
         Place { line: Arc::clone(self), ticket, turn }
     }
@@ -155,7 +157,7 @@ impl Line {
             let Some((_, first)) = self.lock().waiting.pop_first() else { return };
             self.common.remove_waiter();
             match first.turn.send(Ok(departed)) {
-                Ok(()) => return,
+                Ok(()) => return let_others_take(),
                 // It gave up just now: the next one.
                 Err(returned) => departed = returned.unwrap_or_else(|_| unreachable!("a departure was sent")),
             }
@@ -184,8 +186,14 @@ impl Line {
     fn learn(self: &Arc<Self>, departed: &Departed, report: Report) {
         let (received, took) = (Instant::now(), departed.sent.elapsed());
         let now = self.common.micros(received);
-        self.lock().pace.learn(departed.number, now, super::pace::micros(took), &report, &self.common.rules);
-        self.changed.notify_waiters();
+        let mut state = self.lock();
+        state.pace.learn(departed.number, now, super::pace::micros(took), &report, &self.common.rules);
+        let has_driver = !state.drivers.is_empty();
+        drop(state);
+        if has_driver {
+            self.changed.notify_waiters();
+            let_others_take();
+        }
         if let (Some(_), Some(number), Ok(runtime)) = (&self.shared, departed.shared, Handle::try_current()) {
             let line = Arc::clone(self);
             runtime.spawn(async move {
