@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use tokio::time::{Instant, sleep, timeout};
 use tower::util::BoxCloneService;
-use tower::{Layer, Service, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::{Pacer, PacerError, PacerFuture, PacerLayer, PartitionKey, Quota};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -228,6 +228,23 @@ async fn nothing_is_rejected_and_nearly_all_is_used() {
     let gaps = arrivals.windows(2).map(|pair| pair[1] - pair[0]);
     let even = gaps.filter(|gap| *gap > SECOND / 20 && *gap < SECOND / 5).count();
     assert!(even > 470, "{even} of 499 are even");
+}
+
+/// A stored response has an `Age`, and reports what was left when it was stored. It was no answer at all, so each call was
+/// the first, and only one was in flight at a time.
+#[tokio::test(start_paused = true)]
+async fn a_partner_behind_a_cache_is_called_without_a_line() {
+    let partner = service_fn(|_: Request<()>| async {
+        sleep(SECOND / 20).await;
+        let response = Response::builder().header("age", "17").header("ratelimit", r#""a";r=0;t=5"#);
+        Ok::<_, Infallible>(response.body(()).unwrap())
+    });
+    let client = PacerLayer::new().layer(partner);
+    let begun = Instant::now();
+    let calls = (0..1_000).map(|_| client.clone().oneshot(Request::get("http://partner/").body(()).unwrap()));
+    let refused = join_all(calls).await.into_iter().find_map(Result::err);
+    assert!(refused.is_none(), "{refused:?}");
+    assert!(begun.elapsed() <= SECOND / 5, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use super::entry::Entry;
 use super::{Scope, observe};
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
+use crate::http::headers::LONGEST_ADVERTISED;
 use crate::http::policy::Policy;
 use crate::http::reject::Rejection;
 use crate::http::reload::LayerState;
@@ -71,7 +72,8 @@ impl Scope<'_> {
         let verdict = verdict_of(policies, entries);
         let rejection =
             if is_banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
-        if let Some(wait) = rejection.retry_after() {
+        // As long as the response says, which is less than a wait of months.
+        if let Some(wait) = rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED)) {
             for entry in entries.iter().filter(|entry| is_rejected(entry)) {
                 if let Some(penalty) = entry.policy_of(policies).penalty_for(&entry.key) {
                     penalty.advise(&entry.key, wait);

@@ -41,8 +41,8 @@ pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
 pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
+pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_seconds};
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
-pub(crate) use self::wait::{merge_retry_after, retry_after_seconds};
 pub(crate) use self::writer::{Described, Reading, Writer};
 #[cfg(feature = "queue")]
 pub(crate) use self::x_rate_limit::{

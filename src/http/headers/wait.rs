@@ -22,6 +22,9 @@ const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
 /// The longest wait that is advertised, in whole seconds.
 const MAX_RETRY_AFTER: u64 = MAX_RETRY_AFTER_MS / 1_000;
 
+/// The longest wait after which a client may come back, since it was told so, whatever the limit says.
+pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AFTER);
+
 /// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,
 /// so is `X-Rate-Limited-For`, the same wait to the microsecond.
 ///

@@ -49,7 +49,7 @@ pub(super) struct Reading {
 pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> Reading {
     // Instants are compared with the partner's own clock, if the response says what that shows.
     let now = date(headers.get(header::DATE)).unwrap_or(received);
-    // A cache repeats what was true when it stored the response.
+    // A cache repeats what was true when it stored the response: this is an answer that reports no budget.
     let is_stored = number(headers, &header::AGE).is_some_and(|age| age > 0);
     let budget = if is_stored { None } else { tightest(quotas(headers, now)) };
     let is_used_up = budget.is_some_and(|budget| budget.left == 0);
@@ -66,7 +66,7 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime
         None if is_used_up => 0,
         None => UNEXPLAINED,
     };
-    Reading { is_rejection, report: Report { is_answer: !is_stored, pause: pause * SECOND, budget } }
+    Reading { is_rejection, report: Report { is_answer: true, pause: pause * SECOND, budget } }
 }
 
 /// Returns the budget that allows the least: the longest time without any call, or else the lowest rate.
