@@ -73,7 +73,9 @@ impl RedisBackend {
         if call.texts.is_empty() { self.bundles.call(call, limits).await } else { self.call(&call, limits).await }
     }
 
-    /// Makes a charge while our clock shows `asked`: in one call, or in two for a key that has another quota until now.
+    /// Makes a charge while our clock shows `asked`: in one call, or in two for a key that has another quota until now. If
+    /// the key changes between these two, a third call charges it under the quota that it has, and only for the requests
+    /// that wait.
     async fn charge_at<A: Scripted>(
         &self,
         mut asked: Timestamp,
@@ -82,19 +84,32 @@ impl RedisBackend {
         count: u32,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let algorithm = target.algorithm();
+        let under = Under::of(target);
         let mut conversion = None;
+        // The quota that the key has, once a conversion was lost.
+        let mut kept: Option<(Option<Quota>, A)> = None;
         loop {
-            let quota = self.carried_quota(target);
+            let (algorithm, quota, count) = match &kept {
+                Some((quota, kept)) => (kept, *quota, limits.requests.min(count)),
+                None => (target.algorithm(), self.carried_quota(target), count),
+            };
             let mut call = script::decide(algorithm, self.key::<A>(target.tag()), cost, count, asked);
+            let is_lost = conversion.is_some() || kept.is_some();
             script::add_one(&mut call, OwnQuota { quota, conversion });
             let mut answer = self.call_for_one(call, limits).await?;
-            conversion = Under::of(target).convert(&mut answer, 0, quota)?;
+            let other = if is_lost { under.other(&answer, 0, quota, cost)? } else { None };
+            if other.is_some() {
+                answer.charged_nothing()?;
+                (kept, conversion) = (other, None);
+                continue;
+            }
+            // Under the quota of the question, unless the key is charged under its own.
+            conversion = Under { algorithm, ..under }.convert(&mut answer, 0, quota)?;
             if conversion.is_some() {
                 answer.charged_nothing()?;
-                // Once more, with the state that the key has under this quota; and so on, should the key change in
-                // between.
+                // Once more, with the state that the key has under this quota.
                 self.note_quotas();
+                (kept, conversion) = (None, conversion.filter(|_| kept.is_none()));
                 continue;
             }
             let applied = answer.applied(algorithm)?;
@@ -104,7 +119,7 @@ impl RedisBackend {
                 asked = answer.now;
                 continue;
             }
-            return Ok(applied);
+            return Ok(Applied { kept: kept.map(|(_, kept)| kept.quota()), ..applied });
         }
     }
 

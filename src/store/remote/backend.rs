@@ -147,7 +147,9 @@ pub struct Applied<S> {
     /// The state before, as it counts under the quota of the [target](Target::algorithm); `None` if there was none, and
     /// after a reset.
     pub old: Option<S>,
-    /// Only of a [read](Transition::Read): the quota under which `old` is kept and counts, if it is not that of the target.
+    /// Of a [read](Transition::Read), and of a charge that was made under the quota that the key had, since the key kept
+    /// changing: the quota under which `old` is kept and counts, if it is not that of the target. Such a charge is for no
+    /// more than [the requests that wait](CallLimits::requests).
     pub kept: Option<Quota>,
     /// Of a charge: how many requests were charged. Otherwise zero.
     pub charged: u32,

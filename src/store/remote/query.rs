@@ -245,7 +245,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// if the key is in demand.
     async fn call(&self, cost: u32, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
-            return self.call_for(cost, count, count, deadline).await;
+            return self.call_for(cost, count, count, deadline).await.map(|(decisions, _)| decisions);
         };
         let runtime = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
         let action = leases.next_action(self.tag, self.price(cost), Monotonic.now());
@@ -269,7 +269,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let since = Monotonic.now();
         let extra = if let LeaseAction::More(extra) = action { extra } else { 0 };
         let call = self.call_for(cost, count + extra, count, deadline);
-        let mut decisions = match action {
+        let (mut decisions, is_own) = match action {
             LeaseAction::More(_) => call.await?,
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
                 let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests));
@@ -279,7 +279,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             }
         };
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
-        if let (Some((allowed, last)), Some(leases)) = (granted, &self.inner.leases) {
+        // Of a charge under the quota that the key has, nothing is left for a lease.
+        if let (Some((allowed, last)), Some(leases), true) = (granted, &self.inner.leases, is_own) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
             leases.hold(
                 self.tag,
@@ -290,28 +291,45 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(decisions)
     }
 
-    /// Decides on `count` requests, of which `requests` are waiting for the answer.
+    /// Decides on `count` requests, of which `requests` are waiting for the answer. Returns also whether that was under the
+    /// quota of the question; if not, only on those that wait.
     async fn call_for(
         &self,
         cost: u32,
         count: u32,
         requests: u32,
         deadline: Instant,
-    ) -> Result<Decisions, LimiterError> {
+    ) -> Result<(Decisions, bool), LimiterError> {
         let limits = CallLimits { deadline, requests };
         if !(1..=self.algorithm.max_cost()).contains(&cost) {
             // What is free, or can never be admitted, is only looked at.
             let (state, now) = self.read(limits).await?;
             let decision = self.algorithm.decide(state, now, cost).0;
-            return Ok((0..count).map(|_| decision).collect());
+            return Ok(((0..count).map(|_| decision).collect(), true));
         }
         let sent = Monotonic.now();
         let applied = self.apply(Transition::Charge { cost, count }, limits).await?;
         let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
-        let (decisions, state) =
-            applied.replay(&self.algorithm, cost, count).map_err(|disagreement| self.gave_up(disagreement))?;
+        let disagrees = |disagreement| self.gave_up(disagreement);
+        if let Some(kept) = applied.kept.and_then(|kept| self.algorithm.under(kept)) {
+            let (decisions, _) = applied.replay(&kept, cost, requests.min(count)).map_err(disagrees)?;
+            let decisions: Decisions = decisions.iter().map(|decision| self.under_another(&kept, *decision)).collect();
+            self.learn(&decisions, None, seen, cost);
+            return Ok((decisions, false));
+        }
+        let (decisions, state) = applied.replay(&self.algorithm, cost, count).map_err(disagrees)?;
         self.learn(&decisions, state, seen, cost);
-        Ok(decisions)
+        Ok((decisions, true))
+    }
+
+    /// Returns a decision that was made under the quota that the key has. It is refunded by what it was asked under, so
+    /// without a receipt if that cannot be.
+    pub(crate) fn under_another(&self, kept: &A, decision: Decision) -> Decision {
+        if quota_change::has_units_of(&self.algorithm, &kept.quota()) {
+            decision
+        } else {
+            decision.with_receipt(Receipt::NONE)
+        }
     }
 
     /// Returns the state of the key as it counts under the quota of the question. If it is kept under another one it stays

@@ -79,6 +79,26 @@ impl<'a, A: Scripted> Under<'a, A> {
         Ok(Some(conversion))
     }
 
+    /// Returns the quota under which the key at `index` is kept (`None`: that of the limiter), and the algorithm under it, if
+    /// that is not the quota that the call carried: then the call has charged nothing. For a request whose conversion was
+    /// lost to another one's charge: on a hot key it would be lost again and again, and a charge under the quota that the
+    /// key has is not. `None` also if `cost` can never be admitted under that quota.
+    pub(crate) fn other(
+        &self,
+        answer: &ScriptReply,
+        index: usize,
+        asked: Option<Quota>,
+        cost: u32,
+    ) -> Result<Option<(Option<Quota>, A)>, BadReply> {
+        let Some(stored) = answer.old(index)? else { return Ok(None) };
+        let (_, quota) = split(stored).ok_or(BadReply::State)?;
+        if quota.map(parts) == asked.map(parts) {
+            return Ok(None);
+        }
+        let kept = self.kept_under(quota.as_ref())?;
+        Ok((cost <= kept.max_cost()).then_some((quota, kept)))
+    }
+
     /// Leaves in the answer the state of the key at `index` without its quota, and returns the algorithm under that quota:
     /// the limiter's own if it has none.
     pub(crate) fn keep(&self, answer: &mut ScriptReply, index: usize) -> Result<A, BadReply> {
