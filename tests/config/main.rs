@@ -1,5 +1,7 @@
 //! Tests of configuration files.
 
+#[path = "../support/busy.rs"]
+mod busy;
 mod calendar;
 mod change;
 mod errors;

@@ -5,6 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::clients::PLENTY;
 use crate::support::queue::settle;
 use crate::support::redis::RedisServer;
 use http::{Request, Response};
@@ -144,7 +145,7 @@ async fn a_configuration_closes_all_its_queues() {
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_on_redis_are_closed_also_after_a_change() {
     let server = RedisServer::start();
-    let redis = Redis::open(server.url().as_str()).unwrap();
+    let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let queue = || RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(10).max_wait(Duration::from_secs(100_000));
     let layer = RateLimitLayer::new(Policy::new("q", queue()).on_failure(FailureMode::Allow));
     let (service, limits) = (service(&layer), layer.handle());

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::busy::busy_for;
 use crate::support::queue::{KEY, join, settle};
 use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
@@ -498,21 +499,6 @@ fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
         counts(&counters)
     });
     assert_eq!(woken, [1; 10], "when the runtime goes down");
-}
-
-/// Returns the processor time of this thread, because the machine may be busy.
-fn busy_for() -> Duration {
-    #[cfg(target_os = "linux")]
-    {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        use std::sync::OnceLock;
-        static START: OnceLock<Instant> = OnceLock::new();
-        START.get_or_init(Instant::now).elapsed()
-    }
 }
 
 /// How many turns came, and how long it took, between two polls of another task on the only thread, at the most,

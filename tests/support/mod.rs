@@ -1,6 +1,7 @@
 //! Helpers that several test binaries share.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod busy;
 pub mod clients;
 pub mod effort;
 pub mod log;

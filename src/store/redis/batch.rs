@@ -26,7 +26,7 @@ impl RedisClaim {
     pub(super) fn new<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u32) -> Self {
         let backend = &query.inner.backend;
         let (redis, key) = (backend.redis.clone(), backend.key::<A>(query.tag));
-        Self { redis, key, part: Box::new(KeyClaim { query, cost }) }
+        Self { redis, key, part: Box::new(KeyClaim { query, cost, kept: None }) }
     }
 }
 
@@ -116,27 +116,41 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
 async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Result<Vec<Decision>, Fault> {
     let mut asked = Monotonic.now();
     let mut conversions: Vec<Option<Conversion>> = claims.iter().map(|_| None).collect();
+    // Claims under the quotas that their keys have, once their conversions were lost.
+    let mut kept: Vec<Option<Box<dyn ClaimPart>>> = claims.iter().map(|_| None).collect();
     loop {
-        let quotas: Vec<_> = claims.iter().map(|claim| claim.part.carried_quota()).collect();
+        let parts: Vec<&dyn ClaimPart> =
+            claims.iter().zip(&kept).map(|(claim, kept)| kept.as_deref().unwrap_or(&*claim.part)).collect();
+        let quotas: Vec<_> = parts.iter().map(|part| part.carried_quota()).collect();
+        let are_sent: Vec<_> = conversions.iter().map(Option::is_some).collect();
         let owns = quotas.iter().zip(conversions).map(|(quota, conversion)| OwnQuota { quota: *quota, conversion });
-        let charges = claims.iter().map(|claim| claim.part.charge(claim.key.clone(), intent, asked));
+        let charges = claims.iter().zip(&parts).map(|(claim, part)| part.charge(claim.key.clone(), intent, asked));
         let call = script::decide_all(charges.zip(owns).map(|(charge, own)| charge.under(own)));
         let sent = Monotonic.now();
         let value = claims[0].redis.call_by(&call, deadline, 1).await?;
         let answered = Monotonic.now();
         let mut answer = ScriptReply::read(value)?;
-        let converted = claims.iter().zip(quotas).enumerate();
-        let converted = converted.map(|(index, (claim, quota))| claim.part.convert(&mut answer, index, quota));
-        conversions = converted.collect::<Result<_, _>>()?;
-        if (0..).zip(&conversions).any(|(index, conversion)| conversion.is_some() && script::is_charge(&call, index)) {
-            // As for one key.
+        // As for one key.
+        let mut others = Vec::with_capacity(claims.len());
+        conversions = Vec::with_capacity(claims.len());
+        for (index, (part, quota)) in parts.iter().zip(quotas).enumerate() {
+            let is_lost = are_sent[index] || kept[index].is_some();
+            let other = if is_lost { claims[index].part.other(&answer, index, quota)? } else { None };
+            let conversion = if other.is_some() { None } else { part.convert(&mut answer, index, quota)? };
+            let is_another = other.is_some() || (conversion.is_some() && script::is_charge(&call, index));
+            conversions.push(conversion.filter(|_| kept[index].is_none()));
+            others.push(is_another.then_some(other));
+        }
+        if others.iter().any(Option::is_some) {
             answer.charged_nothing()?;
+            let changed = kept.iter_mut().zip(others).filter_map(|(kept, other)| Some((kept, other?)));
+            changed.for_each(|(kept, other)| *kept = other);
             continue;
         }
         let seen = Observation { server: answer.now, sent, answered };
-        match conclude(claims, intent, &answer, &conversions, seen) {
+        match conclude(&parts, intent, &answer, &conversions, seen) {
             // As for one key.
-            Err(BadReply::Disagreement) if claims.iter().any(|claim| claim.part.is_uncovered(&answer, asked)) => {
+            Err(BadReply::Disagreement) if parts.iter().any(|part| part.is_uncovered(&answer, asked)) => {
                 asked = answer.now;
             }
             concluded => return Ok(concluded?),
@@ -146,7 +160,7 @@ async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Resu
 
 /// Computes the decisions. Records nothing before the whole reply was found to be sound.
 fn conclude(
-    claims: &[&RedisClaim],
+    claims: &[&dyn ClaimPart],
     intent: Intent,
     answer: &ScriptReply,
     conversions: &[Option<Conversion>],
@@ -159,12 +173,12 @@ fn conclude(
         is_converted: conversion.is_some(),
     };
     let replies = || conversions.iter().enumerate().map(reply);
-    let alone = claims.iter().zip(replies()).map(|(claim, reply)| claim.part.decide(reply));
+    let alone = claims.iter().zip(replies()).map(|(part, reply)| part.decide(reply));
     let alone = alone.collect::<Result<Vec<_>, _>>()?;
     let are_charged = intent == Intent::Charge && answer.were_charged(&alone)?;
-    let parts = claims.iter().map(|claim| &claim.part).zip(replies()).zip(alone);
+    let parts = claims.iter().zip(replies()).zip(alone);
     if are_charged {
-        parts.map(|((part, reply), decision)| part.record_charge(reply, decision).map(|()| decision)).collect()
+        parts.map(|((part, reply), decision)| part.record_charge(reply, decision)).collect()
     } else {
         parts.map(|((part, reply), decision)| part.record_no_charge(reply, decision)).collect()
     }
@@ -195,14 +209,23 @@ trait ClaimPart: Send + Sync {
         asked: Option<Quota>,
     ) -> Result<Option<Conversion>, BadReply>;
 
+    /// Returns this claim under the quota that its key has, if that is not the one that the call carried: see
+    /// [`Under::other`](script::Under::other).
+    fn other(
+        &self,
+        answer: &ScriptReply,
+        index: usize,
+        asked: Option<Quota>,
+    ) -> Result<Option<Box<dyn ClaimPart>>, BadReply>;
+
     /// See [`ScriptReply::is_uncovered`].
     fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool;
 
     /// Returns the decision of this limiter by itself.
     fn decide(&self, reply: KeyReply<'_>) -> Result<Decision, BadReply>;
 
-    /// Records that all claims were charged.
-    fn record_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<(), BadReply>;
+    /// Records that all claims were charged. Returns the decision, with the receipt by which it can be refunded.
+    fn record_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply>;
 
     /// Records that no claim was charged. Returns the decision of this limiter without the charge.
     fn record_no_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply>;
@@ -215,6 +238,15 @@ trait ClaimPart: Send + Sync {
 struct KeyClaim<A: Scripted> {
     query: KeyQuery<A, RedisBackend>,
     cost: u32,
+    /// The quota behind the state of the key, and the algorithm under it, if the key is charged under that.
+    kept: Option<(Option<Quota>, A)>,
+}
+
+impl<A: Scripted> KeyClaim<A> {
+    /// The algorithm by which the key is charged.
+    fn algorithm(&self) -> &A {
+        self.kept.as_ref().map_or(&self.query.algorithm, |(_, kept)| kept)
+    }
 }
 
 impl<A: Scripted> ClaimPart for KeyClaim<A> {
@@ -223,11 +255,12 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
             Intent::Charge => self.cost,
             Intent::Report => 0,
         };
-        Charge::new(&self.query.algorithm, key, cost, asked)
+        Charge::new(self.algorithm(), key, cost, asked)
     }
 
     fn carried_quota(&self) -> Option<Quota> {
-        self.query.inner.backend.carried_quota(&self.query.target())
+        let carried = || self.query.inner.backend.carried_quota(&self.query.target());
+        self.kept.as_ref().map_or_else(carried, |(quota, _)| *quota)
     }
 
     fn convert(
@@ -236,33 +269,50 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         index: usize,
         asked: Option<Quota>,
     ) -> Result<Option<Conversion>, BadReply> {
-        let conversion = Under::of(&self.query.target()).convert(answer, index, asked)?;
+        let under = Under::of(&self.query.target());
+        let conversion = Under { algorithm: self.algorithm(), ..under }.convert(answer, index, asked)?;
         if conversion.is_some() {
             self.query.inner.backend.note_quotas();
         }
         Ok(conversion)
     }
 
+    fn other(
+        &self,
+        answer: &ScriptReply,
+        index: usize,
+        asked: Option<Quota>,
+    ) -> Result<Option<Box<dyn ClaimPart>>, BadReply> {
+        let kept = Under::of(&self.query.target()).other(answer, index, asked, self.cost)?;
+        let Some(kept) = kept else { return Ok(None) };
+        Ok(Some(Box::new(Self { query: self.query.clone(), cost: self.cost, kept: Some(kept) })))
+    }
+
     fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool {
-        answer.is_uncovered(&self.query.algorithm, asked)
+        answer.is_uncovered(self.algorithm(), asked)
     }
 
     fn decide(&self, KeyReply { answer, index, .. }: KeyReply<'_>) -> Result<Decision, BadReply> {
-        answer.decision(&self.query.algorithm, index, self.cost)
+        answer.decision(self.algorithm(), index, self.cost)
     }
 
     fn record_charge(
         &self,
         KeyReply { answer, index, seen, is_converted }: KeyReply<'_>,
         decision: Decision,
-    ) -> Result<(), BadReply> {
+    ) -> Result<Decision, BadReply> {
+        if let Some((_, kept)) = &self.kept {
+            let decision = self.query.under_another(kept, decision);
+            self.query.learn(&[decision], None, seen, self.cost);
+            return Ok(decision);
+        }
         let old = answer.state(&self.query.algorithm, index)?;
         let new = self.query.algorithm.decide(old, answer.now, self.cost).1;
         if !is_converted {
             self.query.learn(&[decision], new.or(old), seen, self.cost);
         }
         self.query.note_demand(decision, self.cost, seen.sent);
-        Ok(())
+        Ok(decision)
     }
 
     fn record_no_charge(
@@ -270,11 +320,11 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         KeyReply { answer, index, seen, is_converted }: KeyReply<'_>,
         decision: Decision,
     ) -> Result<Decision, BadReply> {
-        let old = answer.state(&self.query.algorithm, index)?;
-        if !is_converted {
+        let old = answer.state(self.algorithm(), index)?;
+        if !is_converted && self.kept.is_none() {
             self.query.learn(&[], old, seen, self.cost);
         }
-        if decision.is_allowed() { answer.decision(&self.query.algorithm, index, 0) } else { Ok(decision) }
+        if decision.is_allowed() { answer.decision(self.algorithm(), index, 0) } else { Ok(decision) }
     }
 
     fn refund(&self, decision: Decision) -> Decision {

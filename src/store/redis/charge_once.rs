@@ -85,7 +85,7 @@ fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
     budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
 }
 
-/// Decides in one call; in two if the key has another quota until now, or if our clock is so wrong that the first did not
+/// Decides in one call; in two if the key has another quota until now (three if that changes meanwhile), or if our clock is so wrong that the first did not
 /// have the window of the server's time.
 async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
@@ -96,35 +96,56 @@ async fn decide<A: Scripted>(
 ) -> Answered {
     let (backend, target) = (&query.inner.backend, query.target());
     let (deadline, mut asked) = (backend.redis.deadline(), Monotonic.now());
+    let under = Under::of(&target);
     let mut conversion = None;
+    // The quota that the key has, once a conversion was lost.
+    let mut kept: Option<(Option<Quota>, A)> = None;
     loop {
-        let (quota, key) = (backend.carried_quota(&target), backend.key::<A>(query.tag));
-        let state = Charge::new(&query.algorithm, key, cost, asked).under(OwnQuota { quota, conversion });
+        let (algorithm, quota) = match &kept {
+            Some((quota, kept)) => (kept, *quota),
+            None => (&query.algorithm, backend.carried_quota(&target)),
+        };
+        let is_lost = conversion.is_some() || kept.is_some();
+        let key = backend.key::<A>(query.tag);
+        let state = Charge::new(algorithm, key, cost, asked).under(OwnQuota { quota, conversion });
         // The budget has no quota behind it: what is used of it stays used as a share, the safe side.
         let call = script::decide_once(state, Charge::new(budget, budget_key.clone(), cost, asked), record.clone());
         let sent = Monotonic.now();
         let value = backend.redis.call_by(&call, deadline, 1).await.map_err(failed)?;
         let answered = Monotonic.now();
         let mut answer = ScriptReply::read(value).map_err(failed)?;
-        conversion = Under::of(&target).convert(&mut answer, 0, quota).map_err(failed)?;
+        if is_lost && answer.admitted == 0 {
+            let other = under.other(&answer, 0, quota, cost).map_err(failed)?;
+            if other.is_some() {
+                (kept, conversion) = (other, None);
+                continue;
+            }
+        }
+        conversion = Under { algorithm, ..under }.convert(&mut answer, 0, quota).map_err(failed)?;
         if conversion.is_some() && answer.admitted == 0 {
             // Neither charged nor rejected: once more, with the state that the key has under this quota.
             backend.note_quotas();
+            (kept, conversion) = (None, conversion.filter(|_| kept.is_none()));
             continue;
         }
         let seen = Observation { server: answer.now, sent, answered };
-        match answer.once(&query.algorithm, budget, cost) {
+        match answer.once(algorithm, budget, cost) {
             Ok(Once::Free(decision, receipt, state)) => {
-                if conversion.is_none() {
+                if conversion.is_none() && kept.is_none() {
                     query.learn(&[], state, seen, cost);
                 }
                 return Ok(decision.with_receipt(receipt.mark_free_retry()));
+            }
+            Ok(Once::AsEver(decision, _)) if kept.is_some() => {
+                let decision = query.under_another(algorithm, decision);
+                query.learn(&[decision], None, seen, cost);
+                return Ok(decision);
             }
             Ok(Once::AsEver(decision, state)) => {
                 query.learn(&[decision], state, seen, cost);
                 return Ok(decision);
             }
-            Err(BadReply::Disagreement) if answer.is_uncovered(&query.algorithm, asked) => asked = answer.now,
+            Err(BadReply::Disagreement) if answer.is_uncovered(algorithm, asked) => asked = answer.now,
             Err(reply) => return Err(failed(reply)),
         }
     }
