@@ -82,8 +82,9 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
 ///
 /// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's quota
-/// then costs a second round trip, and further ones if another process changes the key in between, until the timeout. In
-/// all, a bucket admits no more than one with the greater burst and the greater rate of the two, and windows of one period
+/// then costs a second round trip. If another process changes the key in between, as on a hot key nearly always, a third one
+/// charges it under the quota that it has: the decision shows that quota, and is refunded only if the two have the same rate,
+/// or windows of the same period. In all, a bucket admits no more than one with the greater burst and the greater rate of the two, and windows of one period
 /// no more than the greater limit.
 ///
 /// # When Redis is out of reach
