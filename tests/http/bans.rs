@@ -108,21 +108,6 @@ fn a_client_that_waits_as_advertised_is_never_banned() {
     }
 }
 
-/// No longer wait than 2,147,483 seconds is ever advertised, and the penalty remembered the whole one: a client that waited
-/// as it was told was banned.
-#[test]
-fn a_client_that_waits_as_advertised_for_a_part_of_a_year_is_never_banned() {
-    let clock = clock();
-    let yearly = Quota::per(1, Duration::from_secs(365 * 86_400));
-    let policy = Policy::new("api", timed(TokenBucket::new(yearly), &clock)).key(User::key());
-    let layer = RateLimitLayer::new(policy.penalty(penalty(&clock, 30)));
-    assert_eq!(wait_of(&layer, "a"), 0);
-    for _ in 0..14 {
-        assert_eq!(wait_of(&layer, "a"), 2_147_483);
-        clock.advance(Duration::from_secs(2_147_483));
-    }
-}
-
 /// A rejection without a `Retry-After` does not count, although an earlier rejection has advertised a wait.
 #[test]
 fn requests_that_never_fit_are_no_reason_for_a_ban() {
