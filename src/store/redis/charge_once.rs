@@ -85,8 +85,8 @@ fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
     budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
 }
 
-/// Decides in one call; in two if the key has another quota until now (three if that changes meanwhile), or if our clock is so wrong that the first did not
-/// have the window of the server's time.
+/// Decides in one call. In two if the key has another quota until now, and in three if that changes meanwhile; in one more if
+/// our clock is so wrong that the first call did not have the window of the server's time.
 async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     budget: &A::Budget,
