@@ -10,6 +10,7 @@ use crate::support::busy::busy_for;
 use crate::support::queue::{KEY, join, settle};
 use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tokio::time::{advance, timeout};
 use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota};
 
@@ -203,6 +204,8 @@ fn lateness(trouble: Trouble) -> Duration {
         let begun = Instant::now();
         pass(&queue, &other);
         turns.extend((0..3).map(|_| tokio::spawn(turn(queue.decide(&Ask::charge(&other, 1))))));
+        let dues = (2..6).map(|turn| start + MS * 25 * turn);
+        let timers = timers(dues.chain((1..4).map(|turn| begun + MS * 25 * turn)));
         let mut come = Vec::new();
         for turn in turns {
             come.push(turn.await.unwrap());
@@ -211,12 +214,27 @@ fn lateness(trouble: Trouble) -> Duration {
         let (behind, others) = come.split_at_mut(4);
         behind.sort();
         others.sort();
-        let dues = (2..6).map(|turn| start + MS * 25 * turn);
-        let dues = dues.chain((1..4).map(|turn| begun + MS * 25 * turn));
-        let late = come.into_iter().zip(dues).map(|(come, due)| come.saturating_duration_since(due));
-        late.max().unwrap()
+        later_than(come, timers).await
     });
     come.min(NEVER)
+}
+
+/// Timers of the runtime, which its turns are compared to: a machine that is busy delays both.
+fn timers(dues: impl Iterator<Item = Instant>) -> Vec<JoinHandle<Instant>> {
+    let timer = async |due: Instant| {
+        tokio::time::sleep_until(due.into()).await;
+        Instant::now()
+    };
+    dues.map(|due| tokio::spawn(timer(due))).collect()
+}
+
+/// By how much turns came later than their timers, at the most.
+async fn later_than(come: Vec<Instant>, timers: Vec<JoinHandle<Instant>>) -> Duration {
+    let mut latest = Duration::ZERO;
+    for (come, timer) in come.into_iter().zip(timers) {
+        latest = latest.max(come.saturating_duration_since(timer.await.unwrap()));
+    }
+    latest
 }
 
 /// When a turn came.
@@ -232,7 +250,7 @@ async fn turn(check: Check) -> Instant {
 /// the last.
 fn best(enough: Duration, attempt: impl Fn() -> Duration) -> Duration {
     let mut best = Duration::MAX;
-    for _ in 0..30 {
+    for _ in 0..100 {
         best = best.min(attempt());
         // More attempts do not help if a turn never comes.
         if best <= enough || best >= NEVER {
@@ -309,11 +327,12 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
                     pass(&queue, &key);
                     let turns: Vec<_> =
                         (0..3).map(|_| tokio::spawn(turn(queue.decide(&Ask::charge(&key, 1))))).collect();
-                    let mut latest = Duration::ZERO;
-                    for (waiter, turn) in turns.into_iter().zip(1..) {
-                        latest = latest.max(waiter.await.unwrap().saturating_duration_since(start + MS * 40 * turn));
+                    let timers = timers((1..4).map(|turn| start + MS * 40 * turn));
+                    let mut come = Vec::new();
+                    for turn in turns {
+                        come.push(turn.await.unwrap());
                     }
-                    latest
+                    later_than(come, timers).await
                 })
             })
         };
