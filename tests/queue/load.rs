@@ -143,7 +143,8 @@ fn a_runtime_shuts_down_with_ten_thousand_waiting_tasks() {
 fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
-    let queue = LeakyQueue::new(Quota::per_second(100));
+    // No turn comes until both wait.
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_wait(Duration::from_secs(10));
     let leads = {
         let _guard = first.enter();
         assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));

@@ -307,7 +307,8 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
             thread::spawn(move || {
                 single().block_on(async {
                     pass(&queue, &key);
-                    let waiter = tokio::spawn(pending(&queue, &key));
+                    // If its turn comes at once, the attempt proves nothing.
+                    let waiter = tokio::spawn(queue.decide(&Ask::charge(&key, 1)).decided());
                     settle().await;
                     joined.send(()).unwrap();
                     if blocks {
@@ -354,7 +355,8 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
 fn a_waiter_is_driven_where_it_is_polled() {
     let _alone = alone();
     let (idle, sound) = (single(), single());
-    let queue = LeakyQueue::new(Quota::per_second(100));
+    // No turn comes until both wait.
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_wait(NEVER * 5);
     pass(&queue, &KEY);
     let (polled, unpolled) = idle.block_on(async {
         let mut polled = join(&queue);
@@ -586,7 +588,7 @@ fn sixty_thousand_turns_at_once_let_others_run_in_between() {
 #[test]
 fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(20)).capacity(10));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_wait(NEVER));
     let (joined, has_joined) = mpsc::channel();
     let is_released = Arc::new(AtomicBool::new(false));
     let computing = runtime.spawn({
