@@ -144,7 +144,7 @@ fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
     // No turn comes until both wait.
-    let queue = LeakyQueue::new(Quota::per_second(1)).max_wait(Duration::from_secs(10));
+    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(Duration::from_secs(10));
     let leads = {
         let _guard = first.enter();
         assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));

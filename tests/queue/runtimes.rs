@@ -356,7 +356,7 @@ fn a_waiter_is_driven_where_it_is_polled() {
     let _alone = alone();
     let (idle, sound) = (single(), single());
     // No turn comes until both wait.
-    let queue = LeakyQueue::new(Quota::per_second(1)).max_wait(NEVER * 5);
+    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(NEVER * 5);
     pass(&queue, &KEY);
     let (polled, unpolled) = idle.block_on(async {
         let mut polled = join(&queue);
@@ -588,7 +588,7 @@ fn sixty_thousand_turns_at_once_let_others_run_in_between() {
 #[test]
 fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_wait(NEVER));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(NEVER));
     let (joined, has_joined) = mpsc::channel();
     let is_released = Arc::new(AtomicBool::new(false));
     let computing = runtime.spawn({
