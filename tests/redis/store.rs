@@ -131,7 +131,8 @@ async fn a_flood_of_rejections_does_not_reach_the_server() {
 #[tokio::test]
 async fn concurrent_requests_share_a_call() {
     let server = RedisServer::start();
-    let bucket = TokenBucket::new(Quota::per_hour(10_000));
+    // No token is earned within minutes.
+    let bucket = TokenBucket::new(Quota::per(10_000, Duration::from_secs(30 * 86_400)));
     let limiter = Arc::new(limiter(&redis(&server), bucket));
     let before = calls(&server);
     let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&*limiter, "a", 1))).await;
