@@ -54,6 +54,8 @@ pub struct Stats {
     pub table: Option<TableStats>,
     /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
     pub bans: Option<TableStats>,
+    /// The table in this process's memory that holds what keys [owe](crate::Policy::owe_shortfalls), if one ever did.
+    pub debts: Option<TableStats>,
     /// The requests of this process that wait in the limiter; `None` if requests never do, or if it is not known.
     pub backlog: Option<Backlog>,
     /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).

@@ -1,6 +1,9 @@
 //! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
 //! wakers, two choices of a set, and atomics that loom can check.
 
+#[cfg(feature = "http")]
+use std::future::Future;
+
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
 #[cfg(all(test, not(sluice_loom)))]
@@ -18,3 +21,14 @@ pub(crate) mod sync;
 pub(crate) mod two_choices;
 #[cfg(feature = "queue")]
 pub(crate) mod wake;
+
+/// Runs a future in the background, if this thread is in a runtime; else drops it.
+#[cfg(feature = "http")]
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    #[cfg(any(feature = "queue", feature = "remote"))]
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(future);
+        return;
+    }
+    drop(future);
+}

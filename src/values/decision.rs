@@ -125,6 +125,14 @@ impl Decision {
         Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
+    /// The decision for a key that owes something beside what its limiter charged: no more than `left` units are left, and
+    /// it owes nothing any more after `paid_in`.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn leaving_at_most(mut self, left: u32, paid_in: Duration) -> Self {
+        self.remaining = self.remaining.min(left);
+        self.with_reset_after(self.reset_after().max(paid_in))
+    }
+
     /// Shortens the wait of a rejection to at most `most`.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {

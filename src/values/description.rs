@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::values::time::Clock;
 use crate::values::{Batching, ChargingOnce, Mode, Terms};
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
@@ -19,13 +20,14 @@ pub struct Description {
     modes: u8,
     batching: Option<Arc<dyn Batching>>,
     charging_once: Option<Arc<dyn ChargingOnce>>,
+    clock: Option<Arc<dyn Clock>>,
 }
 
 impl Description {
     /// Describes a limiter that is not advertised, admits any cost, never delays, and answers [`Mode::Charge`] only.
     pub const fn new() -> Self {
-        let (batching, charging_once) = (None, None);
-        Self { terms: None, max_cost: None, delays: false, holds: false, modes: 0, batching, charging_once }
+        let (batching, charging_once, clock) = (None, None, None);
+        Self { terms: None, max_cost: None, delays: false, holds: false, modes: 0, batching, charging_once, clock }
     }
 
     /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and
@@ -83,6 +85,18 @@ impl Description {
     pub(crate) fn charging_once(mut self, limiter: impl ChargingOnce) -> Self {
         self.charging_once = Some(Arc::new(limiter));
         self
+    }
+
+    /// Sets the clock by which it decides in this process.
+    pub(crate) fn deciding_by(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The clock by which it decides, unless that is a server's or not known.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) const fn clock(&self) -> Option<&Arc<dyn Clock>> {
+        self.clock.as_ref()
     }
 
     /// The advertised terms, if any.

@@ -182,6 +182,12 @@ impl Quota {
         duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit.get()))
     }
 
+    /// The time in which this many units are restored, rounded up.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn time_to_restore(&self, units: u32) -> Duration {
+        duration_from_nanos((u128::from(units) * u128::from(self.period_nanos)).div_ceil(u128::from(self.limit.get())))
+    }
+
     pub(crate) const fn period_nanos(&self) -> u64 {
         self.period_nanos
     }

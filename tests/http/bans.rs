@@ -108,6 +108,26 @@ fn a_client_that_waits_as_advertised_is_never_banned() {
     }
 }
 
+/// `Retry-After` is 24.8 days at most. Under a limit of one in 90 days, a client that asked again after exactly that time
+/// was premature, and the second time banned.
+#[test]
+fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
+    let clock = clock();
+    let day = Duration::from_secs(86_400);
+    let limit = TokenBucket::new(Quota::per(1, day * 90));
+    let ban = Penalty::new(Quota::per(1, day * 90), day * 10).with_clock(clock.clone());
+    let layer = RateLimitLayer::new(Policy::new("api", timed(limit, &clock)).key(User::key()).penalty(ban));
+    assert_eq!(wait_of(&layer, "a"), 0);
+    let mut waited = 0;
+    while waited < 90 * 86_400 {
+        let wait = wait_of(&layer, "a");
+        assert_eq!(wait, 2_147_483.min(90 * 86_400 - waited), "after {waited} s");
+        clock.advance(Duration::from_secs(wait));
+        waited += wait;
+    }
+    assert_eq!(wait_of(&layer, "a"), 0);
+}
+
 /// A rejection without a `Retry-After` does not count, although an earlier rejection has advertised a wait.
 #[test]
 fn requests_that_never_fit_are_no_reason_for_a_ban() {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
@@ -82,7 +82,7 @@ async fn the_bytes_of_the_body_are_charged() {
     assert_eq!(send(&layer, &[], 0).await.0, 429, "the estimate does not fit");
 }
 
-/// Of 25 units, one was charged. Each window has room for ten: one for the request itself, nine for the debt.
+/// Of 25 units, the window had ten: fifteen are owed, which take 90 s, and six seconds more are for the next request.
 #[tokio::test]
 async fn a_shortfall_that_is_owed_delays_the_next_requests() {
     let clock = clock();
@@ -90,28 +90,70 @@ async fn a_shortfall_that_is_owed_delays_the_next_requests() {
         policy(FixedWindow::new(Quota::per_minute(10)), &clock).settled_by_handler().owe_shortfalls(),
     );
     assert_eq!(send(&layer, &[25], 0).await.0, 200);
-    assert_eq!(peek(&layer).await.remaining(), 0, "nine are left, and 24 are owed");
-    for expected in [(429, 0), (200, 0), (429, 0)] {
-        // The first does not fit into the window in which the debt was made.
-        if expected.0 == 200 {
-            clock.advance(MINUTE);
-        }
+    let state = peek(&layer).await;
+    assert_eq!((state.remaining(), state.reset_after()), (0, Duration::from_secs(150)));
+    for (wait, pass) in [("96", 95), ("1", 1)] {
         let (status, headers) = send(&layer, &[1], 0).await;
-        assert_eq!((status.as_u16(), peek(&layer).await.remaining()), expected);
-        if status == 429 {
-            assert_eq!(headers["retry-after"], "60");
-        }
+        assert_eq!((status.as_u16(), headers["retry-after"].to_str().unwrap()), (429, wait));
+        clock.advance(Duration::from_secs(pass));
     }
+    let (status, headers) = send(&layer, &[1], 0).await;
+    assert_eq!((status.as_u16(), headers["ratelimit"].to_str().unwrap()), (200, "\"units\";r=0;t=60"));
+    let (status, headers) = send(&layer, &[1], 0).await;
+    assert_eq!((status.as_u16(), headers["retry-after"].to_str().unwrap()), (429, "6"));
     clock.advance(MINUTE);
-    assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 0));
-    clock.advance(MINUTE);
-    // Six are left to pay.
-    assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 3));
-    assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 2));
+    assert_eq!(peek(&layer).await.remaining(), 10, "all is paid");
+}
+
+/// For as long as its debt lasted, the next request paid of it what fitted beside its own cost, and time paid nothing: of
+/// 100 per hour, requests that cost 10,000 each got 10,010 in each hour; and who owed 5,900 got one per hour after a year
+/// of silence.
+#[tokio::test]
+async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
+    let hour = MINUTE * 60;
+    let quota = Quota::per_hour(100);
+    let limits = |clock: &ManualClock| {
+        [
+            policy(TokenBucket::new(quota), clock),
+            policy(FixedWindow::new(quota), clock),
+            policy(SlidingWindow::new(quota), clock),
+        ]
+    };
+    for kind in 0..3 {
+        let clock = clock();
+        let limit = limits(&clock).into_iter().nth(kind).unwrap();
+        let layer = RateLimitLayer::new(limit.settled_by_handler().owe_shortfalls());
+        let mut spent = 0;
+        for hours in 0..1_000_u64 {
+            while send(&layer, &[10_000], 0).await.0 == 200 {
+                spent += 10_000;
+            }
+            assert!(spent <= 10_000 + 100 + 100 * hours, "{spent} units in {hours} hours");
+            clock.advance(hour);
+        }
+        assert!(spent >= 90_000, "{spent}");
+        clock.advance(hour * 200);
+        assert_eq!(peek(&layer).await.remaining(), 100, "silence has paid all");
+    }
+}
+
+/// Each is admitted for one unit while the others are in flight. What they turn out to cost is owed once all is known, and
+/// none is admitted beside another one's payment.
+#[tokio::test]
+async fn requests_at_once_pay_a_debt_no_faster_than_one_by_one() {
+    let clock = clock();
+    let bucket = TokenBucket::new(Quota::per_hour(100));
+    let layer = RateLimitLayer::new(policy(bucket, &clock).settled_by_handler().owe_shortfalls());
+    assert_eq!(send(&layer, &[1_000], 0).await.0, 200);
+    clock.advance(MINUTE * 60 * 9 + MINUTE * 6);
+    // Ten units are left.
+    let sent = (0..200).map(|_| send(&layer, &[1], 0));
+    let admitted = futures_util::future::join_all(sent).await.into_iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!(admitted, 10);
 }
 
 #[tokio::test]
-async fn a_request_of_cost_0_is_told_what_is_left_after_the_debt() {
+async fn a_request_of_cost_0_is_told_what_is_left_after_a_shortfall() {
     let clock = clock();
     let policy =
         policy(TokenBucket::new(Quota::per_minute(10).burst(20)), &clock).settled_by_handler().owe_shortfalls();
@@ -121,7 +163,7 @@ async fn a_request_of_cost_0_is_told_what_is_left_after_the_debt() {
     assert_eq!(send_to(&layer, "/", answers, 0).await.0, 200);
     for _ in 0..2 {
         let (_, headers) = send_to(&layer, "/usage", usage, 0).await;
-        // One is charged, five are owed, and each is paid in six seconds.
+        // Six are charged, and each is restored in six seconds.
         assert_eq!(headers["ratelimit"], "\"units\";r=14;t=84");
         let state = peek(&layer).await;
         assert_eq!((state.remaining(), state.reset_after()), (14, Duration::from_secs(36)));

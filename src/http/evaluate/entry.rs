@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, DebtPart, Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -20,7 +20,6 @@ pub(super) struct Entry {
     pub(super) decision: Option<Decision>,
     /// The policy's index.
     pub(super) policy: u32,
-    /// With the part of the key's debt that the request pays.
     pub(super) cost: u32,
     /// The quota of the key, which is looked up once; `None` for that of the policy.
     pub(super) quota: Option<Quota>,
@@ -40,8 +39,8 @@ pub(super) struct Entry {
 pub(super) struct Stake {
     /// What the request holds of the policy's limiter, from its admission on.
     hold: Option<Hold>,
-    /// What the key owes from before, and pays with this charge.
-    debt: Option<DebtPart>,
+    /// What the request is charged to the debt of its key; how long it has to wait, if the key owes too much.
+    debt: Option<Result<DebtCharge, Duration>>,
     /// If the request has an idempotency key, and the policy charges a request and its retries once.
     attempt: Option<Attempt>,
 }
@@ -107,14 +106,6 @@ impl Entry {
         Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, stake: None }
     }
 
-    /// The entry of a request that pays for itself, and for what its key owes.
-    fn with_debt(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>, of: &Policy) -> Self {
-        let debt = of.debt_part(&key, cost, quota);
-        let owed = debt.as_ref().map_or(0, DebtPart::units);
-        let stake = debt.map(|debt| Box::new(Stake { debt: Some(debt), ..Stake::default() }));
-        Self { stake, ..Self::new(policy, key, cost + owed, quota) }
-    }
-
     /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing, if it is known to be
     /// one before its limiter decides.
     #[cold]
@@ -124,11 +115,10 @@ impl Entry {
         let quota = policy.quota_of(head);
         let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
-        let mut entry = Self::with_debt(index, key, cost, quota, policy);
-        if attempt.is_some() {
-            entry.stake.get_or_insert_default().attempt = attempt;
-        }
-        entry
+        let debt = policy.charge_debt(&key, cost, quota).transpose();
+        let is_needed = attempt.is_some() || debt.is_some();
+        let stake = is_needed.then(|| Box::new(Stake { debt, attempt, hold: None }));
+        Self { stake, ..Self::new(index, key, cost, quota) }
     }
 
     #[inline]
@@ -143,23 +133,20 @@ impl Entry {
     }
 
     /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now on the
-    /// request holds its units, and what its key owed is paid. A request of cost 0 pays nothing, and is told what is owed.
+    /// request holds its units, and has taken from what its key has left after its debt.
     #[cold]
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description().holds() {
             let hold = Hold::new(policy.shared_limiter(), &self.key, admission, self.cost);
             self.stake.get_or_insert_default().hold = Some(hold);
         }
-        if let Some(debt) = self.debt_mut() {
-            debt.set_paid(true);
+        if let Some(Ok(debt)) = self.debt_mut() {
+            debt.keep();
         }
         if admission.receipt().is_free_retry() {
             self.free(admission);
         }
-        if self.cost == 0 {
-            let after_debt = |decision| policy.after_debt(&self.key, policy.terms_under(self.quota), decision);
-            self.decision = self.decision.map(after_debt);
-        }
+        self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
     }
 
     /// Makes it the entry of a free retry, which costs nothing: its limiter has charged the budget of free retries.
@@ -171,11 +158,11 @@ impl Entry {
         self.decision = Some(admission.with_receipt(Receipt::NONE));
     }
 
-    /// Takes the charge back: what the request holds is released, and what its key owed is owed again. Returns whether it
-    /// held something, so that nothing is left to refund.
+    /// Takes back what the charge consists of beside the limiter's units: what the request holds is released, and its
+    /// charge to the key's debt ends with the entry. Returns whether it held something, so that nothing is left to refund.
     pub(super) fn undo(&mut self) -> bool {
-        if let Some(debt) = self.debt_mut() {
-            debt.set_paid(false);
+        if let Some(Ok(debt)) = self.debt_mut() {
+            debt.take_back();
         }
         self.take_hold().is_some()
     }
@@ -205,13 +192,19 @@ impl Entry {
         Some(policy.description().charges_once()?.decide(&self.ask(context), retry))
     }
 
-    fn debt_mut(&mut self) -> Option<&mut DebtPart> {
+    fn debt_mut(&mut self) -> Option<&mut Result<DebtCharge, Duration>> {
         self.stake.as_mut()?.debt.as_mut()
     }
 
-    /// The units of the charge that pay for what was owed.
-    pub(super) fn owed(&self) -> u32 {
-        self.stake.as_ref().and_then(|stake| stake.debt.as_ref()).map_or(0, DebtPart::units)
+    /// How long the request has to wait, since its key owes too much.
+    pub(super) fn debt_wait(&self) -> Option<Duration> {
+        self.stake.as_ref()?.debt.as_ref()?.as_ref().err().copied()
+    }
+
+    /// The rejection of a request whose key owes too much, as a shadow counts it.
+    pub(super) fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
+        let most = policy.description().max_cost().unwrap_or(0);
+        self.debt_wait().map(|wait| Decision::deny(most, 0, Some(wait)).with_reset_after(wait))
     }
 
     /// Records that the request passes in its attempt, which is kept if it awaits the response.
@@ -276,6 +269,10 @@ impl Entry {
     pub(super) fn peek(&mut self, policy: &Policy, context: &AskContext) {
         self.decision = policy.peek(&self.ask(context));
         self.is_preview = true;
+        if let Some(wait) = self.debt_wait() {
+            let in_debt = self.decision.map(|decision| decision.banned_for(wait));
+            self.decision = in_debt.or_else(|| self.debt_rejection(policy));
+        }
         if let Some(ban) = self.ban {
             self.impose(policy, ban);
         }

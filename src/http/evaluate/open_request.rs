@@ -168,23 +168,22 @@ impl Entry {
     /// Charges `cost` for the request instead of what it was charged on arrival.
     fn settle(&mut self, scope: Scope<'_>, cost: u32) {
         let Some(decision) = self.decision else { return };
-        let (policy, total) = (scope.policy(self), cost.saturating_add(self.owed()));
-        match total.cmp(&self.cost) {
-            Ordering::Less => scope.refund(self, decision.receipt(), self.cost - total),
-            // The next request pays.
-            Ordering::Greater if policy.owe(&self.key, total - self.cost) => return,
-            Ordering::Greater => scope.charge_more(self, total - self.cost),
+        match cost.cmp(&self.cost) {
+            Ordering::Less => {
+                scope.refund(self, decision.receipt(), self.cost - cost);
+                scope.policy(self).refund_debt(&self.key, self.cost - cost, self.quota);
+            }
+            Ordering::Greater => scope.charge_more(self, cost - self.cost),
             Ordering::Equal => return,
         }
-        self.show_cost(policy, cost);
+        self.show_cost(scope.policy(self), cost);
     }
 
-    /// Rewrites the decision as if `cost` had been charged for the request. The rest of a shortfall is forgiven, so it is
-    /// not reported as owed.
+    /// Rewrites the decision as if `cost` had been charged for the request. What of a shortfall is not left is not shown: it
+    /// is forgiven, or owed from the next request on.
     fn show_cost(&mut self, policy: &Policy, cost: u32) {
         if let Some(decision) = self.decision {
-            let total = cost.saturating_add(self.owed());
-            self.recharge(policy, total.min(self.cost.saturating_add(decision.remaining())));
+            self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
         }
     }
 
@@ -198,15 +197,9 @@ impl Entry {
 }
 
 impl Scope<'_> {
-    /// Charges a shortfall as far as units are left.
+    /// Charges a shortfall.
     fn charge_more(self, entry: &Entry, cost: u32) {
         let policy = self.current(self.policy(entry));
-        let ask = Ask::charge(&entry.key, cost).under(entry.quota);
-        // The limiter failed on this request, so the rest is charged where the first part was.
-        if entry.fell_back {
-            policy.fall_back_up_to(&ask);
-        } else {
-            policy.charge_up_to(&ask);
-        }
+        policy.charge_shortfall(&Ask::charge(&entry.key, cost).under(entry.quota), entry.fell_back);
     }
 }

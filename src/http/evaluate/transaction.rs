@@ -38,14 +38,15 @@ impl Transaction {
     }
 
     /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
-    /// banned, or its charge would be rejected after others were charged. The first entry is not peeked at, since
+    /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not peeked at, since
     /// nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
     #[inline]
     pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
             let is_skipped = index == 0 || policy.is_shadow();
-            if entry.ban.is_some() || !(is_skipped || entry.precheck(policy, &self.context)) {
+            let is_in_debt = entry.debt_wait().is_some() && !policy.is_shadow();
+            if entry.ban.is_some() || is_in_debt || !(is_skipped || entry.precheck(policy, &self.context)) {
                 return false;
             }
         }
@@ -114,6 +115,9 @@ impl Transaction {
             return Charge::One(check);
         }
         if scope.policy(entry).is_shadow() {
+            if let Some(rejection) = entry.debt_rejection(&policy) {
+                return Charge::One(rejection.into());
+            }
             return Charge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
         }
         if let Some(pending) = self.charge_batch(scope) {

@@ -1,6 +1,9 @@
 //! What a policy asks of its limiter.
 
+use std::sync::Arc;
+
 use super::Policy;
+use crate::limiter::Limiter;
 use crate::values::{Ask, Check, Decision, LimiterError, Mode, PartitionKey};
 
 impl Policy {
@@ -15,13 +18,20 @@ impl Policy {
         self.limiter.decide(&ask.to(mode))
     }
 
+    /// The limiter, and the mode in which it charges for a request that was admitted already.
+    pub(super) fn limiter_for_shortfalls(&self, fell_back: bool) -> (Arc<dyn Limiter>, Mode) {
+        let mode = [(Mode::Fallback, fell_back), (Mode::Shadow, true)].into_iter();
+        let mut answered = mode.filter(|(mode, is_right)| *is_right && self.description.answers(*mode));
+        (Arc::clone(&self.limiter), answered.next().map_or(Mode::Charge, |(mode, _)| mode))
+    }
+
     /// Decides by the local fallback, if the limiter has one.
     pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Check> {
         self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
     }
 
     /// Charges as many units as are left, and forgives the rest.
-    pub(crate) fn charge_up_to(&self, ask: &Ask<'_>) {
+    pub(super) fn charge_up_to(&self, ask: &Ask<'_>) {
         if self.description.answers(Mode::UpTo) {
             // A pending answer is dropped, which is fine: in this mode, a limiter charges even then.
             let _ = self.limiter.decide(&ask.to(Mode::UpTo));
@@ -32,7 +42,7 @@ impl Policy {
     }
 
     /// Charges the local fallback as many units as are left, and forgives the rest.
-    pub(crate) fn fall_back_up_to(&self, ask: &Ask<'_>) {
+    pub(super) fn fall_back_up_to(&self, ask: &Ask<'_>) {
         charge_left(ask, |ask| self.fall_back(ask)?.at_once());
     }
 
@@ -41,8 +51,8 @@ impl Policy {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged.
         // There is no request that has the key's quota: the limiter may know it from the last one.
         let ask = Ask::charge(key, 0);
-        let (ask, terms) = if self.has_quotas() { (ask.keeping_quota(), None) } else { (ask, self.terms_under(None)) };
-        let decision = self.after_debt(key, terms, self.limiter.decide(&ask).decided().await?);
+        let ask = if self.has_quotas() { ask.keeping_quota() } else { ask };
+        let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
         Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
             Some(left) => decision.banned_for(left),
             None => decision,

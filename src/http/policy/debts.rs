@@ -1,122 +1,318 @@
-//! Debts: what requests have cost beyond what they were charged, for the next request of the key to pay.
+//! Debts: what requests have cost beyond what their keys had left, as the instant at which it is paid.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 use super::Policy;
 use super::record::Record;
-use crate::values::{Decision, PartitionKey, Quota, Terms};
+use crate::algorithm::Algorithm;
+use crate::store::{MemoryStore, Store, TableStats};
+use crate::values::time::{Clock, Monotonic, Timestamp, duration_from_nanos};
+use crate::values::{Ask, Decision, PartitionKey, Quota, Shape};
 
-/// The debts of a policy's keys, in units. Bounded: what further keys owe is not kept.
-#[derive(Default)]
+/// The debts of a policy's keys, for up to 65,536 of them (3 MiB from the first debt on). Beyond, those that are paid
+/// first are forgiven, which is counted, and logged once.
+///
+/// A key that owes something has two accounts: that of its limiter, which is used up when a debt begins, and its debt.
+/// The debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: what is charged to the limiter while
+/// the debt lasts is charged to it, too. So it is paid as fast as the quota restores units, and no faster, whatever the
+/// limiter restores meanwhile.
 pub(super) struct Debts {
-    shards: [Mutex<HashMap<PartitionKey, u32>>; SHARDS],
-    hasher: RandomState,
+    table: MemoryStore<Debt, Arc<dyn Clock>>,
+    clock: Arc<dyn Clock>,
+    /// No debt is paid later: while no key owes anything, requests skip the lookup.
+    latest: Arc<AtomicU64>,
 }
-
-/// Two requests of different keys take the same lock in one of so many cases. It is held for one look-up.
-const SHARDS: usize = 16;
-
-/// The most keys of a shard that owe something, 65,536 in all: some 8 MiB.
-const KEYS_PER_SHARD: usize = 4_096;
 
 impl Debts {
-    fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, HashMap<PartitionKey, u32>> {
-        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).expect("less than `SHARDS`");
-        // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let table = MemoryStore::default().with_clock(Arc::clone(&clock));
+        Self { table, clock, latest: Arc::default() }
     }
 
-    /// Adds to what a key owes. Returns `false` if there is no room for its debt.
-    fn add(&self, key: &PartitionKey, units: u32) -> bool {
-        let mut shard = self.shard(key);
-        if shard.len() >= KEYS_PER_SHARD && !shard.contains_key(key) {
-            return false;
+    /// Whether all debts are paid. Relaxed: a thread that has made a debt sees its own write, and another one that misses
+    /// it decides as if its request had come just before.
+    fn are_paid(&self) -> bool {
+        let latest = self.latest.load(Ordering::Relaxed);
+        latest == 0 || latest <= self.clock.now().as_nanos()
+    }
+
+    fn apply(&self, key: &PartitionKey, quota: Quota, change: Change) -> Decision {
+        self.table.charge(&self.account(Some(quota), change), &Ask::charge(key, 1))
+    }
+
+    fn account(&self, quota: Option<Quota>, change: Change) -> Account {
+        Account { quota, change, latest: Arc::clone(&self.latest) }
+    }
+
+    /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
+    /// wait, if the key owes too much.
+    fn spend(&self, key: &PartitionKey, quota: Quota, units: u32) -> Result<bool, Duration> {
+        if self.are_paid() {
+            return Ok(false);
         }
-        let owed = shard.entry(key.clone()).or_insert(0);
-        *owed = owed.saturating_add(units);
-        true
+        let decision = self.apply(key, quota, Change::Spend(units));
+        decision.retry_after().map_or(Ok(decision.remaining() > 0), Err)
     }
 
-    /// Returns what a key owes.
-    fn owed(&self, key: &PartitionKey) -> u32 {
-        self.shard(key).get(key).copied().unwrap_or(0)
-    }
-
-    /// Takes up to `most` units of what a key owes off its debt.
-    fn take(&self, key: &PartitionKey, most: u32) -> u32 {
-        let mut shard = self.shard(key);
-        let Some(owed) = shard.get_mut(key) else { return 0 };
-        let taken = most.min(*owed);
-        *owed -= taken;
-        if *owed == 0 {
-            shard.remove(key);
+    /// Takes a charge back.
+    fn refund(&self, key: &PartitionKey, quota: Quota, units: u32) {
+        if !self.are_paid() {
+            let _ = self.apply(key, quota, Change::Refund(units));
         }
-        taken
+    }
+
+    /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
+    fn add(&self, key: &PartitionKey, quota: Quota, charged: u32, owed: u32) {
+        if owed > 0 || !self.are_paid() {
+            let _ = self.apply(key, quota, Change::Add { charged, owed });
+        }
+    }
+
+    /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
+    /// of its last request.
+    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u32, Duration)> {
+        if self.are_paid() {
+            return None;
+        }
+        let decision = self.table.peek(&self.account(quota, Change::Look), &Ask::peek(key, 1));
+        decision.retry_after().map(|paid_in| (decision.remaining(), paid_in))
+    }
+
+    fn forget(&self, key: &PartitionKey) {
+        let _ = self.table.reset(&self.account(None, Change::Look), &Ask::reset(key));
+    }
+
+    fn stats(&self) -> TableStats {
+        self.table.stats(&self.account(None, Change::Look)).table.unwrap_or_default()
     }
 }
 
-/// The part of a key's debt that a request pays with its charge. Unless it is [paid](Self::set_paid), the key owes it
-/// again when this is dropped.
-pub(crate) struct DebtPart {
+/// What a key owes: when it will owe nothing any more, at the rate of its quota.
+#[derive(Clone, Copy, Debug)]
+struct Debt {
+    paid_at: Timestamp,
+    quota: Quota,
+}
+
+impl Debt {
+    /// The time that it takes to pay it under a quota: one that was made under another quota is converted by its units.
+    fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
+        let left = self.paid_at.saturating_since(now);
+        if self.quota.has_rate_of(&quota) {
+            return left;
+        }
+        // The product of a time and a limit is less than 2^96.
+        let units = (left.as_nanos() * u128::from(self.quota.limit())).div_ceil(self.quota.period_nanos().into());
+        let nanos = units.checked_mul(quota.period_nanos().into());
+        duration_from_nanos(nanos.map_or(u128::MAX, |nanos| nanos.div_ceil(quota.limit().into())))
+    }
+}
+
+/// A change of one debt. It is an algorithm, so that debts are kept in a memory store of fixed size.
+struct Account {
+    /// The quota of the key: a window's limit is its burst. `None` for that under which the key owes something.
+    quota: Option<Quota>,
+    change: Change,
+    latest: Arc<AtomicU64>,
+}
+
+enum Change {
+    Look,
+    Spend(u32),
+    Refund(u32),
+    Add { charged: u32, owed: u32 },
+}
+
+impl Account {
+    /// The debt that is paid in so long.
+    fn owing(&self, now: Timestamp, paid_in: Duration, quota: Quota) -> Option<Debt> {
+        let paid_at = now.saturating_add(paid_in);
+        // Under the lock of the table, so before any look that could find the debt.
+        self.latest.fetch_max(paid_at.as_nanos(), Ordering::Relaxed);
+        Some(Debt { paid_at, quota })
+    }
+}
+
+impl Algorithm for Account {
+    type State = Debt;
+
+    /// Stores require one.
+    fn quota(&self) -> Quota {
+        self.quota.unwrap_or(Quota::per_second(1))
+    }
+
+    /// A decision on a [`Change::Spend`] that a debt was charged for leaves one unit, as a flag.
+    fn decide(&self, state: Option<Debt>, now: Timestamp, _: u32) -> (Decision, Option<Debt>) {
+        let debt = state.filter(|debt| debt.paid_at > now);
+        let quota = self.quota.or(debt.map(|debt| debt.quota)).unwrap_or(Quota::per_second(1));
+        let paid_in = debt.map(|debt| debt.paid_in(now, quota));
+        let time_of = |units| quota.time_to_restore(units);
+        let full = time_of(quota.max_burst());
+        let done = Decision::allow(1, 0);
+        match (&self.change, paid_in) {
+            (Change::Spend(units), Some(owed)) => {
+                let after = owed.saturating_add(time_of(*units));
+                if after > full {
+                    return (Decision::deny(1, 0, Some(after - full)), None);
+                }
+                (Decision::allow(1, 1), self.owing(now, after, quota))
+            }
+            (Change::Refund(units), Some(owed)) => (done, self.owing(now, owed.saturating_sub(time_of(*units)), quota)),
+            (Change::Add { charged, owed: 0 }, Some(owed)) => {
+                (done, self.owing(now, owed.saturating_add(time_of(*charged)), quota))
+            }
+            // Its limiter has nothing left.
+            (Change::Add { charged, owed: units @ 1.. }, owed) => {
+                let before = owed.map_or(full, |owed| owed.saturating_add(time_of(*charged)).max(full));
+                (done, self.owing(now, before.saturating_add(time_of(*units)), quota))
+            }
+            (Change::Look, Some(owed)) => {
+                let free = full.saturating_sub(owed).as_nanos() * u128::from(quota.limit());
+                let left = u32::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u32::MAX);
+                (Decision::deny(quota.max_burst(), left.min(quota.max_burst()), Some(owed)), None)
+            }
+            (_, None) => (done, None),
+        }
+    }
+
+    fn expires_at(&self, debt: &Debt) -> Timestamp {
+        debt.paid_at
+    }
+}
+
+/// What a request was charged to the debt of its key, since there is one. Unless it is [kept](Self::keep), it is taken
+/// back when this is dropped.
+pub(crate) struct DebtCharge {
     record: Arc<Record>,
     key: PartitionKey,
+    quota: Quota,
     units: u32,
-    is_paid: bool,
+    is_kept: bool,
 }
 
-impl DebtPart {
-    pub(crate) const fn units(&self) -> u32 {
-        self.units
+impl DebtCharge {
+    /// Keeps it: the request was admitted.
+    pub(crate) const fn keep(&mut self) {
+        self.is_kept = true;
     }
 
-    /// Sets whether it is part of a charge that stays.
-    pub(crate) const fn set_paid(&mut self, is_paid: bool) {
-        self.is_paid = is_paid;
+    /// Takes it back: the request was rolled back.
+    pub(crate) const fn take_back(&mut self) {
+        self.is_kept = false;
     }
 }
 
-impl Drop for DebtPart {
+impl Drop for DebtCharge {
     fn drop(&mut self) {
-        if !self.is_paid {
-            self.record.debts().add(&self.key, self.units);
+        if let Some(debts) = self.record.debts().filter(|_| !self.is_kept) {
+            debts.refund(&self.key, self.quota, self.units);
         }
     }
 }
 
 impl Policy {
-    /// Adds a shortfall to what a key owes. Returns `false` if shortfalls are not owed, or if there is no room for more
-    /// debts: then it is to be charged as far as units are left.
-    pub(crate) fn owe(&self, key: &PartitionKey, units: u32) -> bool {
-        self.owes_shortfalls && self.record.debts().add(key, units)
+    /// The quota by which a key pays what it owes; `None` if its policy owes nothing, or advertises no quota.
+    fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
+        let terms = self.owes_shortfalls.then(|| self.terms_under(quota))??;
+        let quota = terms.quota()?;
+        Some(if terms.shape() == Some(Shape::Bucket) { quota } else { quota.without_burst() })
     }
 
-    /// The decision on a request of cost 0, as it would be if the key had paid what it owes.
-    /// Without the terms of the key, its reset is earlier than after that.
-    pub(crate) fn after_debt(&self, key: &PartitionKey, terms: Option<Terms>, decision: Decision) -> Decision {
-        let owed = if self.owes_shortfalls { self.record.debts().owed(key) } else { 0 };
-        if owed == 0 { decision } else { decision.recharged(0, owed, terms) }
+    /// The debts, and the quota by which a key pays its own, if a key may owe something.
+    fn debts_of(&self, quota: Option<Quota>) -> Option<(&Debts, Quota)> {
+        Some((self.record.debts().filter(|_| self.owes_shortfalls)?, self.quota_of_debts(quota)?))
+    }
+
+    /// Charges a request to the debt of its key, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If the key owes so much that the request has to wait: how long.
+    pub(crate) fn charge_debt(
+        &self,
+        key: &PartitionKey,
+        units: u32,
+        quota: Option<Quota>,
+    ) -> Result<Option<DebtCharge>, Duration> {
+        let Some((debts, quota)) = self.debts_of(quota).filter(|_| units > 0) else { return Ok(None) };
+        let is_charged = debts.spend(key, quota, units)?;
+        let charge = || DebtCharge { record: Arc::clone(&self.record), key: key.clone(), quota, units, is_kept: false };
+        Ok(is_charged.then(charge))
+    }
+
+    /// Takes a part of a request's charge back from the debt of its key.
+    pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u32, quota: Option<Quota>) {
+        if let Some((debts, quota)) = self.debts_of(quota) {
+            debts.refund(key, quota, units);
+        }
+    }
+
+    /// The decision on a request that is charged nothing more, given what its key owes. `quota` is that of the key.
+    pub(crate) fn after_debt(&self, key: &PartitionKey, quota: Option<Quota>, decision: Decision) -> Decision {
+        let left = self.debts_of(quota).and_then(|(debts, quota)| debts.left(key, Some(quota)));
+        left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
+    }
+
+    /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
+    pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
+        let debts = self.record.debts().filter(|_| self.owes_shortfalls);
+        let left = debts.and_then(|debts| debts.left(key, None));
+        left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
     }
 
     /// Forgives what a key owes.
     pub(super) fn forgive(&self, key: &PartitionKey) {
-        if self.owes_shortfalls {
-            self.record.debts().take(key, u32::MAX);
+        if let Some(debts) = self.record.debts() {
+            debts.forget(key);
         }
     }
 
-    /// Takes from the debt of a key what its next request has to pay, beside its own cost: as much as is ever admitted at
-    /// once under its quota. `None` if it owes nothing.
-    pub(crate) fn debt_part(&self, key: &PartitionKey, cost: u32, quota: Option<Quota>) -> Option<DebtPart> {
-        if !self.owes_shortfalls || cost == 0 {
-            return None;
+    /// How full the table of debts is, if a key has ever owed something.
+    pub(super) fn debt_table(&self) -> Option<TableStats> {
+        self.record.debts().map(Debts::stats)
+    }
+
+    /// Charges what a request has cost beyond its charge: as far as units are left, and the rest is forgiven, or
+    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
+    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
+        match self.quota_of_debts(ask.quota()) {
+            Some(quota) => self.charge_or_owe(ask, fell_back, quota),
+            // The limiter failed on this request, so the rest is charged where the first part was.
+            None if fell_back => self.fall_back_up_to(ask),
+            None => self.charge_up_to(ask),
         }
-        let most = quota.map(|quota| quota.max_burst()).or(self.description.max_cost());
-        let most = most.map_or(u32::MAX, |most| most.saturating_sub(cost));
-        let units = self.record.debts().take(key, most.min(u32::MAX - cost));
-        let part = || DebtPart { record: Arc::clone(&self.record), key: key.clone(), units, is_paid: false };
-        (units > 0).then(part)
+    }
+
+    /// A limiter that calls a server is charged in the background, where there is a runtime; else all is owed.
+    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
+        let record = Arc::clone(&self.record);
+        let clock = self.description.clock().cloned();
+        let (key, units, own_quota) = (ask.key().clone(), ask.cost(), ask.quota());
+        let (limiter, mode) = self.limiter_for_shortfalls(fell_back);
+        let mut charge = Box::pin(async move {
+            let ask = |units| Ask::charge(&key, units).under(own_quota).to(mode);
+            let charged = match limiter.decide(&ask(units)).decided().await {
+                Ok(decision) if decision.is_allowed() => units,
+                Ok(decision) => match decision.partial_cost(units) {
+                    Some(left) => match limiter.decide(&ask(left)).decided().await {
+                        Ok(decision) if decision.is_allowed() => left,
+                        _ => 0,
+                    },
+                    None => 0,
+                },
+                // What could not be charged is owed.
+                Err(_) => 0,
+            };
+            record.debts_by(|| clock.unwrap_or_else(|| Arc::new(Monotonic))).add(&key, quota, charged, units - charged);
+        });
+        // A limiter in memory answers at once.
+        if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            crate::util::spawn(charge);
+        }
     }
 }
 
@@ -124,29 +320,92 @@ impl Policy {
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
+    use crate::limiter::RateLimiter;
+    use crate::values::time::ManualClock;
 
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn policy(quota: Quota) -> (Policy, ManualClock) {
+        let clock = ManualClock::new();
+        let store = MemoryStore::default().with_clock(clock.clone());
+        let limiter = RateLimiter::new(TokenBucket::new(quota), store);
+        (Policy::new("p", limiter).settled_by_handler().owe_shortfalls(), clock)
+    }
+
+    fn owe(policy: &Policy, key: &PartitionKey, units: u32) {
+        policy.charge_shortfall(&Ask::charge(key, units), false);
+    }
+
+    /// Of a bucket of ten, 25 units are charged: fifteen are owed.
     #[test]
-    fn the_next_request_pays_what_fits_beside_its_own_cost() {
-        let bucket = TokenBucket::new(Quota::per_second(10));
-        let policy = Policy::new("p", bucket).settled_by_handler().owe_shortfalls();
-        let (key, other) = (PartitionKey::from("a"), PartitionKey::from("b"));
-        assert!(policy.debt_part(&key, 1, None).is_none());
-        assert!(policy.owe(&key, 12) && policy.owe(&key, 3));
-        assert!(policy.debt_part(&other, 1, None).is_none());
-        let mut paid = policy.debt_part(&key, 4, None).unwrap();
-        assert_eq!(paid.units(), 6);
-        paid.set_paid(true);
-        drop(paid);
-        drop(policy.debt_part(&key, 1, None).unwrap());
-        assert_eq!(policy.debt_part(&key, 1, None).unwrap().units(), 9, "what is not paid is owed again");
-        assert!(policy.debt_part(&key, 10, None).is_none(), "there is no room beside its own cost");
-        assert!(!Policy::new("p", bucket).settled_by_handler().owe(&key, 1));
+    fn time_pays_a_debt_and_the_wait_until_then_is_true() {
+        let (policy, clock) = policy(Quota::per_hour(10));
+        let key = PartitionKey::from("a");
+        assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()), "it owes nothing");
+        owe(&policy, &key, 25);
+        let wait = policy.charge_debt(&key, 4, None).err().unwrap();
+        assert_eq!(wait, HOUR * 19 / 10);
+        clock.advance(wait - Duration::from_nanos(1));
+        assert_eq!(policy.charge_debt(&key, 4, None).err(), Some(Duration::from_nanos(1)));
+        clock.advance(Duration::from_nanos(1));
+        let mut charge = policy.charge_debt(&key, 4, None).unwrap().unwrap();
+        assert_eq!(policy.charge_debt(&key, 1, None).err(), Some(HOUR / 10), "the four are spent");
+        drop(policy.charge_debt(&"b".into(), 10, None).unwrap());
+        charge.keep();
+        drop(charge);
+        assert_eq!(policy.charge_debt(&key, 1, None).err(), Some(HOUR / 10));
+        policy.refund_debt(&key, 3, None);
+        assert!(policy.charge_debt(&key, 3, None).is_ok());
+        assert!(policy.charge_debt(&key, 3, None).is_ok(), "what is not kept is taken back");
+        clock.advance(HOUR);
+        assert!(policy.charge_debt(&key, 10, None).is_ok_and(|charge| charge.is_none()), "all is paid");
+    }
+
+    /// Ten requests at once, of which each turns out to cost a whole bucket.
+    #[test]
+    fn requests_that_were_in_flight_together_owe_together() {
+        let (policy, _) = policy(Quota::per_hour(10));
+        let key = PartitionKey::from("a");
+        (0..10).for_each(|_| owe(&policy, &key, 10));
+        assert_eq!(policy.charge_debt(&key, 1, None).err(), Some(HOUR * 91 / 10));
     }
 
     #[test]
-    fn debts_are_bounded() {
-        let debts = Debts::default();
-        let kept = (0..200_000_u64).filter(|number| debts.add(&PartitionKey::from(*number), 1)).count();
-        assert_eq!(kept, SHARDS * KEYS_PER_SHARD);
+    fn a_debt_keeps_its_units_under_another_quota() {
+        let (policy, _) = policy(Quota::per_hour(10));
+        let key = PartitionKey::from("a");
+        owe(&policy, &key, 20);
+        // Twenty of ten per hour become twenty of forty per hour.
+        let faster = Some(Quota::per_hour(40));
+        assert!(policy.charge_debt(&key, 20, faster).is_ok());
+        assert_eq!(policy.charge_debt(&key, 21, faster).err(), Some(HOUR / 40));
+        assert_eq!(policy.charge_debt(&key, 1, Some(Quota::per_hour(5))).err(), Some(HOUR * 16 / 5));
+        policy.forgive(&key);
+        assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()));
+    }
+
+    /// 80,000 keys that owe something and stay away do not keep a later one from owing, and time frees their places.
+    #[test]
+    fn a_flood_of_debts_forgives_those_that_are_paid_first_and_counts_them() {
+        let (policy, clock) = policy(Quota::per_hour(1));
+        (0..80_000_u64).for_each(|key| owe(&policy, &key.into(), 2));
+        let late = PartitionKey::from("late");
+        owe(&policy, &late, 100);
+        assert_eq!(policy.charge_debt(&late, 1, None).err(), Some(HOUR * 100));
+        let TableStats { capacity, evicted_live, .. } = policy.debt_table().unwrap();
+        assert_eq!((capacity, evicted_live > 0), (65_536, true));
+        clock.advance(200 * HOUR);
+        (0..30_000_u64).for_each(|key| owe(&policy, &key.into(), 2));
+        assert_eq!(policy.debt_table().unwrap().evicted_live, evicted_live, "the others have paid");
+    }
+
+    #[test]
+    fn without_owing_a_shortfall_is_forgiven() {
+        let clock = ManualClock::new();
+        let store = MemoryStore::default().with_clock(clock);
+        let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(10)), store);
+        let policy = Policy::new("p", limiter).settled_by_handler();
+        owe(&policy, &"a".into(), 25);
+        assert!(policy.debt_table().is_none());
     }
 }

@@ -28,7 +28,7 @@ pub(crate) use self::charge_once::Attempt;
 pub use self::charge_once::ChargeOnce;
 use self::charge_once::Retries;
 use self::cost::{Bill, Cost};
-pub(crate) use self::debts::DebtPart;
+pub(crate) use self::debts::DebtCharge;
 pub use self::error::PolicyError;
 use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
@@ -355,16 +355,25 @@ impl Policy {
         self
     }
 
-    /// Has a key owe what its requests turn out to cost beyond their charge, instead of charging that as far as units are
-    /// left and forgiving the rest. Its next requests pay the debt beside their own cost, as much as is ever admitted at
-    /// once, and so wait, or are rejected, for longer.
+    /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
+    /// are rejected until time has paid so much of the debt that they fit.
     ///
     /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
-    /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on,
-    /// also if its cost is 0, and so does [`RateLimitLayer::peek`](crate::RateLimitLayer::peek). Debts are in the memory of
-    /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. If a client disconnects
-    /// while a server is asked, a part may be paid twice, the safe side for the limit. They survive a live
-    /// change, and a [reset](crate::RateLimitLayer::reset) forgives them.
+    /// [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt. Time
+    /// pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost 10,000 takes
+    /// the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long run a key gets what
+    /// its quota says, also if its requests cost more than a burst. How far it goes beyond it depends on what one request
+    /// can cost, and on how many of a key are in flight at once.
+    ///
+    /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left
+    /// after the debt. It survives a live change, and under another quota the key owes as many units as before. A
+    /// [reset](crate::RateLimitLayer::reset) forgives it. A policy whose limiter advertises no quota has no debts: a
+    /// shortfall is charged as far as units are left.
+    ///
+    /// # Memory
+    ///
+    /// In this process: from the first debt on, 3 MiB for 65,536 keys that owe something. If more do, those that would have
+    /// paid first are forgiven; that is logged once, and [counted](crate::RateLimitLayerBuilder::route).
     pub fn owe_shortfalls(mut self) -> Self {
         self.owes_shortfalls = true;
         self

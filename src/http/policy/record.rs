@@ -1,7 +1,7 @@
 //! The record of a policy: what a policy that replaces it continues to count.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::Policy;
 use super::debts::Debts;
@@ -22,12 +22,19 @@ pub(super) struct Record {
     health: Health,
     /// Made when it is first needed: the charges of most policies await no response.
     open_charges: OnceLock<Box<OpenCharges>>,
+    /// Made for the first debt.
     debts: OnceLock<Box<Debts>>,
 }
 
 impl Record {
-    pub(super) fn debts(&self) -> &Debts {
-        self.debts.get_or_init(Box::default)
+    /// What keys owe, if one has ever owed something.
+    pub(super) fn debts(&self) -> Option<&Debts> {
+        self.debts.get().map(|debts| &**debts)
+    }
+
+    /// What keys owe, by this clock if none has owed anything yet.
+    pub(super) fn debts_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Debts {
+        self.debts.get_or_init(|| Box::new(Debts::new(clock())))
     }
 }
 
@@ -84,8 +91,6 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::limiter::{Limiter, RateLimiter};
     use crate::values::{Ask, Check, Decision, Description, Quota};

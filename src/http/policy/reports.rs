@@ -56,6 +56,6 @@ impl Policy {
 
     fn stats(&self) -> Stats {
         let bans = self.penalty.as_ref().map(Penalty::ban_table);
-        Stats { bans, ..self.limiter.stats() }
+        Stats { bans, debts: self.debt_table(), ..self.limiter.stats() }
     }
 }

@@ -553,7 +553,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     }
 
     fn describe(&self, _: &A) -> Description {
-        Description::new().answering_all()
+        Description::new().answering_all().deciding_by(Arc::<C>::clone(&self.clock))
     }
 
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.

@@ -11,13 +11,23 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use super::Labels;
 use crate::store::{Stats, TableStats};
 
-const CAPACITY: &str = "tower_sluice.rate_limiting.table.capacity";
-const LIVE: &str = "tower_sluice.rate_limiting.table.live_keys";
-const EVICTED: &str = "tower_sluice.rate_limiting.table.evicted_live";
+/// The names of a table's series: its capacity, its live keys, and those that it evicted.
+const BUDGETS: [&str; 3] = [
+    "tower_sluice.rate_limiting.table.capacity",
+    "tower_sluice.rate_limiting.table.live_keys",
+    "tower_sluice.rate_limiting.table.evicted_live",
+];
 const TURNED_AWAY: &str = "tower_sluice.rate_limiting.table.turned_away";
-const BAN_CAPACITY: &str = "tower_sluice.rate_limiting.ban_table.capacity";
-const BAN_LIVE: &str = "tower_sluice.rate_limiting.ban_table.live_keys";
-const BAN_EVICTED: &str = "tower_sluice.rate_limiting.ban_table.evicted_live";
+const BANS: [&str; 3] = [
+    "tower_sluice.rate_limiting.ban_table.capacity",
+    "tower_sluice.rate_limiting.ban_table.live_keys",
+    "tower_sluice.rate_limiting.ban_table.evicted_live",
+];
+const DEBTS: [&str; 3] = [
+    "tower_sluice.rate_limiting.debt_table.capacity",
+    "tower_sluice.rate_limiting.debt_table.live_keys",
+    "tower_sluice.rate_limiting.debt_table.evicted_live",
+];
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 #[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
@@ -32,6 +42,7 @@ pub(super) struct Observed {
     pub(super) is_retired: bool,
     budgets: Option<Table>,
     bans: Option<Table>,
+    debts: Option<Table>,
     in_flight: Option<Gauge>,
     /// The states of the nodes' circuit breakers, by address.
     nodes: BTreeMap<String, Gauge>,
@@ -41,7 +52,7 @@ impl Observed {
     /// Sets the gauges to the stats of the limiter that is in force.
     pub(super) fn set_gauges(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
-        for (table, stats) in [(&self.budgets, stats.table), (&self.bans, stats.bans)] {
+        for (table, stats) in [(&self.budgets, stats.table), (&self.bans, stats.bans), (&self.debts, stats.debts)] {
             if let Some(table) = table {
                 // Zero if the limiter has no table any more.
                 table.set_gauges(&stats.unwrap_or_default());
@@ -61,7 +72,8 @@ impl Observed {
     /// Increments the counters by what a limiter has counted since the last time.
     pub(super) fn add_counts(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
-        for (table, stats) in [(&mut self.budgets, &stats.table), (&mut self.bans, &stats.bans)] {
+        let bans = (&mut self.bans, &stats.bans);
+        for (table, stats) in [(&mut self.budgets, &stats.table), bans, (&mut self.debts, &stats.debts)] {
             if let (Some(table), Some(stats)) = (table, stats) {
                 table.add_counts(stats);
             }
@@ -70,7 +82,7 @@ impl Observed {
 
     /// Sets the gauges to zero.
     pub(super) fn clear(&self) {
-        for table in [&self.budgets, &self.bans].into_iter().flatten() {
+        for table in [&self.budgets, &self.bans, &self.debts].into_iter().flatten() {
             table.set_gauges(&TableStats::default());
         }
         if let Some(gauge) = &self.in_flight {
@@ -82,24 +94,16 @@ impl Observed {
     /// Makes the series of the tables that a limiter has.
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
         if stats.table.is_some() {
-            self.budgets.get_or_insert_with(|| Table {
-                capacity: gauge!(CAPACITY, labels.all()),
-                live: gauge!(LIVE, labels.all()),
-                evicted: counter!(EVICTED, labels.all()),
-                turned_away: Some(counter!(TURNED_AWAY, labels.all())),
-                added: Vec::new(),
-            });
+            let turned_away = || Some(counter!(TURNED_AWAY, labels.all()));
+            self.budgets.get_or_insert_with(|| Table { turned_away: turned_away(), ..Table::of(BUDGETS, labels) });
         }
+        // Bans and debts are in a `MemoryStore::default()`, which turns no key away: for a new one that finds no room, it
+        // forgets the one that ends first.
         if stats.bans.is_some() {
-            self.bans.get_or_insert_with(|| Table {
-                capacity: gauge!(BAN_CAPACITY, labels.all()),
-                live: gauge!(BAN_LIVE, labels.all()),
-                evicted: counter!(BAN_EVICTED, labels.all()),
-                // Bans are in a `MemoryStore::default()`, which turns no key away: for a new ban that finds no room, it
-                // forgets the one that ends first.
-                turned_away: None,
-                added: Vec::new(),
-            });
+            self.bans.get_or_insert_with(|| Table::of(BANS, labels));
+        }
+        if stats.debts.is_some() {
+            self.debts.get_or_insert_with(|| Table::of(DEBTS, labels));
         }
     }
 
@@ -152,6 +156,17 @@ struct Added {
 const TABLES: usize = 8;
 
 impl Table {
+    /// The series with these names, of a table that turns no key away.
+    fn of([capacity, live, evicted]: [&'static str; 3], labels: &Labels) -> Self {
+        Self {
+            capacity: gauge!(capacity, labels.all()),
+            live: gauge!(live, labels.all()),
+            evicted: counter!(evicted, labels.all()),
+            turned_away: None,
+            added: Vec::new(),
+        }
+    }
+
     fn set_gauges(&self, stats: &TableStats) {
         self.capacity.set(in_gauge(stats.capacity));
         self.live.set(in_gauge(stats.live));
@@ -194,13 +209,37 @@ const fn in_gauge(count: u64) -> f64 {
 }
 
 pub(super) fn describe() {
-    describe_gauge!(CAPACITY, "Keys that a table holds without losing one.");
-    describe_gauge!(LIVE, "Keys in a table with an unpaid debt, estimated.");
-    describe_counter!(EVICTED, "Keys that a full table evicted before their debt was paid.");
+    for (names, descriptions) in [
+        (
+            BUDGETS,
+            [
+                "Keys that a table holds without losing one.",
+                "Keys in a table with an unpaid debt, estimated.",
+                "Keys that a full table evicted before their debt was paid.",
+            ],
+        ),
+        (
+            BANS,
+            [
+                "Banned keys that a table holds without losing one.",
+                "Keys that are banned now, estimated.",
+                "Bans that a full table evicted before they ended.",
+            ],
+        ),
+        (
+            DEBTS,
+            [
+                "Keys with a debt that a table holds without losing one.",
+                "Keys that owe something, estimated.",
+                "Debts that a full table forgave before they were paid.",
+            ],
+        ),
+    ] {
+        describe_gauge!(names[0], descriptions[0]);
+        describe_gauge!(names[1], descriptions[1]);
+        describe_counter!(names[2], descriptions[2]);
+    }
     describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or charged to a shared budget.");
-    describe_gauge!(BAN_CAPACITY, "Banned keys that a table holds without losing one.");
-    describe_gauge!(BAN_LIVE, "Keys that are banned now, estimated.");
-    describe_counter!(BAN_EVICTED, "Bans that a full table evicted before they ended.");
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
     #[cfg(feature = "redis")]
     describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");
