@@ -184,6 +184,7 @@
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
 //! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
 //! | none of the first 1,000 requests had a matched route | put the layer inside the router |
+//! | none of the first requests had the extension | put the layer that inserts it outside, or key by the type that it [really inserts](super::misconfigured#no-request-had-its-extension) |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |

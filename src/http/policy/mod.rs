@@ -20,7 +20,7 @@ mod validate;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use http::StatusCode;
 
@@ -91,6 +91,8 @@ pub struct Policy {
     /// Not shared with a successor: its mistake may be another one.
     misconfiguration_logged: AtomicBool,
     same_key: SameKeyCheck,
+    /// How many requests lacked the extension of their key, as far as that is counted.
+    without_extension: AtomicU32,
     meter: Meter,
 }
 
@@ -148,6 +150,7 @@ impl Policy {
             record: Arc::default(),
             misconfiguration_logged: AtomicBool::new(false),
             same_key: SameKeyCheck::new(Global.is_shared()),
+            without_extension: AtomicU32::new(0),
         }
     }
 
