@@ -26,7 +26,7 @@
 //! | axum of another version | its `ConnectInfo` is another type, which this crate does not read: the last row |
 //! | tonic 0.14 | the crate feature `tonic` |
 //! | hyper, or any other | insert the address that `accept` has returned: `request.extensions_mut().insert(address)`, a [`SocketAddr`](std::net::SocketAddr) |
-//! | a test without a server | the same (axum's `MockConnectInfo` is for its own extractor only) |
+//! | a test without a server | the same; or, with the crate feature `axum`, axum's `MockConnectInfo` around the app |
 //!
 //! A middleware translates from another version of axum, outside of the rate limit:
 //!
@@ -128,8 +128,8 @@
 //! > a request lacks the extension that its key is read from
 //!
 //! Logged at `debug`, as requests without a user are usual; they are answered 400 unless
-//! [`on_missing_key`](crate::Policy::on_missing_key) is set. If all requests lack it, the layer that inserts it is further
-//! inside: put it outside of the rate limit. In axum, the last `Router::layer` is the outermost.
+//! [`on_missing_key`](crate::Policy::on_missing_key) is set. If all requests lack it, see [the section
+//! above](#no-request-had-its-extension).
 //!
 //! # A layer is mounted around itself
 //!
