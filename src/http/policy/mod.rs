@@ -238,6 +238,13 @@ impl Policy {
     /// request without a response, since the client disconnected or the service failed, stays charged. Replaces
     /// [`cost_after`](Self::cost_after).
     ///
+    /// # In flight
+    ///
+    /// Until its response comes, a request counts, whatever the response will be. So the limit also bounds how many requests
+    /// of a key are in flight, valid ones included: of 1,000 valid requests of one key, 100 per second of 200 ms each, a limit
+    /// of ten rejected 520, as 20 are in flight and ten may be. To count failures of a step that is a small part of the
+    /// request, such as the look-up of an API key, [charge around that step](crate::guide::plans#what-happens).
+    ///
     /// # Waits
     ///
     /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
