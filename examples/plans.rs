@@ -6,21 +6,23 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::{
     Router,
     routing::{get, post},
 };
 use futures_util::{StreamExt, stream};
-use tower_sluice::key::{PeerIp, User};
+use tower_sluice::key::{KeyExtractor, PeerIp, User};
 use tower_sluice::{
-    CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow, Verdict,
+    CalendarWindow, Concurrency, IntoLimiter, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection,
+    RequestHead, Settlement, SlidingWindow, Verdict,
 };
 
 /// What a plan allows.
@@ -45,9 +47,19 @@ fn account(api_key: &str) -> Option<(User, Plan)> {
     }
 }
 
-async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+/// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has more
+/// than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
+async fn authenticate(
+    State(guesses): State<Arc<dyn Limiter>>,
+    mut request: Request,
+    next: Next,
+) -> axum::response::Result<Response> {
+    let address = PeerIp::new().extract(&RequestHead::from(&request)).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    let guess = guesses.acquire(&address, 1).await.map_err(Box::<Rejection>::from)?;
+    let guess = Rejection::unless_allowed("guesses", guess)?;
     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
+    guesses.refund(&address, guess.receipt(), 1);
     request.extensions_mut().insert(user);
     request.extensions_mut().insert(plan);
     Ok(next.run(request).await)
@@ -101,18 +113,14 @@ fn app() -> Result<Router, Box<dyn std::error::Error>> {
     ])
     .verdict() // for `usage`
     .build();
-    // Ten wrong keys per hour and address; right ones are not counted.
-    let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(10)))
-        .key(PeerIp::new())
-        .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+    let guesses = SlidingWindow::new(Quota::per_hour(10)).into_limiter();
 
     Ok(Router::new()
         .route("/v1/orders", get(|| async { "[]" }))
         .route("/v1/chat", post(chat))
         .route("/v1/usage", get(usage))
         .layer(plans)
-        .layer(from_fn(authenticate))
-        .layer(RateLimitLayer::new(guesses))) // The last is the outermost.
+        .layer(from_fn_with_state(guesses, authenticate))) // The last is the outermost.
 }
 
 #[tokio::main]

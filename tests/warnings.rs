@@ -9,6 +9,7 @@ mod log;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -17,9 +18,11 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{ClientIp, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies};
+use tower_sluice::key::{
+    ClientIp, ExtensionKey, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies,
+};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RejectionBody, RequestHead};
+use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RejectionBody, RequestHead};
 
 use crate::log::Log;
 
@@ -113,13 +116,17 @@ fn mistakes_are_logged_once_and_without_addresses() {
 
 /// Sends requests with these keys through a layer. Returns the log.
 fn send(layer: &RateLimitLayer, keys: impl IntoIterator<Item = &'static str>) -> Vec<String> {
+    send_all(layer, keys.into_iter().map(|key| request("192.0.2.7", &[("x-api-key", key)])))
+}
+
+/// Sends these requests through a layer. Returns the log.
+fn send_all(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Request<()>>) -> Vec<String> {
     let ok =
         service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
     let service = layer.layer(ok);
     logged(|| {
-        for key in keys {
-            let response = service.clone().oneshot(request("192.0.2.7", &[("x-api-key", key)]));
-            drop(response.now_or_never().expect("memory answers at once"));
+        for request in requests {
+            drop(service.clone().oneshot(request).now_or_never().expect("memory answers at once"));
         }
     })
 }
@@ -135,6 +142,64 @@ fn one_key_for_all_requests_is_logged_once_per_policy() {
     assert!(!log[0].contains("secret-key"));
     assert_eq!(send(&by_key(), ["a", "b"].into_iter().cycle().take(3_000)), NOTHING);
     assert_eq!(send(&RateLimitLayer::new(Policy::new("all", bucket())), ["a"; 3_000]), NOTHING);
+}
+
+#[derive(Clone)]
+struct Account {
+    id: u64,
+}
+
+fn accounts() -> ExtensionKey<Account> {
+    ExtensionKey::new(|account| account.id.into())
+}
+
+/// A request with this extension and a key in a header.
+fn with<T: Clone + Send + Sync + 'static>(extension: T) -> Request<()> {
+    let mut request = request("192.0.2.7", &[("x-api-key", "a")]);
+    request.extensions_mut().insert(extension);
+    request
+}
+
+/// The limit was outside of the layer that inserts the account, or that layer inserted an `Arc` of it: all requests were
+/// answered 400, and nothing was logged.
+#[test]
+fn an_extension_that_no_request_has_is_reported_once_with_its_type() {
+    let policy = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
+    let shared = || with(Arc::new(Account { id: 7 }));
+    let many = |count: usize| std::iter::repeat_with(shared).take(count);
+
+    let layer = RateLimitLayer::new(policy());
+    assert_eq!(send_all(&layer, many(99)), NOTHING);
+    let log = send_all(&layer, many(1_000));
+    assert_once(&log, &["policy=\"by-account\"", "Account", "outside", "Arc", "#no-request-had-its-extension"]);
+    // The mistake of a successor may be another one.
+    layer.handle().replace(policy()).unwrap();
+    assert_once(&send_all(&layer, many(1_000)), &["policy=\"by-account\""]);
+
+    // As a part of a key.
+    let both = Policy::new("both", Quota::per_hour(1_000_000)).key((HeaderKey::from_static("x-api-key"), accounts()));
+    assert_once(&send_all(&RateLimitLayer::new(both), many(1_000)), &["policy=\"both\"", "Account"]);
+
+    // A policy that skips such requests limits nothing: that may be right, so it is reported after more of them.
+    let skipping = RateLimitLayer::new(policy().on_missing_key(MissingKey::Skip));
+    assert_eq!(send_all(&skipping, many(999)), NOTHING);
+    assert_once(&send_all(&skipping, many(2_000)), &["policy=\"by-account\"", "Account"]);
+}
+
+#[test]
+fn requests_without_an_extension_that_another_had_are_not_reported() {
+    let policy = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
+    for found_after in [0, 50, 99] {
+        let layer = RateLimitLayer::new(policy());
+        let anonymous = || std::iter::repeat_with(|| request("192.0.2.7", &[]));
+        let one = std::iter::once_with(|| with(Account { id: 7 }));
+        let requests = anonymous().take(found_after).chain(one).chain(anonymous().take(5_000));
+        assert_eq!(send_all(&layer, requests), NOTHING, "{found_after}");
+    }
+    // A field that clients leave out is no mistake of the server.
+    let by_header =
+        Policy::new("by-header", Quota::per_hour(1_000_000)).key((HeaderKey::from_static("x-id"), accounts()));
+    assert_eq!(send_all(&RateLimitLayer::new(by_header), (0..5_000).map(|_| request("192.0.2.7", &[]))), NOTHING);
 }
 
 #[test]

@@ -46,7 +46,7 @@
 //! grpc-status = "resource-exhausted"   # resource-exhausted | unavailable
 //! retry-jitter = "0s"            # the longest random time that is added to advertised waits
 //!
-//! [[route]]
+//! [[route]]                      # at least one
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
 //!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
 //!   # except = { networks = ["10.0.0.0/8"] }   # requests that no policy of the route charges: as in a policy
@@ -206,7 +206,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If anything is unknown, missing or invalid: the message has the line, and what to write instead.
+    /// If anything is unknown, missing or invalid, or if there is no route: the message has the line, and what to write
+    /// instead.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         Self::reader().parse(file, text)
     }
@@ -230,6 +231,10 @@ impl Config {
         };
         let named = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
         let redis = redis.or(named);
+        if raw.route.is_empty() {
+            let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
+            return Err(source.error(&source.end(), problem));
+        }
         let common = Common { client_ip: &client_ip, answer, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
         let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();

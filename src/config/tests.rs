@@ -85,7 +85,8 @@ fn a_key_is_one_name_or_a_list_of_names() {
 #[test]
 fn the_source_of_the_client_is_named_in_any_case() {
     let read = |lines: &str| {
-        let config = Config::parse("f.toml", &format!("[client-ip]\n{lines}\n")).map_err(|error| error.to_string())?;
+        let text = format!("[client-ip]\n{lines}\n[[route]]\npath = \"/\"\n");
+        let config = Config::parse("f.toml", &text).map_err(|error| error.to_string())?;
         Ok::<_, String>(format!("{:?}", config.client_ip()))
     };
     for name in ["peer", "Peer", "PEER"] {

@@ -1,7 +1,7 @@
 //! One limit for several machines, on DynamoDB.
 //!
 //! **You want** one limit for all your functions and containers in a region of AWS, without running a Redis. Keep the budgets in a DynamoDB table, with the crate
-//! [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb), whose page has the code. It is a crate of its own, because the SDK
+//! [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository), whose page has the code. It is a crate of its own, because the SDK
 //! needs a newer Rust than this one.
 //!
 //! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and from

@@ -8,7 +8,7 @@
 //!
 //! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
 //! |---|---|---|
-//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
+//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota: each has one of its own. Counted until after the recovery, up to *n* + 1 times: Redis has its own, too |
 //! | `Deny` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!

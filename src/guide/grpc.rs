@@ -25,6 +25,47 @@
 //! The feature `tonic` (for tonic 0.14) lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC
 //! server in axum, or on hyper, needs none.
 //!
+//! ## Users
+//!
+//! The layer that authenticates goes outside of the limit, so that the limit finds the user. Of the layers of tonic's
+//! server, the **first** is the outermost, as in a `tower::ServiceBuilder`: the reverse of axum's `Router::layer`. In the other
+//! order, all requests are answered `INVALID_ARGUMENT`, which is [logged once](super::misconfigured#no-request-had-its-extension).
+//!
+#![cfg_attr(feature = "tonic", doc = "```no_run")]
+#![cfg_attr(not(feature = "tonic"), doc = "```ignore")]
+//! use tonic::service::InterceptorLayer;
+//! use tonic::{Request, Status, transport::Server};
+//! use tower_sluice::key::User;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! /// Stands for yours: reads the token, and inserts whose it is.
+//! fn authenticate(mut request: Request<()>) -> Result<Request<()>, Status> {
+//!     let token = request.metadata().get("authorization").and_then(|token| token.to_str().ok());
+//!     let user = match token {
+//!         Some("Bearer of-ada") => User::new("ada"),
+//!         _ => return Err(Status::unauthenticated("no valid token")),
+//!     };
+//!     request.extensions_mut().insert(user);
+//!     Ok(request)
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let per_user = RateLimitLayer::new(Policy::new("per-user", Quota::per_second(10)).key(User::key()));
+//!     let (_, service) = tonic_health::server::health_reporter();
+//!     Server::builder()
+//!         .layer(InterceptorLayer::new(authenticate)) // the outermost
+//!         .layer(per_user)
+//!         .add_service(service)
+//!         .serve("127.0.0.1:3000".parse()?)
+//!         .await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The interceptor of one service (`GreeterServer::with_interceptor`) is inside of all layers of the server, and comes too
+//! late.
+//!
 //! ## What a rejected client gets
 //!
 //! `RESOURCE_EXHAUSTED`, in one block of headers, so that clients may retry it, with `RetryInfo` and `QuotaFailure` in

@@ -67,6 +67,9 @@
 //! - A request without its key is rejected with 400, unless the policy has [`Skip`](crate::MissingKey::Skip) (it does
 //!   not apply) or [`Share`](crate::MissingKey::Share) (all requests without a key share one budget). Skip only beside
 //!   another policy.
+//! - The layer that inserts the account goes outside of the limit, and the type of the key is the one that it inserts: an
+//!   `Account` is not found where an `Arc<Account>` was inserted. If no request has it, that is
+//!   [logged](super::misconfigured#no-request-had-its-extension).
 //! - A client that can choose the value of a header chooses the budget. Check API keys before you use them as keys.
 //! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; if there is nothing
 //!   else, `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.

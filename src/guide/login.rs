@@ -204,6 +204,9 @@
 //! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
 //!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: a bucket may refund
 //!   [too much](crate::Receipt) if responses come in another order than requests.
+//! - **A login in flight counts as a failure** until it is answered, also with the right password. Of 30 valid logins of one
+//!   address at one instant, as behind a company's gateway after an outage, 20 pass, and 10 are rejected and told to wait for
+//!   about as long as a login takes. If that happens to you, raise the quota of `address`.
 //! - **The bans are by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
 //!   with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only; on a device
 //!   that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).
@@ -227,9 +230,10 @@
 //! - On [several machines](super::machines), choose [`FailureMode::Deny`](super::failure) if an outage of Redis must not
 //!   help to guess.
 //! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
-//! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key.
+//! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key: for
+//!   `account-here`, the pair of name and address.
 //!
-//! Password resets, one-time codes and sign-ups are the same, with other numbers. So are API keys: per address, count what
-//! was answered 401.
+//! Password resets, one-time codes and sign-ups are the same, with other numbers. API keys are checked with each request:
+//! [charge the look-up](super::plans#what-happens), not the request.
 //!
 //! Next: [sell an API](super::plans), [behind a proxy](super::proxies).

@@ -48,6 +48,26 @@
 //! process can [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
+//! # What stays in each process
+//!
+//! For a policy whose budgets are on Redis, [DynamoDB](super::dynamodb) or [another remote store](super::own_stores). In
+//! memory, each process has all of it for itself.
+//!
+//! | what | is kept | so |
+//! |---|---|---|
+//! | what a key has used, with its quota if that is [its own](crate::Policy::quota_fn) | on the server | all processes count together |
+//! | [bans](crate::Policy::penalty) | on the server; during an outage, each process has its own | a client that one process has banned is rejected by all, and [`reset`](crate::RateLimitLayer::reset) lifts the ban in all |
+//! | [debts](crate::Policy::owe_shortfalls) | on the server; during an outage, each process has its own | what a request costs beyond its charge in one process is paid in all |
+//! | [free retries](crate::ChargeOnce#on-redis) | on Redis | a retry is free in whichever process it comes; during an outage, it is charged |
+//! | the wait of a key that is used up (negative cache) | in each process | units that another process refunds or resets are seen after half a second and one call, and after a minute at most while calls fail |
+//! | [leased](crate::store::redis::RedisStore::leasing) units | in the process that leased them | they are spent there, or come back when the lease ends |
+//! | which requests come too early, as counted for a ban | in each process | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned |
+//! | the budget of [exempt preflights](crate::RateLimitLayerBuilder::exempt_preflights) | in each process | *n* processes exempt up to *n* times as many |
+//! | the count of what a [shadow](crate::Policy::shadow) would have rejected, and all [metrics](super::operating#metrics) | in each process | add them up |
+//! | [live changes](super::operating#change-a-limit) | in each process | change each of them |
+//! | [waiters](#a-shared-queue) | in the process that has the request | they leave when the server's order says so |
+//! | the [local fallback](super::failure) | in each process | during an outage, *n* processes admit up to *n* times the quota |
+//!
 //! # Names
 //!
 //! Processes share budgets under the same names: the [prefix](crate::store::redis::RedisBuilder::prefix) of the

@@ -26,7 +26,7 @@
 //! | axum of another version | its `ConnectInfo` is another type, which this crate does not read: the last row |
 //! | tonic 0.14 | the crate feature `tonic` |
 //! | hyper, or any other | insert the address that `accept` has returned: `request.extensions_mut().insert(address)`, a [`SocketAddr`](std::net::SocketAddr) |
-//! | a test without a server | the same (axum's `MockConnectInfo` is for its own extractor only) |
+//! | a test without a server | the same; or, with the crate feature `axum`, axum's `MockConnectInfo` around the app |
 //!
 //! A middleware translates from another version of axum, outside of the rate limit:
 //!
@@ -107,13 +107,29 @@
 //! so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With another
 //! version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
 //!
+//! # No request had its extension
+//!
+//! > none of the first requests had the extension that the key of the policy is read from
+//!
+//! The key is an [`ExtensionKey`](crate::key::ExtensionKey) (or [`User::key`](crate::key::User::key), `key = "user"` in
+//! TOML), and none of the first 100 requests had the type `extension`: all of them were answered 400. With
+//! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, and none of them was limited. Either:
+//!
+//! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum, the
+//!   last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the [first](super::grpc#users).
+//! - **It inserts another type.** `Account`, `Arc<Account>` and `Extension<Account>` are three types, and so are the types of
+//!   one name in two versions of a crate. Key by the type that is inserted:
+//!   `ExtensionKey::new(|account: &Arc<Account>| account.id)`.
+//!
+//! Nothing is wrong if no client has logged in yet.
+//!
 //! # A request lacks its extension
 //!
 //! > a request lacks the extension that its key is read from
 //!
 //! Logged at `debug`, as requests without a user are usual; they are answered 400 unless
-//! [`on_missing_key`](crate::Policy::on_missing_key) is set. If all requests lack it, the layer that inserts it is further
-//! inside: put it outside of the rate limit. In axum, the last `Router::layer` is the outermost.
+//! [`on_missing_key`](crate::Policy::on_missing_key) is set. If all requests lack it, see [the section
+//! above](#no-request-had-its-extension).
 //!
 //! # A layer is mounted around itself
 //!

@@ -185,6 +185,7 @@
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
 //! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
 //! | none of the first 1,000 requests had a matched route | put the layer inside the router |
+//! | none of the first requests had the extension | put the layer that inserts it outside, or key by the type that it [really inserts](super::misconfigured#no-request-had-its-extension) |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
@@ -212,6 +213,92 @@
 //!     layer.reset("exports", &alice).await?; // nothing is owed, and a ban is lifted
 //!     Ok(())
 //! }
+//! ```
+//!
+//! The key must be the one that the policy makes of a request. Of any other, `peek` shows a full budget and `reset` resets
+//! nothing; neither is an error.
+//!
+//! | the key of the policy | the key of a customer |
+//! |---|---|
+//! | [`User::key`](crate::key::User::key), a header, or a closure that returns a text | `PartitionKey::from("alice")` |
+//! | a closure that returns a number | `PartitionKey::from(7_u64)`, of the same type |
+//! | [`PeerIp`](crate::key::PeerIp), [`ClientIp`](crate::key::ClientIp) | `PartitionKey::from(IpNetwork::of(address, 64))`, with the prefix of the policy: an IPv6 address counts by its /64, so `PartitionKey::from(address)` is the key of nobody |
+//! | a tuple | `PartitionKey::from_parts([first.as_bytes(), second.as_bytes()])`, with the keys of its parts in their order |
+//! | none, or [`Share`](crate::MissingKey::Share) | [`PartitionKey::SHARED`](crate::PartitionKey::SHARED) |
+//!
+//! A handler for support staff. A customer failed to log in, and [both limits](super::login) may be in the way:
+//!
+//! ```
+//! use std::net::IpAddr;
+//!
+//! use axum::extract::{Path, State};
+//! use axum::http::StatusCode;
+//! use axum::{Router, routing::post};
+//! use tower_sluice::key::{ExtensionKey, IpNetwork, PeerIp};
+//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
+//!
+//! /// The key of an address, as `PeerIp` and `ClientIp` make it unless another prefix is set.
+//! fn key_of_address(address: IpAddr) -> PartitionKey {
+//!     IpNetwork::of(address, 64).into()
+//! }
+//!
+//! /// Only for staff: put it behind their login, or on a port that only they reach.
+//! async fn reset(
+//!     State(logins): State<RateLimitLayer>,
+//!     Path((name, address)): Path<(String, IpAddr)>,
+//! ) -> Result<String, StatusCode> {
+//!     let (name, address) = (PartitionKey::from(name), key_of_address(address));
+//!     let both = PartitionKey::from_parts([name.as_bytes(), address.as_bytes()]);
+//!     let mut answer = String::new();
+//!     for (policy, key) in [("account-here", both), ("address", address)] {
+//!         let before = logins.peek(policy, &key).await.map_err(|_| StatusCode::BAD_GATEWAY)?.remaining();
+//!         let after = logins.reset(policy, &key).await.map_err(|_| StatusCode::BAD_GATEWAY)?.remaining();
+//!         answer += &format!("{policy}: {before} left before, {after} now\n");
+//!     }
+//!     Ok(answer)
+//! }
+//!
+//! #[derive(Clone)]
+//! struct Login {
+//!     name: String,
+//! }
+//!
+//! let name = ExtensionKey::new(|login: &Login| login.name.clone());
+//! let logins = RateLimitLayer::new([
+//!     Policy::new("address", SlidingWindow::new(Quota::per_hour(20))).key(PeerIp::new()),
+//!     Policy::new("account-here", SlidingWindow::new(Quota::per_hour(5))).key((name, PeerIp::new())),
+//! ]);
+//! // A clone of the layer shares its budgets.
+//! let staff: Router = Router::new().route("/reset/{name}/{address}", post(reset)).with_state(logins.clone());
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn check(logins: RateLimitLayer, staff: Router) {
+//! #     use tower::{Layer, ServiceExt, service_fn};
+//! #     let login = |address: &str| {
+//! #         let mut request = http::Request::new(());
+//! #         request.extensions_mut().insert(Login { name: "ada".to_owned() });
+//! #         request.extensions_mut().insert(std::net::SocketAddr::new(address.parse().unwrap(), 4711));
+//! #         let ok = service_fn(|_| async { Ok::<_, std::convert::Infallible>(http::Response::new(String::new())) });
+//! #         let response = logins.layer(ok).oneshot(request);
+//! #         async { response.await.unwrap().status().as_u16() }
+//! #     };
+//! #     let reset = async |address: &str| {
+//! #         let request = http::Request::post(format!("/reset/ada/{address}")).body(axum::body::Body::empty()).unwrap();
+//! #         let response = staff.clone().oneshot(request).await.unwrap();
+//! #         let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+//! #         String::from_utf8(body.to_vec()).unwrap()
+//! #     };
+//! #     for address in ["192.0.2.1", "2001:db8::1"] {
+//! #         for _ in 0..5 {
+//! #             assert_eq!(login(address).await, 200);
+//! #         }
+//! #         assert_eq!(login(address).await, 429);
+//! #         let reported = "account-here: 0 left before, 5 now\naddress: 15 left before, 20 now\n";
+//! #         // Of IPv6, any address of the customer's network.
+//! #         assert_eq!(reset(&address.replace("::1", "::2")).await, reported);
+//! #         assert_eq!(login(address).await, 200);
+//! #     }
+//! # }
+//! # check(logins, staff);
 //! ```
 //!
 //! # How much memory

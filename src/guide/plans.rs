@@ -25,18 +25,20 @@
 #![cfg_attr(all(feature = "axum", feature = "calendar"), doc = "```")]
 #![cfg_attr(not(all(feature = "axum", feature = "calendar")), doc = "```ignore")]
 //! use std::net::SocketAddr;
+//! use std::sync::Arc;
 //! use std::time::Duration;
 //!
 //! use axum::body::{Body, Bytes};
-//! use axum::extract::Request;
+//! use axum::extract::{Request, State};
 //! use axum::http::StatusCode;
-//! use axum::middleware::{Next, from_fn};
+//! use axum::middleware::{Next, from_fn_with_state};
 //! use axum::response::Response;
 //! use axum::{Router, routing::{get, post}};
 //! use futures_util::{StreamExt, stream};
-//! use tower_sluice::key::{PeerIp, User};
+//! use tower_sluice::key::{KeyExtractor, PeerIp, User};
 //! use tower_sluice::{
-//!     CalendarWindow, Concurrency, Policy, Quota, RateLimitLayer, RequestHead, Settlement, SlidingWindow, Verdict,
+//!     CalendarWindow, Concurrency, IntoLimiter, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection, RequestHead,
+//!     Settlement, SlidingWindow, Verdict,
 //! };
 //!
 //! /// What a plan allows.
@@ -61,9 +63,19 @@
 //!     }
 //! }
 //!
-//! async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+//! /// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has more
+//! /// than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
+//! async fn authenticate(
+//!     State(guesses): State<Arc<dyn Limiter>>,
+//!     mut request: Request,
+//!     next: Next,
+//! ) -> axum::response::Result<Response> {
+//!     let address = PeerIp::new().extract(&RequestHead::from(&request)).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+//!     let guess = guesses.acquire(&address, 1).await.map_err(Box::<Rejection>::from)?;
+//!     let guess = Rejection::unless_allowed("guesses", guess)?;
 //!     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
 //!     let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
+//!     guesses.refund(&address, guess.receipt(), 1);
 //!     request.extensions_mut().insert(user);
 //!     request.extensions_mut().insert(plan);
 //!     Ok(next.run(request).await)
@@ -117,18 +129,14 @@
 //!     ])
 //!     .verdict() // for `usage`
 //!     .build();
-//!     // Ten wrong keys per hour and address; right ones are not counted.
-//!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(10)))
-//!         .key(PeerIp::new())
-//!         .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+//!     let guesses = SlidingWindow::new(Quota::per_hour(10)).into_limiter();
 //!
 //!     Ok(Router::new()
 //!         .route("/v1/orders", get(|| async { "[]" }))
 //!         .route("/v1/chat", post(chat))
 //!         .route("/v1/usage", get(usage))
 //!         .layer(plans)
-//!         .layer(from_fn(authenticate))
-//!         .layer(RateLimitLayer::new(guesses))) // The last is the outermost.
+//!         .layer(from_fn_with_state(guesses, authenticate))) // The last is the outermost.
 //! }
 //!
 //! #[tokio::main]
@@ -185,7 +193,10 @@
 //! #     drop(body);
 //! #     let (_, _, usage) = send(Request::get("/v1/usage"), "key-of-ada", "").await;
 //! #     assert!(String::from_utf8_lossy(&usage).contains("\ntokens: 476000 left"), "{usage:?}");
-//! #     // Ten wrong keys, and a right one is rejected there, too.
+//! #     // Right keys are not counted. Ten wrong ones, and a right one is rejected there, too.
+//! #     for _ in 0..20 {
+//! #         assert_eq!(send(Request::get("/v1/orders"), "key-of-ada", "").await.0, 200);
+//! #     }
 //! #     for _ in 0..10 {
 //! #         assert_eq!(send(Request::get("/v1/orders"), "guess", "").await.0, 401);
 //! #     }
@@ -196,8 +207,8 @@
 //!
 //! ```text
 //! $ curl -si -H 'x-api-key: key-of-bob' http://127.0.0.1:3000/v1/orders | grep -i ratelimit
-//! ratelimit: "pace";r=59;t=59, "month";r=999;t=690456, "in-flight";r=7, "guesses";r=10;t=3600
-//! ratelimit-policy: "pace";q=60;w=60, "month";q=1000, "in-flight";q=8;qu="concurrent-requests", "guesses";q=10;w=3600
+//! ratelimit: "pace";r=59;t=59, "month";r=999;t=690456, "in-flight";r=7
+//! ratelimit-policy: "pace";q=60;w=60, "month";q=1000, "in-flight";q=8;qu="concurrent-requests"
 //! $ curl -s -H 'x-api-key: key-of-bob' -d 'how are you' http://127.0.0.1:3000/v1/chat
 //! HOWAREYOU
 //! $ curl -s -H 'x-api-key: key-of-bob' http://127.0.0.1:3000/v1/usage
@@ -225,6 +236,15 @@
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.
 //! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked: a
 //!   client that can choose the value chooses the budget.
+//! - **An address with ten wrong keys** is rejected for up to an hour, with right keys as well: otherwise the eleventh guess
+//!   might hit. So one customer with an old key in a loop, or an attacker, also locks out the customers behind the same
+//!   address: those of an office, of a mobile provider, of a cloud's outgoing gateway. If your keys are random and have 128
+//!   bits or more, no guess ever hits: then look the key up first, charge `guesses` for wrong keys only, and no right key is
+//!   rejected.
+//! - **Charge guesses around the look-up, not around the request.** A policy with
+//!   [`charge_when`](crate::Policy::charge_when) in an outer layer refunds when the response has come. So it also bounds what
+//!   an address has in flight, right keys included, to its limit: of 1,000 valid requests of one address, 100 per second of
+//!   200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be.
 //!
 //! # In flight, per plan
 //!

@@ -111,6 +111,10 @@
 //! so no client has more guesses in flight than the limit of a window allows. Use a window for that: a bucket may
 //! refund [too much](crate::Receipt) if responses come in another order than requests.
 //!
+//! Valid requests in flight count, too, so the limit must exceed what a client has in flight: of 1,000 valid requests of one
+//! address, 100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be. Where the check is
+//! a small part of the request, as that of an API key, charge [around the check](super::plans#what-happens).
+//!
 //! # When requests are charged
 //!
 //! A request is charged when it is admitted, before the service is called, and stays charged if the client disconnects:

@@ -101,6 +101,34 @@
 //! Put [`CorsLayer`](crate::RateLimitLayer#order-of-layers) and authentication outside of the limit: of layers on a
 //! router, the last one is the outermost.
 //!
+//! # Off in development
+//!
+//! `Router::layer` does not change the type of a router, so an `if` is enough:
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tower_sluice::{Quota, RateLimitLayer};
+//!
+//! fn app(is_limited: bool) -> Router {
+//!     let app = Router::new().route("/", get(|| async { "hello\n" }));
+//!     if is_limited { app.layer(RateLimitLayer::per_client(Quota::per_second(10))) } else { app }
+//! }
+//! # // No limit, so no address is needed.
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! #     use tower::ServiceExt;
+//! #     let send = async |is_limited| {
+//! #         app(is_limited).oneshot(http::Request::new(axum::body::Body::empty())).await.unwrap().status().as_u16()
+//! #     };
+//! #     assert_eq!((send(false).await, send(true).await), (200, 500));
+//! # }
+//! ```
+//!
+//! Around any other service, as in tonic, the layer changes the type of the responses' bodies, so
+//! `tower::util::option_layer(Some(layer))` does not compile. Give each policy a condition instead: `.when(move |_| is_limited)`.
+//! A policy whose condition is false asks for no key and charges nothing. In a [file](super::configuration), `shadow = true`
+//! counts and lets all requests pass.
+//!
 //! # Before production
 //!
 //! 1. Is there a proxy in front? Then the address of the peer is the proxy's: [behind a proxy](super::proxies).

@@ -61,6 +61,9 @@
 //! }
 //! ```
 //!
+//! If all requests may come from one address, axum's `MockConnectInfo` around the app gives it to them (crate feature `axum`):
+//! `app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))))`.
+//!
 //! With the clock standing still, nothing comes back meanwhile: the test is exact, on any machine. Give
 //! [`Penalty`](crate::Penalty::with_clock) and [`ChargeOnce`](crate::ChargeOnce::with_clock) the same clock.
 //!

@@ -187,6 +187,11 @@ mod with_tracing {
         tracing::warn!(target: TARGET, see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
 
+    /// `extension` is the name of a type. The caller logs it once per policy.
+    pub(crate) fn no_extension(policy: &str, extension: &str, requests: u32, fate: &str) {
+        tracing::warn!(target: TARGET, see = page!("no-request-had-its-extension"), policy, extension, requests, "none of the first requests had the extension that the key of the policy is read from, and all {fate}: put the layer that inserts it outside of the rate limit, or key by the type that it really inserts (`T` and `Arc<T>` are two types)");
+    }
+
     /// At `debug`, as requests without a user are usual. `extension` is the name of a type.
     pub(crate) fn extension_missing(extension: &str) {
         tracing::debug!(target: TARGET, see = page!("a-request-lacks-its-extension"), extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
@@ -275,6 +280,7 @@ mod without_tracing {
     pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
     pub(crate) fn one_key_for_all(_policy: &str) {}
     pub(crate) fn no_route_matched() {}
+    pub(crate) fn no_extension(_policy: &str, _extension: &str, _requests: u32, _fate: &str) {}
     pub(crate) fn extension_missing(_extension: &str) {}
     #[cfg(feature = "axum")]
     pub(crate) fn verdict_missing() {}

@@ -11,8 +11,9 @@
 pub enum FailureMode {
     /// Decides by the same quota in this process's memory, where everything that the store admits is counted as well.
     ///
-    /// During an outage, *n* processes admit at most *n* times the quota; over the outage and the recovery, *n* + 1
-    /// times, since the store grants its own quota, too. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
+    /// During an outage, each of *n* processes grants the quota once, so together they admit at most *n* times the quota. When
+    /// the store is back, it grants its own quota, too: counted over the outage and the recovery, they admit at most *n* + 1
+    /// times the quota. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
     ///
     /// The default, since a client that was limited before stays limited. If a limiter has no local fallback (a custom
     /// one, say), the request is answered 503.

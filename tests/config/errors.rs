@@ -38,6 +38,12 @@ fn route(path: &str) -> String {
 fn mistakes() -> Vec<(String, usize, &'static str)> {
     let longest = format!("name = \"{}\"", "n".repeat(65));
     vec![
+        // A file without a route limits nothing: it is empty, truncated, or another one than was meant.
+        (String::new(), 1, "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\""),
+        ("# limits\n\n".into(), 3, "the file has no route"),
+        ("route = []".into(), 1, "the file has no route"),
+        (client_ip("hops = 2\nsource = \"forwarded\""), 4, "the file has no route"),
+        (redis("timeout = \"1ms\""), 4, "the file has no route"),
         // A list of tables, a table, and a list are not the same.
         ("[route]\npath = \"/a\"".into(), 1, "route is a list of tables; write [[route]], in double brackets"),
         ("route = 3".into(), 1, "route is a list of tables; write [[route]], in double brackets"),
@@ -177,13 +183,14 @@ fn each_mistake_is_reported_with_file_line_field_and_cure() {
 #[test]
 fn sensible_values_at_the_edge_are_accepted() {
     for text in [
-        client_ip("source = \"forwarded\"\nhops = 100"),
-        client_ip("source = \"forwarded\"\ntrusted = [\"10.0.0.0/8\", \"fc00::/7\", \"0.0.0.0/2\", \"10.1.0.0/16\"]"),
-        client_ip("source = \"forwarded\"\ntrusted = [\"0.0.0.0/2\", \"0.0.0.0/2\"]"),
+        client_ip("source = \"forwarded\"\nhops = 100") + POLICY,
+        client_ip("source = \"forwarded\"\ntrusted = [\"10.0.0.0/8\", \"fc00::/7\", \"0.0.0.0/2\", \"10.1.0.0/16\"]")
+            + POLICY,
+        client_ip("source = \"forwarded\"\ntrusted = [\"0.0.0.0/2\", \"0.0.0.0/2\"]") + POLICY,
         route("/a%2f%C3%A9"),
         instead("name", &format!("name = \"{}\"", "n".repeat(64))),
         in_policy("cost = 1"),
-        redis("timeout = \"1ms\""),
+        redis("timeout = \"1ms\"") + POLICY,
     ] {
         Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     }
@@ -236,9 +243,9 @@ fn no_message_holds_a_secret() {
             assert!(!message.contains("4711"), "{text}\n  reported: {message}");
         }
     }
-    let config = Config::parse("f.toml", fine).unwrap();
+    let fine = format!("{fine}{}", route("/"));
+    let mut config = Config::parse("f.toml", &fine).unwrap();
     assert!(!format!("{config:?}").contains("4711"));
-    let mut config = config;
     let changed = config.change("f.toml", &fine.replace("4711", "0815")).unwrap_err().to_string();
     assert!(!changed.contains("4711") && !changed.contains("0815"), "{changed}");
 }

@@ -375,8 +375,8 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         policy("algorithm = \"concurrency\"\nqueue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
         policy("algorithm = \"concurrency\"\nlease = \"1h\""),
         policy("algorithm = \"concurrency\"\nstore = \"memory\"\nqueue = 5\nmax-wait = \"5s\"\nmax-keys = 5"),
-        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"".to_owned(),
-        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"".to_owned(),
+        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"\n[[route]]\npath = \"/\"".to_owned(),
+        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"\n[[route]]\npath = \"/\"".to_owned(),
     ] {
         Config::parse("f.toml", &fine).unwrap_or_else(|error| panic!("{fine}: {error}"));
     }

@@ -214,12 +214,15 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
     }
     for (share, is_taken) in [("0", true), ("020", true), ("100", true), ("101", false), ("", false)] {
-        let text = format!("[answer]\ntell = \"below-{share}%\"\n");
+        let text = format!("[answer]\ntell = \"below-{share}%\"\n{WHOLE}");
         assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{share}");
     }
     assert!(validate("[[route]]").is_err());
+    for nothing in ["", "route = []", "[answer]\ntell = \"never\"\n"] {
+        assert!(validate(nothing).is_err() && Config::parse("f.toml", nothing).is_err(), "{nothing}");
+    }
     for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {
-        let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n");
+        let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n{WHOLE}");
         assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
     }
     for (length, is_taken) in [(64, true), (65, false)] {

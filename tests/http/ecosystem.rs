@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::connect_info::MockConnectInfo;
 use axum::routing::get;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -67,6 +68,28 @@ async fn an_axum_app_without_peer_addresses_answers_500_and_sends_no_cure() {
     let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
     let detail = "The server is misconfigured.";
     assert!(String::from_utf8_lossy(&body).contains(detail), "{body:?}");
+}
+
+/// A test with `MockConnectInfo`, as axum has it for `ConnectInfo`, was answered 500.
+#[tokio::test]
+async fn the_peer_that_axum_mocks_is_a_peer_unless_there_is_a_real_one() {
+    let mocked = |layer: &RateLimitLayer, address: [u8; 4]| {
+        let app = Router::new().route("/", get(|| async { "hello" })).layer(layer.clone());
+        app.layer(MockConnectInfo(SocketAddr::from((address, 4_711))))
+    };
+    let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
+    let mut answered = Vec::new();
+    for address in [[192, 0, 2, 1], [192, 0, 2, 1], [192, 0, 2, 1], [192, 0, 2, 2]] {
+        let response = mocked(&layer, address).oneshot(Request::new(Body::empty())).await.unwrap();
+        answered.push(response.status().as_u16());
+    }
+    assert_eq!(answered, [200, 200, 429, 200]);
+
+    // Left in by mistake: the address of the connection counts, and it has not sent anything yet.
+    let app = mocked(&layer, [192, 0, 2, 1]);
+    let (listener, address) = listen().await;
+    tokio::spawn(async { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await });
+    assert_eq!(statuses(address, &["/", "/", "/"]).await, [200, 200, 429]);
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::InterceptorLayer;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -25,7 +26,7 @@ use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{HeaderKey, PeerIp};
+use tower_sluice::key::{HeaderKey, PeerIp, User};
 use tower_sluice::{
     Ask, Check, FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimitLayer, ResponseBody, Verdict,
 };
@@ -326,4 +327,29 @@ async fn a_deadline_that_would_pass_in_the_queue_is_rejected_at_once() {
     // A request without a deadline waits.
     assert!(!answer(&layer, &[]).await.contains_key("grpc-status"));
     assert_eq!(start.elapsed(), Duration::from_secs(2));
+}
+
+/// The reverse of `Router::layer` of axum: a limit before the layer that inserts the user finds no user.
+#[tokio::test]
+async fn the_first_layer_of_a_tonic_server_is_the_outermost() {
+    let authenticate = InterceptorLayer::new(|mut request: tonic::Request<()>| {
+        request.extensions_mut().insert(User::new("ada"));
+        Ok::<_, Status>(request)
+    });
+    let limit = || RateLimitLayer::new(Policy::new("per-user", TokenBucket::new(Quota::per_hour(1))).key(User::key()));
+    let health = || async {
+        let (reporter, health) = tonic_health::server::health_reporter();
+        reporter.set_service_status("", tonic_health::ServingStatus::Serving).await;
+        health
+    };
+    let (listener, right) = listen().await;
+    let mut server = tonic::transport::Server::builder().layer(authenticate).layer(limit());
+    tokio::spawn(server.add_service(health().await).serve_with_incoming(TcpListenerStream::new(listener)));
+    let (listener, wrong) = listen().await;
+    let mut server = tonic::transport::Server::builder().layer(limit()).layer(authenticate);
+    tokio::spawn(server.add_service(health().await).serve_with_incoming(TcpListenerStream::new(listener)));
+
+    check(right).await.unwrap();
+    assert_eq!(check(right).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(check(wrong).await.unwrap_err().code(), Code::InvalidArgument);
 }

@@ -1,20 +1,22 @@
 //! Charges that depend on the response, bans, and resets by support staff.
 
-use std::future::{pending, ready};
+use std::future::{Future, pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
-    Settlement, Verdict,
+    Ask, Check, Decision, LeakyQueue, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
+    RateLimiter, Settlement, Verdict,
 };
 
 /// The cost that a handler reports.
@@ -311,4 +313,62 @@ async fn support_staff_can_peek_and_reset() {
         "the limiter of policy `queue` cannot forget what a key owes"
     );
     assert_eq!(layer.peek("none", &alice).await.unwrap_err().to_string(), "no policy of this layer is named `none`");
+}
+
+/// Sends a thousand requests, a hundred per second. Returns how many are answered 429.
+async fn rejected_of_a_thousand<F>(send: impl Fn() -> F) -> usize
+where
+    F: Future<Output = u16> + Send + 'static,
+{
+    let begun = Instant::now();
+    let mut open = JoinSet::new();
+    for number in 0..1_000 {
+        // Between two answers, so that none comes at the instant of a request.
+        sleep_until(begun + Duration::from_millis(10 * number + 5)).await;
+        open.spawn(send());
+    }
+    open.join_all().await.into_iter().filter(|status| *status == 429).count()
+}
+
+/// Of a thousand valid requests of one address, which took 200 ms each, 520 were rejected by a limit of ten wrong keys per
+/// hour: it bounds what is in flight, too. The guide's program for the sale of an API refunds the charge when the key has
+/// been looked up.
+#[tokio::test(start_paused = true)]
+async fn a_limit_on_wrong_keys_bounds_what_is_in_flight_unless_it_is_charged_for_the_look_up_only() {
+    let served_in = Duration::from_millis(195);
+    let ten = || timed(SlidingWindow::new(Quota::per_hour(10)), &clock());
+
+    let by_response = RateLimitLayer::new(failed(Policy::new("guesses", ten())).key(User::key()));
+    let handler = service_fn(move |_: Request<()>| async move {
+        sleep(served_in).await;
+        Ok::<_, String>(Response::new(Full::<bytes::Bytes>::default()))
+    });
+    let service = by_response.layer(handler);
+    let rejected = rejected_of_a_thousand(|| {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(User::new("address"));
+        service.clone().oneshot(request).map(|response| response.unwrap().status().as_u16())
+    });
+    assert_eq!(rejected.await, 500);
+
+    let guesses: Arc<dyn Limiter> = ten();
+    let authenticate = move |is_right: bool| {
+        let guesses = Arc::clone(&guesses);
+        async move {
+            let address = PartitionKey::from("address");
+            let guess = guesses.acquire(&address, 1).await.unwrap();
+            if !guess.is_allowed() {
+                return 429;
+            }
+            sleep(Duration::from_millis(2)).await; // the look-up
+            if !is_right {
+                return 401;
+            }
+            guesses.refund(&address, guess.receipt(), 1);
+            sleep(served_in).await;
+            200
+        }
+    };
+    assert_eq!(rejected_of_a_thousand(|| authenticate(true)).await, 0);
+    assert_eq!(rejected_of_a_thousand(|| authenticate(false)).await, 990);
 }

@@ -22,6 +22,18 @@ fn links_lead_to_files_headings_and_pages_that_exist() {
     assert!(checked > 20, "{checked} links: they were not found");
 }
 
+/// The README is read before the first release, too, when docs.rs and crates.io have nothing of this crate.
+#[test]
+fn the_readme_links_to_nothing_that_only_a_release_makes() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let is_released = |link: &String| {
+        ["docs.rs/", "crates.io/crates/"].iter().any(|site| link.contains(&format!("{site}tower-sluice")))
+    };
+    let links: Vec<_> = links(&text).into_iter().filter(is_released).collect();
+    assert_eq!(links, [""; 0]);
+    assert!(text.contains("git clone https://github.com/tower-sluice/tower-sluice"));
+}
+
 fn check(root: &Path, page: &Path, link: &str) -> Result<(), &'static str> {
     if let Some(guide) = link.strip_prefix("https://docs.rs/tower-sluice/latest/tower_sluice/guide/") {
         let name = guide.trim_end_matches('/');

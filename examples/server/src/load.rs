@@ -13,7 +13,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -115,7 +115,7 @@ pub(crate) async fn run(
     while let Some(done) = running.join_next().await {
         if let Ok((index, answer)) = done {
             late = late.max(answer.late);
-            results[index].add(answer);
+            results[index].add(&answer);
         }
     }
     let routes: Vec<_> = paths.iter().zip(&results).map(|(path, results)| results.json(path)).collect();
@@ -154,8 +154,6 @@ struct Answer {
     late: Duration,
     is_admitted: bool,
     waited: Duration,
-    status: StatusCode,
-    headers: HeaderMap,
 }
 
 /// Sends a request, and reads the whole response.
@@ -166,10 +164,9 @@ async fn answer(app: Router, request: Request, due: Instant) -> Answer {
     let is_admitted = verdict.is_none_or(Verdict::is_allowed);
     let waits = verdict.into_iter().flat_map(Verdict::policies).map(|policy| policy.decision().delay());
     let waited = waits.max().unwrap_or_default();
-    let (head, body) = response.into_parts();
     // Until then, the request is in flight.
-    let _ = to_bytes(body, LARGEST).await;
-    Answer { late, is_admitted, waited, status: head.status, headers: head.headers }
+    let _ = to_bytes(response.into_body(), LARGEST).await;
+    Answer { late, is_admitted, waited }
 }
 
 /// What the requests to one route got.
@@ -179,14 +176,12 @@ struct Results {
     delayed: u64,
     rejected: u64,
     longest_wait: Duration,
-    last_rejection: Option<(StatusCode, HeaderMap)>,
 }
 
 impl Results {
-    fn add(&mut self, answer: Answer) {
+    fn add(&mut self, answer: &Answer) {
         if !answer.is_admitted {
             self.rejected += 1;
-            self.last_rejection = Some((answer.status, answer.headers));
             return;
         }
         self.admitted += 1;
@@ -195,18 +190,12 @@ impl Results {
     }
 
     fn json(&self, path: &str) -> Value {
-        let last_rejection = self.last_rejection.as_ref().map(|(status, headers)| {
-            let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned().into();
-            let fields: Map<_, _> = headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
-            json!({ "status": status.as_u16(), "fields": fields })
-        });
         json!({
             "path": path,
             "admitted": self.admitted,
             "delayed": self.delayed,
             "rejected": self.rejected,
             "longest_wait_ms": self.longest_wait.as_micros().div_ceil(1_000),
-            "last_rejection": last_rejection,
         })
     }
 }

@@ -25,7 +25,6 @@ class Card {
   constructor(route) {
     this.article = byId("card").content.firstElementChild.cloneNode(true);
     this.find = (selector) => this.article.querySelector(selector);
-    this.path = route.paths[0];
     this.name = route.paths.join(", ");
     /** What each poll found, the newest last: `from` and `to` in milliseconds, and the counts of the route at `to`. */
     this.samples = [];
@@ -45,7 +44,6 @@ class Card {
   begin() {
     this.base = this.route;
     if (this.route) this.count();
-    put(this.find(".last"), "nothing rejected yet");
   }
 
   /** Adds the numbers of a poll. */
@@ -65,6 +63,7 @@ class Card {
       put(element, String(number));
       element.parentElement.hidden = (count === "delayed" && this.route.waiting === null) || (count === "left" && !number);
     }
+    this.showRejection();
   }
 
   /** What the chart shows: requests within `window` milliseconds, or responses that are open. */
@@ -123,9 +122,11 @@ class Card {
     this.find("svg").setAttribute("aria-label", `Last 30 s: at most ${this.most} admitted and ${this.below} rejected ${within}.`);
   }
 
-  showRejection(rejection) {
-    if (!rejection) return put(this.find(".last"), "nothing rejected");
-    const { status, fields } = rejection;
+  /** Shows the last rejection, if there is one among those that are counted. */
+  showRejection() {
+    const { rejected, last_rejection: last } = this.route;
+    if (!last || rejected === (this.base?.rejected ?? 0)) return put(this.find(".last"), "");
+    const { status, fields } = last;
     const told = FIELDS.filter((name) => name in fields).map((name) => `${name}: ${fields[name]}`);
     put(this.find(".last"), [`last rejection: ${status}`, ...told].join(" · "));
   }
@@ -228,11 +229,8 @@ async function load(button) {
     const asked = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ load: name }), signal: running.signal };
     const answer = await fetch("/load", asked);
     if (!answer.ok) throw new Error(await answer.text());
-    const { late_ms: late, routes } = await answer.json();
+    const { late_ms: late } = await answer.json();
     if (late > 50) ended = `Sent up to ${late} ms late: this machine is busy.`;
-    for (const { path, last_rejection: rejection } of routes) {
-      for (const card of cards.values()) if (card.path === path) card.showRejection(rejection);
-    }
   } catch (error) {
     ended = running.signal.aborted ? "Stopped." : `Failed: ${error.message}`;
   }

@@ -3,16 +3,16 @@
 //! The page is plain files that are built into the program; it polls the counts at `/live`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use axum::extract::{Request, State};
-use axum::http::header;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tower_sluice::Verdict;
 use tower_sluice::config::Route;
 
@@ -34,6 +34,20 @@ pub(crate) struct Tally {
     rejected: AtomicU64,
     /// Requests whose clients disconnected before the response.
     left: AtomicU64,
+    /// The response to the last request that was rejected.
+    last_rejection: Mutex<Option<(StatusCode, HeaderMap)>>,
+}
+
+impl Tally {
+    /// The status and the fields of the last rejection.
+    fn last_rejection(&self) -> Option<Value> {
+        let last = self.last_rejection.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        last.map(|(status, headers)| {
+            let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned().into();
+            let fields: Map<_, _> = headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+            json!({ "status": status.as_u16(), "fields": fields })
+        })
+    }
 }
 
 fn add_one(count: &AtomicU64) {
@@ -51,6 +65,8 @@ pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, nex
     let verdict = response.extensions().get::<Verdict>();
     // A route without policies has no layer, and so no verdict. An error of the handler is no rejection.
     if !verdict.is_none_or(Verdict::is_allowed) {
+        let rejection = Some((response.status(), response.headers().clone()));
+        *tally.last_rejection.lock().unwrap_or_else(PoisonError::into_inner) = rejection;
         add_one(&tally.rejected);
         return response;
     }
@@ -136,6 +152,8 @@ fn describe(page: &Page, limits: &Limits, route: &Route, tally: &Tally) -> Value
         "delayed": read(&tally.delayed),
         "rejected": read(&tally.rejected),
         "left": read(&tally.left),
+        // Null until there is one.
+        "last_rejection": tally.last_rejection(),
         // Null for routes without a queue.
         "waiting": waiting,
         "next_release_ms": next_release.map(|wait: Duration| wait.as_micros().div_ceil(1_000)),

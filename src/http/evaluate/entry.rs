@@ -84,6 +84,7 @@ fn skip(policy: &Policy) -> NoKey {
 /// The key of a request without a key, as the policy's [`MissingKey`] says.
 #[cold]
 fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
+    policy.report_missing_key(error);
     match (error, policy.missing_key()) {
         (KeyError::Missing { .. }, MissingKey::Skip) => return Err(skip(policy)),
         (KeyError::Missing { .. }, MissingKey::Share) => return Ok(PartitionKey::SHARED),

@@ -1,6 +1,7 @@
 //! Keys from request extensions: `ExtensionKey` and the ready-made `User`.
 
 use std::any::type_name;
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -13,8 +14,12 @@ use crate::values::PartitionKey;
 ///
 /// A request without the extension has no key: it is rejected with 400, unless
 /// [`Policy::on_missing_key`](crate::Policy::on_missing_key) is set. So the layer that inserts it goes outside of the
-/// rate limit; further inside, it inserts too late, and no request has a key. The type that was missing is logged at
-/// `debug`, and is not in the response.
+/// rate limit; further inside, it inserts too late, and no request has a key. `T` is the very type that it inserts: an
+/// `Account` is not found where an `Arc<Account>` was inserted.
+///
+/// If none of the first 100 requests to a policy has the extension, that is logged once, with its type: after 1,000 requests
+/// if the policy [skips](crate::MissingKey::Skip) them. Each request without it is logged at `debug`. No response has the
+/// type.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -66,16 +71,35 @@ where
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         match head.extensions().get::<T>() {
             Some(extension) => Ok((self.read)(extension).into()),
-            None => {
-                log::extension_missing(type_name::<T>());
-                Err(KeyError::Missing { what: WHAT.into() })
-            }
+            None => Err(missing(type_name::<T>())),
         }
     }
 }
 
 /// What is looked for, as a [`KeyError`] names it. Clients see it, so it does not name the type.
 const WHAT: &str = "the identity that requests are counted by";
+
+thread_local! {
+    /// The type that this thread has missed last. A [`KeyError`] has no room for it, as clients see all that it has, and an
+    /// [`ExtensionKey`] has no place for it, as it may be a constant.
+    static LAST_MISSED: Cell<&'static str> = const { Cell::new("") };
+}
+
+#[cold]
+fn missing(extension: &'static str) -> KeyError {
+    log::extension_missing(extension);
+    LAST_MISSED.set(extension);
+    KeyError::Missing { what: WHAT.into() }
+}
+
+/// The type of the extension that was missing, if `error` is the last error of an [`ExtensionKey`] on this thread. For the
+/// log only.
+pub(crate) fn missing_extension(error: &KeyError) -> Option<&'static str> {
+    match error {
+        KeyError::Missing { what } if what == WHAT => Some(LAST_MISSED.get()),
+        _ => None,
+    }
+}
 
 /// By hand, since a derived one would ask for `T: Clone`, though no `T` is in it.
 impl<T, F: Clone> Clone for ExtensionKey<T, F> {

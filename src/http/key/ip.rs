@@ -16,7 +16,8 @@ use crate::values::PartitionKey;
 /// The server must provide the peer's address in one of these request extensions:
 ///
 /// - the `ConnectInfo<SocketAddr>` of axum 0.8 (crate feature `axum`), there when the app is served with
-///   `into_make_service_with_connect_info::<SocketAddr>()`;
+///   `into_make_service_with_connect_info::<SocketAddr>()`, or its `MockConnectInfo<SocketAddr>`, for tests without a
+///   server, if there is no other;
 /// - the `TcpConnectInfo` of tonic 0.14 (crate feature `tonic`), which its server always inserts, also under TLS;
 /// - a plain [`SocketAddr`], for any other server.
 ///
@@ -113,6 +114,11 @@ fn peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
 
 #[cfg_attr(feature = "axum", inline(never))]
 fn other_peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
+    // After the one of a connection, as axum's own extractor has it.
+    #[cfg(feature = "axum")]
+    if let Some(info) = head.extensions().get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>() {
+        return Some(&info.0);
+    }
     #[cfg(feature = "tonic")]
     if let Some(peer) =
         head.extensions().get::<tonic::transport::server::TcpConnectInfo>().and_then(|info| info.remote_addr.as_ref())

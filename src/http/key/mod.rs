@@ -44,6 +44,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::client_ip::{ClientIp, Unidentified};
+pub(crate) use self::extension::missing_extension;
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;

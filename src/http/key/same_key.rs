@@ -9,10 +9,13 @@ use crate::values::PartitionKey;
 /// Stands for the hash of the first key before there is one. The hash of a key is odd.
 const NO_KEY: u64 = 0;
 
+/// Stands for the keys of a policy whose clients are meant to share one.
+const SHARED_KEYS: u64 = 1;
+
 /// Whether the first thousand keys of a policy are equal, so that it may not distinguish clients.
 #[derive(Debug)]
 pub(crate) struct SameKeyCheck {
-    /// A hash of the first key, or [`NO_KEY`].
+    /// A hash of the first key, [`NO_KEY`] or [`SHARED_KEYS`].
     first: AtomicU64,
     streak: Streak,
 }
@@ -24,7 +27,12 @@ impl SameKeyCheck {
         if is_shared {
             streak.interrupt();
         }
-        Self { first: AtomicU64::new(NO_KEY), streak }
+        Self { first: AtomicU64::new(if is_shared { SHARED_KEYS } else { NO_KEY }), streak }
+    }
+
+    /// Whether a key was recorded. Shared keys are not: they count as one.
+    pub(crate) fn has_seen_a_key(&self) -> bool {
+        self.first.load(Ordering::Relaxed) != NO_KEY
     }
 
     /// Records a request's key; returns `true` once, if the first thousand are equal.
@@ -74,5 +82,14 @@ mod tests {
     fn a_key_that_is_shared_on_purpose_is_not_reported() {
         let check = SameKeyCheck::new(true);
         assert!(!(0..5_000).any(|_| check.record(&PartitionKey::SHARED)));
+    }
+
+    #[test]
+    fn a_key_is_seen_once_it_is_recorded() {
+        let check = SameKeyCheck::new(false);
+        assert!(!check.has_seen_a_key());
+        check.record(&"a".into());
+        assert!(check.has_seen_a_key());
+        assert!(SameKeyCheck::new(true).has_seen_a_key(), "unknown, and so not reported as missing");
     }
 }

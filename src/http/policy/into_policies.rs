@@ -3,6 +3,11 @@
 use super::Policy;
 
 /// One policy, or several.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a policy, and no array or `Vec` of policies",
+    note = "a quota, an algorithm or a limiter becomes a policy by a name, and mostly a key: \
+            `Policy::new(\"per-client\", limiter).key(PeerIp::new())`, or in short `RateLimitLayer::per_client(limiter)`"
+)]
 pub trait IntoPolicies {
     /// The policies. They are charged and reported in this order, but those in memory first, those that delay after
     /// those that reject, and shadows last.

@@ -20,7 +20,7 @@ mod validate;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use http::StatusCode;
 
@@ -91,6 +91,8 @@ pub struct Policy {
     /// Not shared with a successor: its mistake may be another one.
     misconfiguration_logged: AtomicBool,
     same_key: SameKeyCheck,
+    /// How many requests lacked the extension of their key, as far as that is counted.
+    without_extension: AtomicU32,
     meter: Meter,
 }
 
@@ -148,6 +150,7 @@ impl Policy {
             record: Arc::default(),
             misconfiguration_logged: AtomicBool::new(false),
             same_key: SameKeyCheck::new(Global.is_shared()),
+            without_extension: AtomicU32::new(0),
         }
     }
 
@@ -234,6 +237,13 @@ impl Policy {
     /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
     /// request without a response, since the client disconnected or the service failed, stays charged. Replaces
     /// [`cost_after`](Self::cost_after).
+    ///
+    /// # In flight
+    ///
+    /// Until its response comes, a request counts, whatever the response will be. So the limit also bounds how many requests
+    /// of a key are in flight, valid ones included: of 1,000 valid requests of one key, 100 per second of 200 ms each, a limit
+    /// of ten rejected 520, as 20 are in flight and ten may be. To count failures of a step that is a small part of the
+    /// request, such as the look-up of an API key, [charge around that step](crate::guide::plans#what-happens).
     ///
     /// # Waits
     ///

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Policy;
 use super::metrics::{Fate, Meter};
 use super::penalty::Penalty;
+use super::{MissingKey, Policy};
+use crate::http::key::{KeyError, missing_extension};
 use crate::store::Stats;
 use crate::util::log;
 use crate::values::{Decision, PartitionKey};
@@ -36,6 +37,27 @@ impl Policy {
         // Of several threads, the swap returns `false` to the first only.
         if !self.misconfiguration_logged.swap(true, Ordering::Relaxed) {
             log::misconfigured(&self.name, problem);
+        }
+    }
+
+    /// Logs, once, that no request had the extension that the key is read from.
+    ///
+    /// Such a request is rejected, and enough of them in a row are a mistake. If they are skipped, they may be those of
+    /// clients that have not logged in, so more are needed. Shared keys are checked by [`note_key`](Self::note_key).
+    pub(crate) fn report_missing_key(&self, error: &KeyError) {
+        let (enough, fate) = match self.on_missing_key {
+            MissingKey::Reject if !self.shadow => (100, "were answered 400"),
+            MissingKey::Reject | MissingKey::Skip => (1_000, "passed unlimited"),
+            MissingKey::Share => return,
+        };
+        let Some(extension) = missing_extension(error) else { return };
+        // Relaxed: nothing else depends on the count. Threads that have passed this check may add a few more, so that it
+        // cannot wrap around; of all, one reads `enough - 1`.
+        if self.same_key.has_seen_a_key() || self.without_extension.load(Ordering::Relaxed) >= enough {
+            return;
+        }
+        if self.without_extension.fetch_add(1, Ordering::Relaxed) == enough - 1 {
+            log::no_extension(&self.name, extension, enough, fate);
         }
     }
 

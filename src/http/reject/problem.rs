@@ -1,7 +1,6 @@
 //! The bodies of rejections: problem details in JSON (RFC 9457), or one sentence of plain text.
 
-use super::rejection::{Pieces, Reason, Rejection};
-use crate::http::text::Text;
+use super::rejection::{Reason, Rejection};
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
@@ -55,7 +54,7 @@ impl Problem {
                 &blank
             }
         };
-        let digits = digits_of(&detail);
+        let wait = detail.wait();
         let before: &[u8] = if detail.seconds.is_some() {
             detail.before.as_bytes()
         } else {
@@ -66,7 +65,7 @@ impl Problem {
             out.put(begin);
             out.put(status.as_str().as_bytes());
             out.put(br#","detail":""#);
-            for piece in [before, &*digits, detail.after.as_bytes()] {
+            for piece in [before, &*wait, detail.after.as_bytes()] {
                 out.put(piece);
             }
             let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
@@ -84,22 +83,12 @@ impl Problem {
 /// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
     let detail = rejection.pieces();
-    let digits = digits_of(&detail);
+    let wait = detail.wait();
     assemble(|out| {
-        for piece in [detail.before.as_bytes(), &*digits, detail.after.as_bytes(), b"\n".as_slice()] {
+        for piece in [detail.before.as_bytes(), &*wait, detail.after.as_bytes(), b"\n".as_slice()] {
             out.put(piece);
         }
     })
-}
-
-/// The digits of the seconds to wait; empty if the detail has none.
-#[inline]
-fn digits_of(detail: &Pieces<'_>) -> Text<24> {
-    let mut digits = Text::new();
-    if let Some(seconds) = detail.seconds {
-        digits.push_number(seconds);
-    }
-    digits
 }
 
 /// Collects what `write` puts, in one allocation of the exact length: `write` is called twice, first to measure.

@@ -9,6 +9,7 @@ use crate::http::grpc::Retry;
 use crate::http::headers::{self, Jitter};
 use crate::http::key::KeyError;
 use crate::http::policy::{Policy, validate_name};
+use crate::http::text::Text;
 use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, LimiterError};
 
@@ -63,8 +64,7 @@ pub struct Rejection {
 /// The detail: a sentence that begins with a capital and ends with a full stop.
 #[derive(Clone, Debug)]
 enum Detail {
-    /// `before`, and the wait in seconds. The text is made when it is read: the jitter may lengthen the wait before
-    /// that.
+    /// `before`, and the wait. The text is made when it is read: the jitter may lengthen the wait before that.
     Wait {
         before: &'static str,
     },
@@ -73,13 +73,60 @@ enum Detail {
 
 /// The pieces of a detail. Written one after the other, they are the sentence.
 pub(crate) struct Pieces<'a> {
-    /// The sentence up to the number. If there is no number, the whole sentence, which may need escaping in JSON: it
-    /// can contain what a key extractor looks for.
+    /// The sentence up to the wait. If there is no wait, the whole sentence, which may need escaping in JSON: it can
+    /// contain what a key extractor looks for.
     pub(crate) before: &'a str,
-    /// The number of seconds to wait, if it is part of the sentence.
+    /// The number of seconds to wait, if the wait is part of the sentence.
     pub(crate) seconds: Option<u64>,
-    /// The sentence after the number.
+    /// The sentence after the [wait](Self::wait).
     pub(crate) after: &'static str,
+}
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+impl Pieces<'_> {
+    /// The wait as people read it, rounded up: the number of seconds below an hour, `1 hour 2 minutes` below a day, and
+    /// `7 days 9 hours` from there on. Empty if the sentence has none.
+    #[inline]
+    pub(crate) fn wait(&self) -> Text<24> {
+        let mut text = Text::new();
+        match self.seconds {
+            None => {}
+            Some(seconds @ ..HOUR) => text.push_number(seconds),
+            Some(seconds) => push_long_wait(&mut text, seconds),
+        }
+        text
+    }
+}
+
+/// Appends a wait of an hour or more, in two units. The smaller one is rounded up, and left out if it is zero.
+#[cold]
+fn push_long_wait(text: &mut Text<24>, seconds: u64) {
+    let minutes = seconds.div_ceil(MINUTE);
+    // Rounded up to the minute, the last seconds of a day are a whole day.
+    let ((unit, large), (smaller_unit, small)) = if minutes < DAY / MINUTE {
+        (("hour", minutes / 60), ("minute", minutes % 60))
+    } else {
+        let hours = seconds.div_ceil(HOUR);
+        (("day", hours / 24), ("hour", hours % 24))
+    };
+    push_count(text, large, unit);
+    if small > 0 {
+        text.push(b" ");
+        push_count(text, small, smaller_unit);
+    }
+}
+
+/// Appends `1 hour`, `2 hours` and so on.
+fn push_count(text: &mut Text<24>, count: u64, unit: &str) {
+    text.push_number(count);
+    text.push(b" ");
+    text.push(unit.as_bytes());
+    if count != 1 {
+        text.push(b"s");
+    }
 }
 
 /// Why a request was rejected.
@@ -220,14 +267,15 @@ impl Rejection {
         self.status
     }
 
-    /// One sentence for people, without the key or an address.
+    /// One sentence for people, without the key or an address. It has the wait of `Retry-After`, from an hour on rounded up
+    /// to two units: "retry in 7 days 9 hours".
     #[must_use]
     pub fn detail(&self) -> Cow<'_, str> {
-        let Pieces { before, seconds, after } = self.pieces();
-        match seconds {
-            None => before.into(),
-            Some(seconds) => format!("{before}{seconds}{after}").into(),
+        let pieces = self.pieces();
+        if pieces.seconds.is_none() {
+            return pieces.before.into();
         }
+        format!("{}{}{}", pieces.before, String::from_utf8_lossy(&pieces.wait()), pieces.after).into()
     }
 
     /// The detail, in pieces.
@@ -237,7 +285,12 @@ impl Rejection {
             Detail::Plain(detail) => Pieces { before: detail, seconds: None, after: "" },
             Detail::Wait { before } => {
                 let seconds = self.retry.wait().map(headers::retry_after_seconds);
-                Pieces { before, seconds, after: if seconds == Some(1) { " second." } else { " seconds." } }
+                let after = match seconds {
+                    Some(1) => " second.",
+                    Some(HOUR..) => ".",
+                    _ => " seconds.",
+                };
+                Pieces { before, seconds, after }
             }
         }
     }
@@ -315,6 +368,39 @@ mod tests {
     fn until_released(waits: &[Option<u64>]) -> Verdict {
         let waiting = PolicyVerdict::new(&policy("p"), Decision::deny_until_released(4, 0), false);
         Verdict::of(std::iter::once(waiting).chain(denied(waits).policies().iter().cloned()))
+    }
+
+    /// A client was told to retry in 633743 seconds.
+    #[test]
+    fn a_long_wait_is_written_in_days_hours_and_minutes_rounded_up() {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        for (seconds, expected) in [
+            (2, "2 seconds"),
+            (3_599, "3599 seconds"),
+            (3_600, "1 hour"),
+            (3_601, "1 hour 1 minute"),
+            (3_660, "1 hour 1 minute"),
+            (3_661, "1 hour 2 minutes"),
+            (7_140, "1 hour 59 minutes"),
+            (7_141, "2 hours"),
+            (86_340, "23 hours 59 minutes"),
+            (86_341, "1 day"),
+            (86_400, "1 day"),
+            (86_401, "1 day 1 hour"),
+            (90_001, "1 day 2 hours"),
+            (172_799, "2 days"),
+            // 7 days, 8 hours and 143 seconds: after "7 days 8 hours", a retry would be too early.
+            (633_743, "7 days 9 hours"),
+            // The longest wait that is advertised.
+            (9_999_999, "24 days 21 hours"),
+        ] {
+            let rejection = Rejection::limit_exceeded(status, denied(&[Some(seconds)]));
+            assert_eq!(rejection.detail(), format!("The limit is used up; retry in {expected}."));
+            let json = String::from_utf8(crate::http::reject::problem::Problem::new(None).json(&rejection)).unwrap();
+            assert!(json.contains(&format!("retry in {expected}.\"")), "{json}");
+            let text = String::from_utf8(crate::http::reject::problem::sentence(&rejection)).unwrap();
+            assert_eq!(text, format!("The limit is used up; retry in {expected}.\n"));
+        }
     }
 
     #[test]
