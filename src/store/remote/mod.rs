@@ -37,7 +37,7 @@ pub use self::store::RemoteStore;
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;
 pub(crate) use self::backoff::pause as pause_after;
-pub(crate) use self::circuit_breaker::{CallPermit, CircuitBreaker};
+pub(crate) use self::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
 pub(crate) use self::tag::{Tag, Tags};
