@@ -5,10 +5,12 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -17,6 +19,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
@@ -338,6 +341,56 @@ async fn a_store_that_is_away() {
     let [unreachable, open] = ["unreachable", "breaker_open"].map(|result| calls(result).parse::<u32>().unwrap());
     assert!(unreachable >= 5 && unreachable + open == 6, "{unreachable} and {open}");
     assert_eq!(calls("ok"), "0");
+}
+
+/// A key-value store of which another process changes the key before each second swap.
+#[derive(Default)]
+struct Contended {
+    values: Mutex<HashMap<String, Vec<u8>>>,
+    swaps: AtomicU32,
+}
+
+impl KeyValue for Contended {
+    type Error = Infallible;
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
+        Ok(self.values.lock().unwrap().get(key).cloned())
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        _: Option<&[u8]>,
+        new: Option<&[u8]>,
+        _: Duration,
+    ) -> Result<bool, Infallible> {
+        let is_lost = self.swaps.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        if let Some(new) = new.filter(|_| !is_lost) {
+            self.values.lock().unwrap().insert(key.to_owned(), new.to_vec());
+        }
+        Ok(!is_lost)
+    }
+}
+
+/// Summed over the stores that a policy had.
+#[tokio::test(start_paused = true)]
+async fn conversions_and_lost_swaps_are_counted() {
+    let metrics = Metrics::record();
+    let contended = Arc::<Contended>::default();
+    let with_limit = |limit| {
+        let store = RemoteStore::new(KeyValueBackend::new(Arc::clone(&contended), "p"));
+        policy("p", RateLimiter::new(bucket(limit), store))
+    };
+    let layer = RateLimitLayer::new(with_limit(10));
+    let count = |name: &str| metrics.of(&format!(r#"store_{name}_total{{policy="p"}}"#));
+    for (limit, counts) in [(10, ["0", "1"]), (20, ["1", "2"]), (30, ["2", "3"])] {
+        layer.handle().replace(with_limit(limit)).unwrap();
+        assert_eq!(send(&layer, "a").await, 200);
+        for _ in 0..2 {
+            layer.observe();
+            assert_eq!(["conversions", "lost_swaps"].map(count), counts, "under a limit of {limit}");
+        }
+    }
 }
 
 #[tokio::test]

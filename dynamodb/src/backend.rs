@@ -2,9 +2,11 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tower_sluice::store::remote::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
+use tower_sluice::store::SharingStats;
+use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Target, Transition};
 use tower_sluice::{LimiterError, Receipt};
 
 use crate::dynamo::Dynamo;
@@ -19,12 +21,21 @@ pub(crate) struct DynamoBackend {
     dynamo: Dynamo,
     name: Box<str>,
     hints: Arc<Hints>,
+    counts: Arc<Counts>,
+}
+
+/// What it has counted since it was made.
+#[derive(Debug, Default)]
+struct Counts {
+    conversions: AtomicU64,
+    lost: AtomicU64,
 }
 
 /// One key of a limiter, with all that a request needs to outlive its caller.
 struct KeyItem<A> {
     table: Table,
     hints: Arc<Hints>,
+    counts: Arc<Counts>,
     algorithm: A,
     /// What the key of the item begins with: the limiter and the tag.
     prefix: String,
@@ -32,13 +43,14 @@ struct KeyItem<A> {
 
 impl DynamoBackend {
     pub(crate) fn new(dynamo: &Dynamo, name: &str) -> Self {
-        Self { dynamo: dynamo.clone(), name: name.into(), hints: Arc::new(Hints::new()) }
+        Self { dynamo: dynamo.clone(), name: name.into(), hints: Arc::new(Hints::new()), counts: Arc::default() }
     }
 
     fn item<A: Kept>(&self, target: &Target<'_, A>) -> KeyItem<A> {
         KeyItem {
             table: self.dynamo.table().clone(),
             hints: Arc::clone(&self.hints),
+            counts: Arc::clone(&self.counts),
             algorithm: target.algorithm().clone(),
             prefix: format!("{}:{}:", self.name, target.name()),
         }
@@ -55,36 +67,46 @@ impl<A: Kept> KeyItem<A> {
         format!("{}{}", self.prefix, self.algorithm.suffix(at.now))
     }
 
-    async fn apply(self, transition: Transition) -> Result<Applied<A::State>, DynamoFault> {
+    async fn apply(self, transition: Transition, limits: CallLimits) -> Result<Applied<A::State>, DynamoFault> {
+        let attempts = Attempts::new(limits.deadline);
         match transition {
-            Transition::Charge { cost, count } => self.charge(cost, count).await,
-            Transition::Refund { cost, receipt } => self.refund(cost, receipt).await,
+            Transition::Charge { cost, count } => self.charge(cost, count, attempts).await,
+            Transition::Refund { cost, receipt } => self.refund(cost, receipt, attempts).await,
             Transition::Reset => self.reset().await,
             _ => self.read().await,
         }
     }
 
-    async fn charge(&self, cost: u32, count: u32) -> Result<Applied<A::State>, DynamoFault> {
+    async fn charge(&self, cost: u32, count: u32, mut attempts: Attempts) -> Result<Applied<A::State>, DynamoFault> {
         let charge = Charge { at: self.moment(), cost, count };
         let key = self.key(charge.at);
         let hint = self.hints.get(&key);
         // A clock that may be wrong writes nothing: the answer to a read shows whether it is right.
         let mut plan = if self.table.clock_check.is_right() { self.algorithm.guess(hint, charge) } else { Plan::Read };
         let mut item = None;
-        // Each turn has seen the item as it was a moment ago. If a write does not apply, another process has written
-        // meanwhile, and so made progress. The caller ends this at the deadline.
+        // Whether the item was seen as it was a moment ago. If a write does not apply then, another process has written
+        // meanwhile, and so made progress.
+        let mut is_seen = false;
         let charged = loop {
             item = match plan {
                 Plan::Reject => break 0,
                 Plan::Read => self.table.read(&key).await?,
                 Plan::Charge(write, count) => match self.table.write(&key, write).await? {
                     Written::Applied(old) => {
+                        let another = old.as_ref().and_then(|old| quota_name::another(old, &self.algorithm.quota()));
+                        self.counts.conversions.fetch_add(another.is_some().into(), Ordering::Relaxed);
                         item = old;
                         break count;
                     }
-                    Written::Unmet(old) => old,
+                    Written::Unmet(old) => {
+                        if is_seen {
+                            self.lost(&mut attempts).await?;
+                        }
+                        old
+                    }
                 },
             };
+            is_seen = true;
             plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
         };
         let old = self.algorithm.read(item.as_ref(), charge.at).map_err(|bad| bad_item(&key, bad))?;
@@ -107,6 +129,9 @@ impl<A: Kept> KeyItem<A> {
             None => (None, self.algorithm.clone()),
         };
         let old = algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
+        if kept.is_none() {
+            self.hints.set(&key, algorithm.hint(self.hints.get(&key), old.as_ref(), old.as_ref(), at));
+        }
         Ok(Applied { now: at.now, old, kept, charged: 0 })
     }
 
@@ -117,7 +142,12 @@ impl<A: Kept> KeyItem<A> {
         Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
     }
 
-    async fn refund(&self, cost: u32, receipt: Receipt) -> Result<Applied<A::State>, DynamoFault> {
+    async fn refund(
+        &self,
+        cost: u32,
+        receipt: Receipt,
+        mut attempts: Attempts,
+    ) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let key = self.key(at);
         if !self.table.clock_check.is_right() {
@@ -125,16 +155,33 @@ impl<A: Kept> KeyItem<A> {
             self.table.read(&key).await?;
         }
         let mut write = self.algorithm.guess_refund(cost, receipt, at);
+        let mut is_seen = false;
         while let Some(refund) = write {
             write = match self.table.write(&key, refund).await? {
-                Written::Applied(_) => None,
+                Written::Applied(item) => {
+                    // Otherwise the next charge would be predicted by the debt from before the refund.
+                    let old = self.algorithm.read(item.as_ref(), at).unwrap_or_default();
+                    let new = old.map(|old| self.algorithm.refund(old, at.now, cost, receipt));
+                    self.hints.set(&key, self.algorithm.hint(self.hints.get(&key), old.as_ref(), new.as_ref(), at));
+                    None
+                }
                 Written::Unmet(item) => {
+                    if is_seen {
+                        self.lost(&mut attempts).await?;
+                    }
+                    is_seen = true;
                     let planned = self.algorithm.plan_refund(item.as_ref(), cost, receipt, at);
                     planned.map_err(|bad| bad_item(&key, bad))?
                 }
             };
         }
         Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
+    }
+
+    /// Waits for the next attempt: another process has changed the item since it was seen.
+    async fn lost(&self, attempts: &mut Attempts) -> Result<(), DynamoFault> {
+        self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        Ok(attempts.lost().await?)
     }
 }
 
@@ -144,7 +191,7 @@ fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
 
 /// Whether a failure says something of DynamoDB, and not only of one item.
 fn is_failure(fault: &DynamoFault) -> bool {
-    fault.kind() != FaultKind::ForeignItem
+    !matches!(fault.kind(), FaultKind::ForeignItem | FaultKind::Contention)
 }
 
 impl<A: Kept> Backend<A> for DynamoBackend {
@@ -154,7 +201,7 @@ impl<A: Kept> Backend<A> for DynamoBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
-        let call = self.item(target).apply(transition);
+        let call = self.item(target).apply(transition, limits);
         self.dynamo.calls().run(limits, call, is_failure).await.map_err(failed)?.map_err(failed)
     }
 
@@ -172,6 +219,18 @@ impl<A: Kept> Backend<A> for DynamoBackend {
 
     fn is_failing(&self, _: &Target<'_, A>) -> bool {
         self.dynamo.calls().is_failing()
+    }
+
+    /// A read takes a fifth of the price of a write that does nothing.
+    fn reads_are_cheaper(&self) -> bool {
+        true
+    }
+
+    fn stats(&self) -> SharingStats {
+        let Counts { conversions, lost } = &*self.counts;
+        let mut stats = SharingStats::default();
+        (stats.conversions, stats.lost_swaps) = (conversions.load(Ordering::Relaxed), lost.load(Ordering::Relaxed));
+        stats
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {

@@ -37,6 +37,9 @@ pub enum FaultKind {
     Unavailable,
     /// The item is part of a transaction or of a replication that someone else is making.
     Conflict,
+    /// Other processes changed the item each time before it was written, until too little time was left. Nothing was
+    /// charged.
+    Contention,
     /// There is no such table.
     NoTable,
     /// The credentials are missing, wrong or out of date, or do not allow the action.
@@ -75,6 +78,7 @@ impl FaultKind {
             Self::Throttled => ("throttled", "DynamoDB throttles the table; raise its capacity, or lease more units"),
             Self::Unavailable => ("unavailable", "DynamoDB has an internal error"),
             Self::Conflict => ("conflict", "another transaction holds the item"),
+            Self::Contention => ("contention", "the item kept changing before it was written"),
             Self::NoTable => ("no_table", "the table does not exist; create it, or call `Dynamo::create_table`"),
             Self::Unauthorized => ("unauthorized", "the credentials do not allow this"),
             Self::Misconfigured => ("misconfigured", "DynamoDB does not take the request"),
@@ -119,6 +123,7 @@ impl From<GaveUp> for DynamoFault {
             GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
             GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
             GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
+            GaveUp::Contention => FaultKind::Contention.into(),
             reason => Self::new(FaultKind::Unintelligible, reason.to_string()),
         }
     }

@@ -50,7 +50,7 @@
 //! | any, with leases of 50, of a key in demand | 0.02 to 0.03 | $0.02 |
 //! | a rejection that this process foresees | 0 | nothing |
 //! | a rejection that it verifies, once per half a second and key | 0, and a read unit | $0.13 |
-//! | a rejection that nobody foresaw | 1 | $0.63 |
+//! | a rejection that nobody foresaw | at most 1 | at most $0.63 |
 //!
 //! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes, one
 //! for each case, of which exactly one applies, and each process predicts which. It is wrong at most every second time,

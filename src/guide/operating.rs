@@ -145,6 +145,8 @@
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
 //! | `debt_table_live_keys`, `debt_table_capacity`, `debt_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of what keys [owe](crate::Policy::owe_shortfalls) |
+//! | `store_conversions_total` | a counter | `route`, `policy` | states on a server that were converted to another quota of their key: it grows for as long as two versions of your program [disagree on a quota](super::plans) |
+//! | `store_lost_swaps_total` | a counter | `route`, `policy` | attempts to write a key on a server that were lost to another process: [many processes share a key](super::own_stores#a-hot-key) |
 //! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!

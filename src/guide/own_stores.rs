@@ -69,8 +69,23 @@
 //! | of a key in demand, with a [lease](crate::store::remote::RemoteStore::leasing) | none, but for the one that takes the lease |
 //!
 //! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted along. It is not
-//! called while it keeps failing, and no request waits for it longer than its
+//! called while it keeps failing or panics, and no request waits for it longer than its
 //! [timeout](crate::store::remote::KeyValueBackend::bounded).
+//!
+//! # A hot key
+//!
+//! Processes that charge one key at once are in each other's way: the swap of one makes those of all others fail. They read
+//! and swap again, and a decision whose swaps are all lost [fails](crate::store::remote::GaveUp::Contention). Lease units
+//! for such a key: [`leasing(1_000, one second)`](crate::store::remote::RemoteStore::leasing). The share of decisions that
+//! fail with calls of 4 ms and a timeout of 100 ms, where each process charges the key all the time:
+//!
+//! | processes | 2 | 4 | 8 | 16 | 32 |
+//! |---|---|---|---|---|---|
+//! | without leases | 1 % | 4 % | 15 % | 34 % | 57 % |
+//! | with leases, in the first five seconds | 0 | 0 | 0.1 % | 0.4 % | 1 % |
+//!
+//! So lease from two processes on with calls of 4 ms, and from four on with calls of 2 ms. `store_lost_swaps_total` among the
+//! [metrics](super::operating#metrics) shows how often a swap is lost.
 //!
 //! # What your store must do
 //!
@@ -84,6 +99,9 @@
 //! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε of the true time,
 //! up to rate × 2ε more is admitted, once. If your store shows its own time, set a
 //! [clock](crate::store::remote::KeyValueBackend::clock) that follows it.
+//!
+//! A clock that is wrong by more than a minute locks no key: what it has used counts as used when a right one reads it. But
+//! keys that both serve are not limited.
 //!
 //! # A server that can do more
 //!

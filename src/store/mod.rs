@@ -13,7 +13,7 @@ mod stats;
 pub use self::memory::check_invariants_of;
 pub use self::memory::{MemoryStore, WhenFull};
 pub(crate) use self::stats::next_table_number;
-pub use self::stats::{Stats, TableStats};
+pub use self::stats::{SharingStats, Stats, TableStats};
 
 use std::sync::Arc;
 

@@ -60,6 +60,8 @@ pub struct Stats {
     pub backlog: Option<Backlog>,
     /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).
     pub in_flight: Option<u64>,
+    /// How often processes that share the budgets on a server were in each other's way, if that is counted.
+    pub sharing: Option<SharingStats>,
     /// The servers that hold the budgets, as far as they are known.
     #[cfg(feature = "redis")]
     pub nodes: Vec<NodeHealth>,
@@ -94,7 +96,29 @@ impl PartialEq for TableStats {
     }
 }
 
-/// Returns a number for a table that no other one of this process has.
+/// How often this process and others that share the keys of a limiter on a server were in each other's way. Counted since
+/// the store was made.
+#[derive(Clone, Copy, Debug, Default, Eq)]
+#[non_exhaustive]
+pub struct SharingStats {
+    /// How many states were converted to another quota. It grows with each request while two versions of a program have
+    /// different quotas for a key.
+    pub conversions: u64,
+    /// How many attempts to write a key were lost, since another process had changed the key after this one had read it.
+    pub lost_swaps: u64,
+    /// Distinguishes the store from others of this process, as for [`TableStats`].
+    #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
+    pub(crate) number: Option<u64>,
+}
+
+/// Compares the counts, which stores may have in common.
+impl PartialEq for SharingStats {
+    fn eq(&self, other: &Self) -> bool {
+        (self.conversions, self.lost_swaps) == (other.conversions, other.lost_swaps)
+    }
+}
+
+/// Returns a number for a table, or another store, that no other one of this process has.
 pub(crate) fn next_table_number() -> u64 {
     // From one: a bucket's rule that is not numbered yet has zero.
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -153,6 +153,10 @@ async fn a_process_with_another_quota_for_a_hot_key_decides_in_few_calls() {
     println!("{} bytes per decision alone, {} on the hot key", alone / DECISIONS, beside / DECISIONS);
     // Three calls, of which two have the state as well.
     assert!(beside < 6 * alone, "{beside} bytes, {alone} alone");
+    // The first decision at least found the key under the other quota.
+    let sharing = minority.stats().sharing.unwrap();
+    println!("{} conversions, {} lost", sharing.conversions, sharing.lost_swaps);
+    assert!((1..=DECISIONS).contains(&(sharing.conversions + sharing.lost_swaps)));
 
     // All is charged: a bucket of a million has as much less.
     let mut admitted = DECISIONS;
@@ -258,6 +262,10 @@ async fn a_process_without_quotas_converts_a_key_that_has_one() {
     let decision = plain.acquire(&key, 1).await.unwrap();
     assert_eq!((decision.limit(), decision.remaining()), (10, 2));
     assert_eq!(ask(&plans, 1, 1, quota(100)).await.remaining(), 91);
+    for limiter in [&plans, &plain] {
+        let sharing = limiter.stats().sharing.unwrap();
+        assert_eq!((sharing.conversions, sharing.lost_swaps), (1, 0));
+    }
 }
 
 /// The customer buys a greater plan while two policies share a call; the second is untouched by the change.

@@ -77,6 +77,15 @@ fn a_key_takes_as_many_bytes_as_documented() {
     assert_eq!(limiter.store().size_in_bytes() / 10_000, 50);
 }
 
+/// Also in the store, which keeps no key that has expired.
+#[test]
+fn the_last_window_of_all_admits_its_limit() {
+    let clock = ManualClock::starting_at(Timestamp::MAX);
+    let limiter = limiter(CalendarWindow::monthly(2), &clock);
+    let admitted = (0..10).filter(|_| ask(&*limiter, 1).is_allowed()).count();
+    assert_eq!(admitted, 2);
+}
+
 /// The window that a clock had reached still counts after it was set back.
 #[test]
 fn a_clock_that_is_set_back_admits_no_more() {

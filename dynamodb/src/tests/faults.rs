@@ -8,7 +8,7 @@ use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::remote::BreakerState;
 use tower_sluice::{Ask, Limiter};
 
-use super::service::Fate;
+use super::service::{Counts, Fate};
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(100);
@@ -54,6 +54,51 @@ async fn each_failure_has_its_kind_and_is_sent_once() {
         let (kind, took, sent) = fails_by(fate).await;
         assert_eq!((kind, took, sent), (expected, Duration::ZERO, 1), "{fate:?}");
     }
+}
+
+/// DynamoDB throttles reads and no writes. The first charge of a process needs one, and a peek: both fail, with the reason,
+/// and charge nothing.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_read_is_a_failure_and_never_a_rejection() {
+    async fn check<A: Kept>(algorithm: A) {
+        let (service, clock) = service().await;
+        service.decide(|operation| match operation {
+            "GetItem" => Fate::Fails(400, "ProvisionedThroughputExceededException"),
+            _ => Fate::Answered,
+        });
+        let dynamo = dynamo(&service, &clock).timeout(TIMEOUT);
+        let limiter = limiter(&dynamo, algorithm);
+        assert_eq!(kind(&ask(&limiter).await.unwrap_err()), FaultKind::Throttled);
+        while dynamo.breaker() == BreakerState::Closed {
+            let peek = limiter.decide(&Ask::peek(&"key".into(), 1)).decided().await;
+            assert_eq!(kind(&peek.unwrap_err()), FaultKind::Throttled);
+        }
+        assert_eq!((service.counts(), service.items().len()), (Counts { reads: 5, ..Counts::default() }, 0));
+        service.all(Fate::Answered);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(admitted(&limiter, 10).await, 5);
+    }
+    check(TokenBucket::new(per_day(5))).await;
+    check(FixedWindow::new(per_day(5))).await;
+    check(SlidingWindow::new(per_day(5))).await;
+}
+
+/// The read that begins a sliding window, of a process whose clock is known to be right.
+#[tokio::test(start_paused = true)]
+async fn a_window_that_begins_while_reads_are_throttled_charges_nothing() {
+    let (service, clock) = service().await;
+    let limiter = limiter(&dynamo(&service, &clock).timeout(TIMEOUT), SlidingWindow::new(Quota::per_minute(5)));
+    assert_eq!(admitted(&limiter, 1).await, 1);
+    clock.advance(Duration::from_secs(60));
+    service.forget_counts();
+    service.decide(|operation| match operation {
+        "GetItem" => Fate::Fails(400, "ThrottlingException"),
+        _ => Fate::Answered,
+    });
+    assert_eq!(kind(&ask(&limiter).await.unwrap_err()), FaultKind::Throttled);
+    assert_eq!((service.counts().reads, service.counts().writes), (1, 0));
+    service.all(Fate::Answered);
+    assert!(ask(&limiter).await.unwrap().is_allowed());
 }
 
 /// The message says what DynamoDB said, in a line.

@@ -1,8 +1,10 @@
 //! Quotas that change, quotas of the keys' own, refunds and resets.
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::store::remote::BreakerState;
 use tower_sluice::{Ask, Limiter, PartitionKey, Receipt};
 
+use super::service::Fate;
 use super::*;
 
 /// Returns what is left of the key.
@@ -52,6 +54,41 @@ async fn a_debt_greater_than_the_new_bucket_is_kept() {
     clock.advance(Duration::from_nanos(1));
     assert!(ask(&with(Quota::per_hour(1).burst(10))).await.unwrap().is_allowed());
     assert_eq!(left(&with(per_day(1_000))).await, 990);
+}
+
+/// Others change the item before each write of this process. It wrote without a pause until its time was over, said that
+/// DynamoDB had not answered, and after five such decisions its circuit breaker opened.
+#[tokio::test(start_paused = true)]
+async fn an_item_that_keeps_changing_is_an_error_of_its_own() {
+    let (service, clock) = service().await;
+    let dynamo = dynamo(&service, &clock).timeout(Duration::from_millis(100));
+    let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
+    assert_eq!(admitted(&with(per_day(1_000)), 5).await, 5);
+    let new = with(per_day(2_000));
+    let (others, key) = (service.clone(), service.items()[0]["k"].clone());
+    let change = serde_json::json!({
+        "TableName": TABLE, "Key": { "k": key }, "UpdateExpression": "SET t = t + :one",
+        "ExpressionAttributeValues": { ":one": { "N": "1" } },
+    });
+    service.decide(move |operation| {
+        if operation == "UpdateItem" {
+            others.call(operation, &change);
+        }
+        Fate::Delayed(Duration::from_millis(1))
+    });
+    for _ in 0..10 {
+        assert_eq!(kind(&ask(&new).await.unwrap_err()), FaultKind::Contention);
+    }
+    assert_eq!(dynamo.breaker(), BreakerState::Closed);
+    let sharing = |limiter: &Over<TokenBucket>| {
+        let sharing = limiter.stats().sharing.unwrap();
+        (sharing.conversions, sharing.lost_swaps)
+    };
+    assert!(sharing(&new).0 == 0 && sharing(&new).1 >= 20, "{:?}", sharing(&new));
+    service.all(Fate::Answered);
+    let converting = with(per_day(2_000));
+    assert!(ask(&converting).await.unwrap().is_allowed());
+    assert_eq!((sharing(&converting), left(&converting).await), ((1, 0), 1_993), "what others have added counts");
 }
 
 #[tokio::test]

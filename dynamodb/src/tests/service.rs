@@ -225,9 +225,9 @@ impl Service {
             Fate::Refused => return Err(broken("connection refused")),
             Fate::BlackHole => std::future::pending().await,
             Fate::Fails(status, code) => {
-                let body = format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"on purpose"}}"#);
                 self.count(&operation, &body, &Ok(String::new()));
-                self.respond(status, body)
+                let error = format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"on purpose"}}"#);
+                self.respond(status, error)
             }
             Fate::Garbled => self.respond(200, "<html>".to_owned()),
         };

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tower_sluice::Limiter;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::Random;
+use tower_sluice::{Ask, Limiter, Mode, PartitionKey};
 
 use super::effort::rounds;
 use super::service::Counts;
@@ -123,6 +123,57 @@ async fn a_rejection_is_verified_by_a_read() {
     check(TokenBucket::new(per_day(2))).await;
     check(FixedWindow::new(per_day(2))).await;
     check(SlidingWindow::new(per_day(2))).await;
+}
+
+/// A login is charged, and refunded if it succeeds. Each of 200 such logins took three writes of a bucket, 599 in all: the
+/// next charge was predicted by the debt from before the refund.
+#[tokio::test]
+async fn a_charge_and_its_refund_take_two_writes() {
+    async fn check<A: Kept>(algorithm: A) {
+        let (service, clock) = service().await;
+        let limiter = limiter(&dynamo(&service, &clock), algorithm);
+        for login in 0..=200 {
+            let decision = ask(&limiter).await.unwrap();
+            limiter.refund(&"key".into(), decision.receipt(), 1);
+            // The refund is made in the background: a few steps.
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+            if login == 0 {
+                // The first one reads, to know that the clock is right.
+                service.forget_counts();
+            }
+        }
+        assert_eq!(service.counts(), Counts { writes: 400, unmet: 0, reads: 0 });
+        assert_eq!(admitted(&limiter, 1_001).await, 1_000);
+    }
+    check(TokenBucket::new(per_day(1_000))).await;
+    check(FixedWindow::new(per_day(1_000))).await;
+    check(SlidingWindow::new(per_day(1_000))).await;
+}
+
+/// An attacker uses many keys up, and goes on with each of them. To ask again costs a read per key: for one in ten of 1,000
+/// keys it cost a write that does nothing, which is five times as dear, since hints lose their places to other keys.
+#[tokio::test]
+async fn keys_that_are_known_to_be_used_up_are_verified_by_reads() {
+    let (service, clock) = service().await;
+    let limiter = limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(1)));
+    let keys: Vec<_> = (0..1_000_u64).map(PartitionKey::from).collect();
+    for key in &keys {
+        assert!(limiter.acquire(key, 1).await.unwrap().is_allowed());
+    }
+    service.forget_counts();
+    for key in &keys {
+        // As much as there is: that asks although the rejection is known, without waiting for half a second.
+        assert!(!limiter.decide(&Ask::charge(key, 1).to(Mode::UpTo)).decided().await.unwrap().is_allowed());
+    }
+    assert_eq!(service.counts(), Counts { writes: 0, unmet: 0, reads: 1_000 });
+    // A key that was reset by another process is charged after the read.
+    let other = super::limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(1)));
+    let _ = other.decide(&Ask::reset(&keys[0])).decided().await.unwrap();
+    service.forget_counts();
+    assert!(limiter.decide(&Ask::charge(&keys[0], 1).to(Mode::UpTo)).decided().await.unwrap().is_allowed());
+    assert_eq!(service.counts().reads, 1);
 }
 
 #[tokio::test]

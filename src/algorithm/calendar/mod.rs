@@ -96,6 +96,13 @@ pub struct CalendarWindowState {
     pub(crate) used: u32,
 }
 
+impl CalendarWindowState {
+    /// Whether its window has not ended. The last window of all ends beyond the range of clocks.
+    fn counts_at(&self, now: Timestamp) -> bool {
+        now < self.ends || self.ends == Timestamp::MAX
+    }
+}
+
 impl CalendarWindow {
     /// `limit` units per day, from midnight UTC.
     ///
@@ -207,7 +214,7 @@ impl Algorithm for CalendarWindow {
         let limit = self.limit;
         // After a clock was set back, the window that it had reached still counts.
         let (ends, used) = match state {
-            Some(state) if state.ends > now => (state.ends, state.used),
+            Some(state) if state.counts_at(now) => (state.ends, state.used),
             _ => (self.end_of_window(now), 0),
         };
         let until_next = ends.saturating_since(now);
@@ -222,7 +229,7 @@ impl Algorithm for CalendarWindow {
             let receipt = Receipt::of(ChargedIn(ends.as_nanos()));
             (Decision::allow(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
         } else {
-            (Decision::deny(limit, free, Some(until_next)), None)
+            (Decision::deny(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)
         };
         // Also if nothing was used: the window ends all the same.
         (decision.with_reset_after(until_next), next)
@@ -239,7 +246,7 @@ impl Algorithm for CalendarWindow {
 
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &CalendarWindowState, now: Timestamp) -> u64 {
-        if state.ends <= now { 0 } else { state.used.into() }
+        if state.counts_at(now) { state.used.into() } else { 0 }
     }
 
     fn can_inherit(&self, _: &Quota) -> bool {
@@ -247,7 +254,7 @@ impl Algorithm for CalendarWindow {
     }
 
     fn inherit(&self, state: CalendarWindowState, _: &Quota, now: Timestamp) -> CalendarWindowState {
-        if state.ends <= now {
+        if !state.counts_at(now) {
             return state;
         }
         CalendarWindowState { ends: self.end_of_window(now), ..state }

@@ -112,6 +112,25 @@ fn windows_are_those_of_a_walk_through_the_days() {
     }
 }
 
+/// In the year 2554, the last window ends beyond the range of clocks. At the greatest instant it had ended for each
+/// request anew: a limit of two admitted without end.
+#[test]
+fn the_last_window_of_all_admits_its_limit() {
+    for window in [CalendarWindow::daily(2), CalendarWindow::weekly(2), CalendarWindow::monthly(2)] {
+        for nanos in [u64::MAX, u64::MAX - 1] {
+            let (now, mut state, mut admitted) = (Timestamp::from_nanos(nanos), None, 0);
+            for _ in 0..10 {
+                let (decision, next) = window.decide(state, now, 1);
+                state = next.or(state);
+                admitted += u32::from(decision.is_allowed());
+                assert!(decision.is_allowed() || decision.retry_after().is_none(), "no later window begins");
+            }
+            assert_eq!(admitted, 2, "{window:?} at {nanos}");
+            assert_eq!(window.owed(&state.unwrap(), now), 2);
+        }
+    }
+}
+
 /// Each thread reads windows that another found, for another time.
 #[test]
 fn threads_find_their_own_windows() {

@@ -234,12 +234,14 @@ impl RateLimitLayerBuilder {
     /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
     /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
     /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of what keys [owe](Policy::owe_shortfalls) |
+    /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
     /// | `store_breaker` | `node` | state of the circuit breaker of a Redis node: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
     /// A request counts at most once with each policy. It does not count with policies that would have admitted what
     /// another rejects, nor with those whose decision it did not reach. `in_flight`, `table_…`, `ban_table_…`,
-    /// `debt_table_…` and `store_breaker` are updated when [`observe`](RateLimitLayer#method.observe) is called.
+    /// `debt_table_…`, `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
+    /// [`observe`](RateLimitLayer#method.observe) is called.
     ///
     /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
     /// services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay,

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -13,6 +13,7 @@ use super::connection::{Fault, FaultKind, Redis};
 use super::evalsha::Call;
 use super::key::{Key, Names};
 use super::script::{self, BadReply, OwnQuota, ScriptReply, Scripted, Under};
+use crate::store::SharingStats;
 use crate::store::remote::{Answered, Applied, Backend, CallLimits, GaveUp, Tag, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Check, LimiterError, Quota, Receipt};
@@ -26,6 +27,8 @@ pub(super) struct RedisBackend {
     /// Whether keys may have quotas of their own: since questions have some, or since a key was found to have one. From
     /// then on, all calls carry the quotas of their keys.
     has_quotas: AtomicBool,
+    conversions: AtomicU64,
+    lost_conversions: AtomicU64,
 }
 
 impl RedisBackend {
@@ -37,6 +40,8 @@ impl RedisBackend {
             name: name.into(),
             bundles: Bundles::new(redis),
             has_quotas: AtomicBool::new(false),
+            conversions: AtomicU64::new(0),
+            lost_conversions: AtomicU64::new(0),
         }
     }
 
@@ -53,6 +58,12 @@ impl RedisBackend {
     pub(super) fn note_quotas(&self) {
         // Relaxed: a call without the quota of its key is answered as one with the wrong quota, and made once more.
         self.has_quotas.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a conversion that a call was sent with. It is lost if the key has changed since it was read.
+    pub(super) fn count_conversion(&self, is_lost: bool) {
+        let count = if is_lost { &self.lost_conversions } else { &self.conversions };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The quota that a call carries, if any. To be read once per call: another thread may note quotas meanwhile.
@@ -94,17 +105,24 @@ impl RedisBackend {
                 None => (target.algorithm(), self.carried_quota(target), count),
             };
             let mut call = script::decide(algorithm, self.key::<A>(target.tag()), cost, count, asked);
-            let is_lost = conversion.is_some() || kept.is_some();
+            let is_converting = conversion.is_some();
+            let is_lost = is_converting || kept.is_some();
             script::add_one(&mut call, OwnQuota { quota, conversion });
             let mut answer = self.call_for_one(call, limits).await?;
             let other = if is_lost { under.other(&answer, 0, quota, cost)? } else { None };
             if other.is_some() {
                 answer.charged_nothing()?;
+                if is_converting {
+                    self.count_conversion(true);
+                }
                 (kept, conversion) = (other, None);
                 continue;
             }
             // Under the quota of the question, unless the key is charged under its own.
             conversion = Under { algorithm, ..under }.convert(&mut answer, 0, quota)?;
+            if is_converting {
+                self.count_conversion(conversion.is_some());
+            }
             if conversion.is_some() {
                 answer.charged_nothing()?;
                 // Once more, with the state that the key has under this quota.
@@ -200,9 +218,16 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
     }
 
+    fn stats(&self) -> SharingStats {
+        let [conversions, lost_swaps] =
+            [&self.conversions, &self.lost_conversions].map(|count| count.load(Ordering::Relaxed));
+        SharingStats { conversions, lost_swaps, number: None }
+    }
+
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         failed(match reason {
-            GaveUp::TimedOut => FaultKind::TimedOut.into(),
+            // A script is one step, so no attempt at one is lost.
+            GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),
             GaveUp::Cancelled => FaultKind::Cancelled.into(),
             GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
             GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),

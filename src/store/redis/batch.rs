@@ -137,6 +137,9 @@ async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Resu
             let is_lost = are_sent[index] || kept[index].is_some();
             let other = if is_lost { claims[index].part.other(&answer, index, quota)? } else { None };
             let conversion = if other.is_some() { None } else { part.convert(&mut answer, index, quota)? };
+            if are_sent[index] {
+                part.count_conversion(other.is_some() || conversion.is_some());
+            }
             let is_another = other.is_some() || (conversion.is_some() && script::is_charge(&call, index));
             conversions.push(conversion.filter(|_| kept[index].is_none()));
             others.push(is_another.then_some(other));
@@ -209,6 +212,9 @@ trait ClaimPart: Send + Sync {
         asked: Option<Quota>,
     ) -> Result<Option<Conversion>, BadReply>;
 
+    /// See [`RedisBackend::count_conversion`].
+    fn count_conversion(&self, is_lost: bool);
+
     /// Returns this claim under the quota that its key has, if that is not the one that the call carried: see
     /// [`Under::other`](script::Under::other).
     fn other(
@@ -275,6 +281,10 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
             self.query.inner.backend.note_quotas();
         }
         Ok(conversion)
+    }
+
+    fn count_conversion(&self, is_lost: bool) {
+        self.query.inner.backend.count_conversion(is_lost);
     }
 
     fn other(

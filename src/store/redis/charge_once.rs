@@ -105,7 +105,8 @@ async fn decide<A: Scripted>(
             Some((quota, kept)) => (kept, *quota),
             None => (&query.algorithm, backend.carried_quota(&target)),
         };
-        let is_lost = conversion.is_some() || kept.is_some();
+        let is_converting = conversion.is_some();
+        let is_lost = is_converting || kept.is_some();
         let key = backend.key::<A>(query.tag);
         let state = Charge::new(algorithm, key, cost, asked).under(OwnQuota { quota, conversion });
         // The budget has no quota behind it: what is used of it stays used as a share, the safe side.
@@ -117,11 +118,17 @@ async fn decide<A: Scripted>(
         if is_lost && answer.admitted == 0 {
             let other = under.other(&answer, 0, quota, cost).map_err(failed)?;
             if other.is_some() {
+                if is_converting {
+                    backend.count_conversion(true);
+                }
                 (kept, conversion) = (other, None);
                 continue;
             }
         }
         conversion = Under { algorithm, ..under }.convert(&mut answer, 0, quota).map_err(failed)?;
+        if is_converting {
+            backend.count_conversion(conversion.is_some());
+        }
         if conversion.is_some() && answer.admitted == 0 {
             // Neither charged nor rejected: once more, with the state that the key has under this quota.
             backend.note_quotas();

@@ -197,8 +197,8 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         self.0.heritage(algorithm)
     }
 
-    fn stats(&self, _: &A) -> Stats {
-        Stats { nodes: self.0.backend().redis.health(), ..Stats::default() }
+    fn stats(&self, algorithm: &A) -> Stats {
+        Stats { nodes: self.0.backend().redis.health(), ..self.0.stats(algorithm) }
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::tag::Tag;
 use crate::algorithm::Algorithm;
+use crate::store::SharingStats;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, LimiterError, Quota, Receipt};
 
@@ -62,6 +63,17 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     fn is_failing(&self, target: &Target<'_, A>) -> bool {
         let _ = target;
         false
+    }
+
+    /// Whether a read costs less than a charge that is rejected. Then a key that this process knows to be used up is asked
+    /// by a read, and charged only if it is not used up any more. By default it does not.
+    fn reads_are_cheaper(&self) -> bool {
+        false
+    }
+
+    /// Returns how often it was in the way of other processes since it was made, for metrics. By default never.
+    fn stats(&self) -> SharingStats {
+        SharingStats::default()
     }
 
     /// Returns the error of a request that this process gave up. By default with the reason as its source.
@@ -205,6 +217,9 @@ pub enum GaveUp {
     NoRuntime,
     /// The server's answer contradicts itself.
     Disagreement,
+    /// Other processes changed the key each time before it was written, until too little time was left for another
+    /// [attempt](super::Attempts). Nothing was charged.
+    Contention,
 }
 
 impl fmt::Display for GaveUp {
@@ -216,6 +231,7 @@ impl fmt::Display for GaveUp {
             Self::TooManyInFlight => "the server was not called, because too many calls were in flight",
             Self::NoRuntime => "the server can only be called from within a Tokio runtime",
             Self::Disagreement => "the server's decision contradicts the state in its reply",
+            Self::Contention => "the key kept changing before it was written; take leases if many processes share it",
         })
     }
 }

@@ -13,7 +13,12 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
 /// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.
 pub(crate) fn pause(failures: u32) -> Duration {
-    up_to(longest(failures))
+    pause_of_at_most(LONGEST, failures)
+}
+
+/// Draws a [`pause`] that is no longer than `most`.
+pub(super) fn pause_of_at_most(most: Duration, failures: u32) -> Duration {
+    up_to(longest(failures).min(most))
 }
 
 /// Returns 100 ms, 200 ms, 400 ms, and so on up to five seconds.
@@ -23,7 +28,7 @@ fn longest(failures: u32) -> Duration {
 
 /// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
 /// not come back together.
-fn up_to(longest: Duration) -> Duration {
+pub(super) fn up_to(longest: Duration) -> Duration {
     let nanos = u64::try_from((longest.as_nanos() * u128::from(random())) >> 64).expect("five seconds at the most");
     Duration::from_nanos(nanos)
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -10,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{CallLimits, GaveUp};
-use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker};
+use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker, Failure};
 use crate::util::log;
 
 /// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
@@ -20,8 +21,9 @@ use crate::util::log;
 ///   are, and what it has done is known.
 /// - No more than so many are in flight at once. A caller waits for one to end for half of the time that it has.
 /// - After five failures in a row, or when half of at least twenty calls in ten seconds have failed, the circuit breaker
-///   opens: calls fail at once. After a pause, of up to 100 ms at first and up to 5 s later, one call is let through as a
-///   probe, and its success closes the breaker.
+///   opens: calls fail at once. After a pause, one call is let through as a probe, and its success closes the breaker. The
+///   pause is up to 100 ms at first; later up to 1 s if the probe failed with an error, and up to 5 s if it got no answer.
+/// - A call that panics has failed.
 ///
 /// Cloning is cheap; clones count together.
 ///
@@ -42,7 +44,7 @@ struct Server {
 #[derive(Clone, Copy)]
 enum Evidence {
     Healthy,
-    Failed,
+    Failed(Failure),
     Unknown,
 }
 
@@ -108,9 +110,9 @@ impl Calls {
         let task = runtime.spawn(async move {
             let answer = timeout_at(due, call).await;
             watch.end(match &answer {
-                Ok(Err(error)) if is_fault(error) => Evidence::Failed,
+                Ok(Err(error)) if is_fault(error) => Evidence::Failed(Failure::Answered),
                 Ok(_) => Evidence::Healthy,
-                Err(_) if Instant::now() <= too_late => Evidence::Failed,
+                Err(_) if Instant::now() <= too_late => Evidence::Failed(Failure::Silent),
                 Err(_) => Evidence::Unknown,
             });
             answer.map_err(|_| GaveUp::TimedOut)
@@ -155,7 +157,7 @@ impl fmt::Debug for Calls {
     }
 }
 
-/// A call in flight. If it is dropped before its end, the outcome is unknown.
+/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown.
 struct Watch {
     server: Arc<Server>,
     permit: Option<CallPermit>,
@@ -174,7 +176,7 @@ impl Watch {
             let mut breaker = self.server.breaker();
             match evidence {
                 Evidence::Healthy => closed = breaker.succeeded(&permit),
-                Evidence::Failed => opened = breaker.failed(&permit, now),
+                Evidence::Failed(failure) => opened = breaker.failed(&permit, now, failure),
                 Evidence::Unknown => breaker.abandoned(&permit, now),
             }
         }
@@ -189,7 +191,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.record(Evidence::Unknown);
+        // Unless it is counted, a store that panics is called for every request.
+        self.record(if thread::panicking() { Evidence::Failed(Failure::Silent) } else { Evidence::Unknown });
     }
 }
 
@@ -279,5 +282,37 @@ mod tests {
         let panics = async { if true { panic!("on purpose") } else { Ok::<(), Infallible>(()) } };
         assert_eq!(calls.run(limits(TIMEOUT), panics, |_| true).await, Err(GaveUp::Cancelled));
         assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)), "its slot is free");
+    }
+
+    /// Each of 1,000 requests called a store that panics, with a panic on stderr each: nothing was known of its calls.
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_panics_is_left_alone() {
+        let calls = Calls::new("test", TIMEOUT, 10);
+        let panics = || async { if true { panic!("on purpose") } else { Ok::<(), Infallible>(()) } };
+        let mut called = 0;
+        for _ in 0..1_000 {
+            match calls.run(limits(TIMEOUT), panics(), |_| true).await {
+                Err(GaveUp::Cancelled) => called += 1,
+                other => assert_eq!(other, Err(GaveUp::BreakerOpen)),
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(called, 5);
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
+        assert_eq!(calls.breaker(), BreakerState::Closed);
+    }
+
+    /// The table of a database is locked, or DynamoDB throttles: after 20 probes, pauses had grown to five seconds.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_answers_with_an_error_is_probed_every_second() {
+        let calls = Calls::new("test", TIMEOUT, 10);
+        while calls.breaker() == BreakerState::Closed {
+            assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
+        }
+        for _ in 0..20 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
+        }
     }
 }

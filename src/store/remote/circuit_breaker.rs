@@ -30,6 +30,28 @@ const SECONDS: usize = 10;
 /// over by then, such as a pause of the server.
 const WAVES: u32 = 2;
 
+/// The longest pause between two probes of a node that answers them with an error, such as one that loads its data. No
+/// request waits for such a probe, and the node has little work with it.
+const LONGEST_IF_ANSWERED: Duration = Duration::from_secs(1);
+
+/// How a call has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The node answered with an error.
+    Answered,
+    /// No answer came.
+    Silent,
+}
+
+impl Failure {
+    const fn longest_pause(self) -> Duration {
+        match self {
+            Self::Answered => LONGEST_IF_ANSWERED,
+            Self::Silent => backoff::LONGEST,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     state: State,
@@ -148,14 +170,15 @@ impl CircuitBreaker {
     }
 
     /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
-    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant) -> bool {
+    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: Failure) -> bool {
         if permit.epoch != self.epoch {
             return false;
         }
         match self.state {
             State::HalfOpen { probes, .. } => {
                 let probes = probes.saturating_add(1);
-                self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
+                let pause = backoff::pause_of_at_most(failure.longest_pause(), probes);
+                self.change(State::Open { probes, retry_at: now + pause });
                 false
             }
             // An open one has let no call of this epoch pass.
@@ -271,7 +294,7 @@ mod tests {
 
     fn fails(breaker: &mut CircuitBreaker, now: Instant) -> bool {
         let permit = breaker.try_enter(now, 1).expect("it is closed");
-        breaker.failed(&permit, now)
+        breaker.failed(&permit, now, Failure::Silent)
     }
 
     fn succeeds(breaker: &mut CircuitBreaker, now: Instant) -> bool {
@@ -335,7 +358,7 @@ mod tests {
         succeeds(&mut breaker, now);
         // These are one wave, which is not enough.
         let end = now + Duration::from_millis(1);
-        assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end)));
+        assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end, Failure::Silent)));
         assert!(fails(&mut breaker, end));
     }
 
@@ -347,10 +370,13 @@ mod tests {
         let begin = |number: u32| now + TIMEOUT * number / 120;
         let late: Vec<_> = (0..100).map(|number| breaker.try_enter(begin(number), 1).unwrap()).collect();
         for (permit, number) in late.iter().zip(0..) {
-            assert!(!breaker.failed(permit, begin(number) + TIMEOUT), "all had begun before one failed");
+            assert!(
+                !breaker.failed(permit, begin(number) + TIMEOUT, Failure::Silent),
+                "all had begun before one failed"
+            );
         }
         let next = breaker.try_enter(now + TIMEOUT * 2, 1).unwrap();
-        assert!(breaker.failed(&next, now + TIMEOUT * 3));
+        assert!(breaker.failed(&next, now + TIMEOUT * 3, Failure::Silent));
     }
 
     #[test]
@@ -359,7 +385,7 @@ mod tests {
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         assert!(!fails(&mut breaker, now));
         let shared = breaker.try_enter(now, 4).unwrap();
-        assert!(breaker.failed(&shared, now));
+        assert!(breaker.failed(&shared, now, Failure::Silent));
     }
 
     #[test]
@@ -387,17 +413,35 @@ mod tests {
         assert!(succeeds(&mut breaker, now));
     }
 
+    /// Redis loads its data for a minute, or has no memory until keys expire: each probe is answered at once. The pauses
+    /// grew to five seconds, as for a node that does not answer.
+    #[test]
+    fn a_node_that_answers_with_an_error_is_probed_every_second() {
+        let mut now = Instant::now();
+        let mut breaker = opened(now);
+        for probe in 0..20 {
+            now += LONGEST_IF_ANSWERED;
+            let permit = breaker.try_enter(now, 1).unwrap_or_else(|| panic!("no probe {probe} within a second"));
+            assert!(!breaker.failed(&permit, now, Failure::Answered));
+        }
+        now += LONGEST_IF_ANSWERED;
+        assert!(succeeds(&mut breaker, now));
+    }
+
     #[test]
     fn outcomes_of_calls_before_a_change_are_ignored() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         let old: Vec<_> = (0..20).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
-        let opens: Vec<_> = old.iter().take(5).map(|permit| breaker.failed(permit, now)).collect();
+        let opens: Vec<_> = old.iter().take(5).map(|permit| breaker.failed(permit, now, Failure::Silent)).collect();
         assert_eq!(opens.last(), Some(&true));
         assert!(!breaker.succeeded(&old[5]), "an old success does not close it");
         let later = now + LONGEST_PAUSE;
         assert!(succeeds(&mut breaker, later));
-        assert!(old[6..].iter().all(|permit| !breaker.failed(permit, later)), "old failures do not open it again");
+        assert!(
+            old[6..].iter().all(|permit| !breaker.failed(permit, later, Failure::Silent)),
+            "old failures do not open it again"
+        );
     }
 
     #[test]
@@ -418,7 +462,7 @@ mod tests {
         let later = now + LONGEST_PAUSE + TIMEOUT * 2;
         assert!(!breaker.rejects_calls(later));
         let next = breaker.try_enter(later, 1).unwrap();
-        assert!(!breaker.failed(&probe, later), "it is ignored");
+        assert!(!breaker.failed(&probe, later, Failure::Silent), "it is ignored");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.succeeded(&next));
     }

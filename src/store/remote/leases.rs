@@ -10,8 +10,9 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
-/// The size of a lease follows the demand: none for a key with one request now and then; twice as many as before when
-/// they were spent in time; and never more than half of what was left, so that other processes find some.
+/// The size of a lease follows the demand: none for a key with one request now and then; as many requests as wait for the
+/// call at first, twice as many as before when they were spent in time; and never more than half of what was left, so that
+/// other processes find some.
 pub(crate) struct Leases {
     held: KeyCache<Lease>,
     most: u32,
@@ -36,7 +37,7 @@ pub(crate) struct Lease {
     left: u32,
     /// How many requests it was asked for: the next lease is asked for twice as many.
     size: u32,
-    /// Whether a call in flight asks for more: a concurrent one does not.
+    /// Whether a call in flight asks for more, or asked and was granted nothing: another one does not.
     is_asked_for: bool,
     /// Our clock before it was asked for. Distinguishes it from the key's other leases.
     since: Timestamp,
@@ -120,8 +121,8 @@ impl Leases {
         lease.price == price && now < self.end_of(lease)
     }
 
-    /// Returns what a call that is about to be made does as well.
-    pub(crate) fn next_action(&self, tag: Tag, price: Price, now: Timestamp) -> LeaseAction {
+    /// Returns what a call for `waiting` requests that is about to be made does as well.
+    pub(crate) fn next_action(&self, tag: Tag, price: Price, waiting: u32, now: Timestamp) -> LeaseAction {
         let next_action = |lease: &mut Lease| {
             if now >= self.end_of(lease) {
                 let Lease { price, decision, .. } = *lease;
@@ -133,12 +134,19 @@ impl Leases {
                 return LeaseAction::More(0);
             }
             let affordable = lease.decision.remaining() / 2 / price.cost;
-            let more = lease.size.saturating_mul(2).clamp(1, self.most).min(affordable);
-            // If that call fails or admits nothing, no more is asked for until this lease ends.
+            // Where calls are slow, many requests wait for each: a lease of one would not save the next call.
+            let more = lease.size.saturating_mul(2).max(waiting).clamp(1, self.most).min(affordable);
+            // If that call admits nothing, no more is asked for until this lease ends.
             lease.is_asked_for = more > 0;
             LeaseAction::More(more)
         };
         self.held.change(tag, next_action).unwrap_or(LeaseAction::More(0))
+    }
+
+    /// Lets the next call ask for as much as one that has failed. Otherwise one timeout would end the leases of a key when
+    /// they are needed most.
+    pub(crate) fn ask_again(&self, tag: Tag) {
+        self.held.change(tag, |lease| lease.is_asked_for = false);
     }
 
     /// Stores what a call was granted beyond what it needed. An empty lease is stored, too: it shows that there is a
@@ -250,7 +258,7 @@ mod tests {
     fn sizes_follow_the_demand() {
         let (leases, mut sizes, mut now) = (leases(), Vec::new(), 0);
         for _ in 0..7 {
-            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), at(now)) else {
+            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), 1, at(now)) else {
                 panic!("all was spent")
             };
             sizes.push(extra);
@@ -260,10 +268,10 @@ mod tests {
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
         // After a pause, the size starts at zero; and no more is taken than half of what is left.
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(now + 1_000)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(now + 1_000)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 8, granted(6), at(now)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(now)), LeaseAction::More(3));
-        assert_eq!(leases.next_action(tag(), at_cost(2), at(now)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(now)), LeaseAction::More(3));
+        assert_eq!(leases.next_action(tag(), at_cost(2), 1, at(now)), LeaseAction::More(0));
     }
 
     #[test]
@@ -273,8 +281,8 @@ mod tests {
         assert!(leases.spend(tag(), at_cost(1), at(1)).is_none() && leases.spend(tag(), at_cost(3), at(999)).is_some());
         assert!(leases.spend(tag(), at_cost(3), at(1_000)).is_none());
         let unspent = Unspent { requests: 4, price: at_cost(3), receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), at_cost(3), at(1_000)), LeaseAction::Refund(unspent));
-        assert_eq!(leases.next_action(tag(), at_cost(3), at(1_000)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(3), 1, at(1_000)), LeaseAction::Refund(unspent));
+        assert_eq!(leases.next_action(tag(), at_cost(3), 1, at(1_000)), LeaseAction::More(0));
     }
 
     #[test]
@@ -343,7 +351,7 @@ mod tests {
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(80).with_receipt(Receipt::new(8)), at(2)));
         leases.return_to_lease(tag(), 1, lease, at(3));
         let unspent = Unspent { requests: 1, price: at_cost(1), receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(1_000)), LeaseAction::Refund(unspent));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1_000)), LeaseAction::Refund(unspent));
     }
 
     #[test]
@@ -388,13 +396,39 @@ mod tests {
     fn one_of_several_concurrent_calls_asks_for_more() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(1)), LeaseAction::More(4));
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(1)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(4));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(0));
         // The other call returns, and then the one that asked for more, and was granted nothing.
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(1)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(2)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(2)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 4, granted(90), at(1)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), at(3)), LeaseAction::More(4));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(3)), LeaseAction::More(4));
+    }
+
+    /// Of 32 processes at one key, most calls time out. One that did ended the leases of its process for their lifetime.
+    #[test]
+    fn a_call_that_failed_leaves_the_next_one_to_ask_for_as_much() {
+        let leases = leases();
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
+        for _ in 0..3 {
+            assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(4));
+            assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(0));
+            leases.ask_again(tag());
+        }
+    }
+
+    #[test]
+    fn a_lease_is_for_as_many_requests_at_least_as_wait_for_the_call() {
+        let leases = leases();
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(0)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(1)), LeaseAction::More(7));
+        leases.hold(tag(), Lease::new(at_cost(1), 7, 7, granted(90), at(1)));
+        assert_eq!(spend_all(&leases, 1, 2), 7);
+        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(2)), LeaseAction::More(10), "never more than the most");
+        // Nor more than half of what is left.
+        leases.hold(tag(), Lease::new(at_cost(1), 10, 10, granted(6), at(2)));
+        assert_eq!(spend_all(&leases, 1, 3), 10);
+        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(3)), LeaseAction::More(3));
     }
 
     /// The lease that a lemma speaks of, and the present instant.
@@ -430,7 +464,7 @@ mod tests {
         });
         each("src/store/remote/leases.rs: Leases::next_action", |case| {
             let (leases, price, now) = held(case);
-            let (refunded, more) = match leases.next_action(tag(), price, now) {
+            let (refunded, more) = match leases.next_action(tag(), price, 1, now) {
                 LeaseAction::Refund(unspent) => (unspent.requests, 0),
                 LeaseAction::More(more) => (0, more),
             };

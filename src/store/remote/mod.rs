@@ -9,16 +9,20 @@
 //!    `tag` stands for a key.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
 //! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, with a
-//!    `circuit_breaker` and the pauses of `backoff`.
+//!    `circuit_breaker` and the pauses of `backoff`. Where other processes change the key in between, it makes several
+//!    [`Attempts`].
 //!
 //! `testing::check_backend` (feature `test-util`) tests a backend of yours.
 
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "Redis has more uses for these"))]
 
+mod attempts;
 mod backend;
 mod backoff;
 mod calls;
 mod circuit_breaker;
+#[cfg(test)]
+mod contention;
 mod key_cache;
 mod key_value;
 mod leases;
@@ -28,6 +32,7 @@ mod single_flight;
 mod store;
 mod tag;
 
+pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
 pub use self::circuit_breaker::BreakerState;
@@ -37,7 +42,7 @@ pub use self::store::RemoteStore;
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;
 pub(crate) use self::backoff::pause as pause_after;
-pub(crate) use self::circuit_breaker::{CallPermit, CircuitBreaker};
+pub(crate) use self::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
 pub(crate) use self::tag::{Tag, Tags};

@@ -25,6 +25,8 @@ pub(crate) struct StoreInner<S, B> {
     pub(super) negative_cache: NegativeCache<(S, Quota)>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
+    /// See [`SharingStats`](crate::store::SharingStats).
+    pub(super) number: u64,
 }
 
 /// The answer to one request.
@@ -248,7 +250,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             return self.call_for(cost, count, count, deadline).await.map(|(decisions, _)| decisions);
         };
         let runtime = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
-        let action = leases.next_action(self.tag, self.price(cost), Monotonic.now());
+        let action = leases.next_action(self.tag, self.price(cost), count, Monotonic.now());
         if action == LeaseAction::More(0) {
             return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
@@ -270,7 +272,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let extra = if let LeaseAction::More(extra) = action { extra } else { 0 };
         let call = self.call_for(cost, count + extra, count, deadline);
         let (mut decisions, is_own) = match action {
-            LeaseAction::More(_) => call.await?,
+            LeaseAction::More(0) => call.await?,
+            LeaseAction::More(_) => call.await.inspect_err(|_| self.forgo_lease())?,
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
                 let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests));
                 // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
@@ -291,6 +294,13 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(decisions)
     }
 
+    /// Lets another call ask for the lease that one was to take which has failed.
+    fn forgo_lease(&self) {
+        if let Some(leases) = &self.inner.leases {
+            leases.ask_again(self.tag);
+        }
+    }
+
     /// Decides on `count` requests, of which `requests` are waiting for the answer. Returns also whether that was under the
     /// quota of the question; if not, only on those that wait.
     async fn call_for(
@@ -307,6 +317,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             let decision = self.algorithm.decide(state, now, cost).0;
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
+        if let Some(rejection) = self.rejection_by_a_read(cost, limits).await? {
+            return Ok(((0..count).map(|_| rejection).collect(), true));
+        }
         let sent = Monotonic.now();
         let applied = self.apply(Transition::Charge { cost, count }, limits).await?;
         let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
@@ -320,6 +333,24 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let (decisions, state) = applied.replay(&self.algorithm, cost, count).map_err(disagrees)?;
         self.learn(&decisions, state, seen, cost);
         Ok((decisions, true))
+    }
+
+    /// Asks by a read whether a rejection that this process knows still holds, if that is cheaper than a charge that is
+    /// rejected. `None` if the key is to be charged.
+    async fn rejection_by_a_read(&self, cost: u32, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
+        if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
+            return Ok(None);
+        }
+        let sent = Monotonic.now();
+        let Applied { now, old, kept, .. } = self.apply(Transition::Read, limits).await?;
+        let seen = Observation { server: now, sent, answered: Monotonic.now() };
+        // A state under another quota is converted by a charge.
+        let used_up = old.filter(|_| kept.is_none());
+        let rejection = used_up.and_then(|state| self.rejection(state, now, cost));
+        if rejection.is_some() {
+            self.learn(&[], used_up, seen, cost);
+        }
+        Ok(rejection)
     }
 
     /// Returns a decision that was made under the quota that the key has. It is refunded by what it was asked under, so

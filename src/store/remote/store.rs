@@ -11,7 +11,7 @@ use super::query::{KeyQuery, StoreInner};
 use super::single_flight::SingleFlight;
 use super::tag::Tags;
 use crate::algorithm::Algorithm;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, SharingStats, Stats, Store, next_table_number};
 use crate::values::{Ask, Check, Description, Heritage, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt};
 
 /// Keeps the budgets of one limiter on a server, where all processes that name it alike share them.
@@ -77,6 +77,7 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
             negative_cache: NegativeCache::new(),
             single_flight: Arc::new(SingleFlight::new()),
             leases: None,
+            number: next_table_number(),
         };
         Self { coalesces: true, inner: Arc::new(inner) }
     }
@@ -85,7 +86,8 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
     /// at a time, within `lifetime`. A second is a good lifetime.
     ///
     /// How many are taken follows the demand of this process: none from a key with less than one request per
-    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left. Where a
+    /// `lifetime`, at first as many as there are requests that wait for the call, then twice as many each time that they
+    /// were spent, and never more than half of what is left. Where a
     /// layer charges several policies in one call, a key in demand is charged by itself: from its lease, or in a call
     /// that takes one.
     ///
@@ -253,6 +255,11 @@ impl<A: Algorithm + Clone, B: Backend<A>> Store<A> for RemoteStore<A::State, B> 
 
     fn heritage(&self, _: &A) -> Option<Heritage> {
         Some(Heritage::new(Arc::new(Arc::clone(&self.inner))))
+    }
+
+    fn stats(&self, _: &A) -> Stats {
+        let sharing = SharingStats { number: Some(self.inner.number), ..self.inner.backend.stats() };
+        Stats { sharing: Some(sharing), ..Stats::default() }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 use super::Labels;
-use crate::store::{Stats, TableStats};
+use crate::store::{SharingStats, Stats, TableStats};
 
 /// The names of a table's series: its capacity, its live keys, and those that it evicted.
 const BUDGETS: [&str; 3] = [
@@ -29,6 +29,8 @@ const DEBTS: [&str; 3] = [
     "tower_sluice.rate_limiting.debt_table.evicted_live",
 ];
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
+const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
+const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
 #[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
@@ -43,6 +45,7 @@ pub(super) struct Observed {
     budgets: Option<Table>,
     bans: Option<Table>,
     debts: Option<Table>,
+    sharing: Option<Sums>,
     in_flight: Option<Gauge>,
     /// The states of the nodes' circuit breakers, by address.
     nodes: BTreeMap<String, Gauge>,
@@ -78,6 +81,12 @@ impl Observed {
                 table.add_counts(stats);
             }
         }
+        if let Some(SharingStats { conversions, lost_swaps, number }) = stats.sharing {
+            let sharing = self.sharing.get_or_insert_with(|| {
+                Sums::new([Some(counter!(CONVERSIONS, labels.all())), Some(counter!(LOST_SWAPS, labels.all()))])
+            });
+            sharing.add(number, [conversions, lost_swaps]);
+        }
     }
 
     /// Sets the gauges to zero.
@@ -95,15 +104,15 @@ impl Observed {
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
         if stats.table.is_some() {
             let turned_away = || Some(counter!(TURNED_AWAY, labels.all()));
-            self.budgets.get_or_insert_with(|| Table { turned_away: turned_away(), ..Table::of(BUDGETS, labels) });
+            self.budgets.get_or_insert_with(|| Table::of(BUDGETS, turned_away(), labels));
         }
         // Bans and debts are in a `MemoryStore::default()`, which turns no key away: for a new one that finds no room, it
         // forgets the one that ends first.
         if stats.bans.is_some() {
-            self.bans.get_or_insert_with(|| Table::of(BANS, labels));
+            self.bans.get_or_insert_with(|| Table::of(BANS, None, labels));
         }
         if stats.debts.is_some() {
-            self.debts.get_or_insert_with(|| Table::of(DEBTS, labels));
+            self.debts.get_or_insert_with(|| Table::of(DEBTS, None, labels));
         }
     }
 
@@ -135,9 +144,32 @@ impl Observed {
 struct Table {
     capacity: Gauge,
     live: Gauge,
-    evicted: Counter,
-    /// `None` for bans.
-    turned_away: Option<Counter>,
+    /// The keys that it has evicted, and the requests that it has turned away.
+    lost: Sums,
+}
+
+impl Table {
+    /// The series with these names, and that of the keys that the table turns away, if it does.
+    fn of([capacity, live, evicted]: [&'static str; 3], turned_away: Option<Counter>, labels: &Labels) -> Self {
+        let (capacity, live) = (gauge!(capacity, labels.all()), gauge!(live, labels.all()));
+        Self { capacity, live, lost: Sums::new([Some(counter!(evicted, labels.all())), turned_away]) }
+    }
+
+    fn set_gauges(&self, stats: &TableStats) {
+        self.capacity.set(in_gauge(stats.capacity));
+        self.live.set(in_gauge(stats.live));
+    }
+
+    fn add_counts(&mut self, stats: &TableStats) {
+        self.lost.add(stats.number, [stats.evicted_live, stats.turned_away]);
+    }
+}
+
+/// Two counters, to which the counts of all tables or stores that a policy had are added.
+#[derive(Debug)]
+struct Sums {
+    /// `None` for a count that is not reported.
+    counters: [Option<Counter>; 2],
     /// What was added so far, for each of the latest tables that the policy had, the latest one last.
     added: Vec<Added>,
 }
@@ -147,58 +179,44 @@ struct Table {
 struct Added {
     /// The [number](TableStats::number) of the table, if it has one.
     table: Option<u64>,
-    evicted: u64,
-    turned_away: u64,
+    counts: [u64; 2],
 }
 
 /// The number of tables whose counts are remembered, so that a policy that is changed for years needs no more memory. A
 /// change back and forth has two tables. If an older one is put in force again, its counts are added once more.
 const TABLES: usize = 8;
 
-impl Table {
-    /// The series with these names, of a table that turns no key away.
-    fn of([capacity, live, evicted]: [&'static str; 3], labels: &Labels) -> Self {
-        Self {
-            capacity: gauge!(capacity, labels.all()),
-            live: gauge!(live, labels.all()),
-            evicted: counter!(evicted, labels.all()),
-            turned_away: None,
-            added: Vec::new(),
-        }
+impl Sums {
+    const fn new(counters: [Option<Counter>; 2]) -> Self {
+        Self { counters, added: Vec::new() }
     }
 
-    fn set_gauges(&self, stats: &TableStats) {
-        self.capacity.set(in_gauge(stats.capacity));
-        self.live.set(in_gauge(stats.live));
-    }
-
-    fn add_counts(&mut self, stats: &TableStats) {
-        let added = self.take_added(stats);
-        self.evicted.increment(stats.evicted_live.saturating_sub(added.evicted));
-        if let Some(turned_away) = &self.turned_away {
-            turned_away.increment(stats.turned_away.saturating_sub(added.turned_away));
+    fn add(&mut self, table: Option<u64>, counts: [u64; 2]) {
+        let mut added = self.take_added(table, counts);
+        added.table = table;
+        for ((counter, count), added) in self.counters.iter().zip(counts).zip(&mut added.counts) {
+            if let Some(counter) = counter {
+                counter.increment(count.saturating_sub(*added));
+            }
+            *added = count.max(*added);
         }
-        self.added.push(Added {
-            table: stats.number,
-            evicted: stats.evicted_live.max(added.evicted),
-            turned_away: stats.turned_away.max(added.turned_away),
-        });
+        self.added.push(added);
         if self.added.len() > TABLES {
             self.added.remove(0);
         }
     }
 
     /// Removes and returns the counts that were added for this table so far.
-    fn take_added(&mut self, stats: &TableStats) -> Added {
-        let Some(place) = self.added.iter().position(|added| added.table == stats.number) else {
+    fn take_added(&mut self, table: Option<u64>, counts: [u64; 2]) -> Added {
+        let Some(place) = self.added.iter().position(|added| added.table == table) else {
             return Added::default();
         };
         let added = self.added.remove(place);
         // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen, the
         // table is another one. Another one that has counted as much already is taken for the same. (Nor has a store of
         // this crate a number before its first use; it has counted nothing then.)
-        let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
-        if stats.number.is_none() && has_fallen { Added::default() } else { added }
+        let has_fallen = counts.iter().zip(added.counts).any(|(count, added)| *count < added);
+        if table.is_none() && has_fallen { Added::default() } else { added }
     }
 }
 
@@ -241,6 +259,8 @@ pub(super) fn describe() {
     }
     describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or charged to a shared budget.");
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
+    describe_counter!(CONVERSIONS, "States on a server that were converted to another quota of their key.");
+    describe_counter!(LOST_SWAPS, "Attempts to write a key on a server that were lost to another process.");
     #[cfg(feature = "redis")]
     describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");
 }
@@ -258,9 +278,7 @@ mod tests {
         let series = Table {
             capacity: Gauge::from_arc(Arc::clone(&capacity)),
             live: Gauge::from_arc(Arc::clone(&live)),
-            evicted: Counter::noop(),
-            turned_away: None,
-            added: Vec::new(),
+            lost: Sums::new([const { None }; 2]),
         };
         series.set_gauges(&TableStats { capacity: 1 << 33, live: (1 << 32) + 1, ..TableStats::default() });
         // A gauge keeps the bits of an f64.
@@ -271,15 +289,9 @@ mod tests {
     #[test]
     fn the_counts_of_the_latest_eight_tables_are_added_once() {
         let evicted = Arc::new(AtomicU64::new(0));
-        let mut series = Table {
-            capacity: Gauge::noop(),
-            live: Gauge::noop(),
-            evicted: Counter::from_arc(Arc::clone(&evicted)),
-            turned_away: None,
-            added: Vec::new(),
-        };
+        let mut sums = Sums::new([Some(Counter::from_arc(Arc::clone(&evicted))), None]);
         let mut after = |number, evicted_live| {
-            series.add_counts(&TableStats { number: Some(number), evicted_live, ..TableStats::default() });
+            sums.add(Some(number), [evicted_live, 0]);
             evicted.load(Ordering::Relaxed)
         };
         let (first, second, last) = (1, 2, TABLES as u64);

@@ -66,8 +66,9 @@ use crate::store::remote::CallLimits;
 ///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first of them failed
 ///   count as one wave, and two waves are needed: so a pause of the server of up to two timeouts fails the calls that
 ///   it hits, and opens nothing; and the breaker of a dead node is open after two timeouts. After a random pause, of up
-///   to 100 ms at first and up to 5 s while the node keeps failing, one call probes it, and no other request waits for
-///   that; when it succeeds, the breaker closes.
+///   to 100 ms at first, one call probes the node, and no other request waits for that; when it succeeds, the breaker
+///   closes. While probes fail, pauses grow to up to 5 s; to up to 1 s if the node answers with an error (`LOADING`,
+///   `OOM`).
 /// - A call that is cancelled, or that has less than the timeout left when its node is called, is watched in the
 ///   background until the node has had the whole timeout, and its outcome then counts.
 /// - All failures to connect count, including a login that the server does not accept.

@@ -17,7 +17,7 @@ use super::fault::{Fault, FaultKind};
 use super::node_call::{Evidence, NodeCall};
 use super::shared_task::Work;
 use crate::store::redis::evalsha::Call;
-use crate::store::remote::{BreakerState, CallLimits, CallPermit, CircuitBreaker};
+use crate::store::remote::{BreakerState, CallLimits, CallPermit, CircuitBreaker, Failure};
 use crate::util::log;
 
 /// The settings of all nodes.
@@ -235,7 +235,8 @@ impl Node {
         match evidence {
             Evidence::Failed(fault) => {
                 state.was_silent = fault.is_silence();
-                opened = state.breaker.failed(permit, Instant::now()).then_some(fault);
+                let failure = if state.was_silent { Failure::Silent } else { Failure::Answered };
+                opened = state.breaker.failed(permit, Instant::now(), failure).then_some(fault);
                 let is_failing = state.breaker.is_failing();
                 if is_failing && fault.spoils_connection() {
                     spoilt = state.connections.remove_all();

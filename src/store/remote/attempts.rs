@@ -1,0 +1,71 @@
+//! [`Attempts`]: a read and a conditional write, made again while others change the key in between.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::backend::GaveUp;
+use super::backoff;
+
+/// Paces the attempts of a [`Backend`](super::Backend) at one transition, each of which reads a key, and writes it if
+/// nobody has changed it since.
+///
+/// An attempt is lost if another process was faster, which has made progress then. The next one begins after a random
+/// pause, of up to an eighth of the time since the first attempt, and of up to a millisecond at least: short beside calls
+/// over a network, so that the key is written as often as it can be; and a store whose writes never apply is not called
+/// without end.
+///
+/// ```
+/// use tower_sluice::store::remote::{Attempts, CallLimits, GaveUp};
+///
+/// async fn charge(limits: CallLimits) -> Result<(), GaveUp> {
+///     let mut attempts = Attempts::new(limits.deadline);
+///     while !swap().await {
+///         attempts.lost().await?;
+///     }
+///     Ok(())
+/// }
+/// # async fn swap() -> bool { true }
+/// ```
+#[derive(Debug)]
+pub struct Attempts {
+    deadline: Instant,
+    first: Instant,
+    present: Instant,
+}
+
+/// Timers count milliseconds.
+const TIMER: Duration = Duration::from_millis(1);
+
+impl Attempts {
+    /// Begins the first attempt. The last one must have ended by the deadline.
+    #[must_use]
+    pub fn new(deadline: Instant) -> Self {
+        let now = Instant::now();
+        Self { deadline, first: now, present: now }
+    }
+
+    /// Returns after a pause, at the begin of the next attempt: the present one was lost.
+    ///
+    /// # Errors
+    ///
+    /// [`GaveUp::Contention`] if so little time is left that the next attempt would probably charge a request that does not
+    /// wait any more: a quarter more than the present one has taken, and a millisecond.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    pub async fn lost(&mut self) -> Result<(), GaveUp> {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(self.present);
+        let needed = took + took / 4 + TIMER;
+        let left = self.deadline.saturating_duration_since(now).saturating_sub(needed);
+        if left.is_zero() {
+            return Err(GaveUp::Contention);
+        }
+        let longest = TIMER.max(now.saturating_duration_since(self.first) / 8);
+        sleep(backoff::up_to(longest.min(left))).await;
+        self.present = Instant::now();
+        Ok(())
+    }
+}
