@@ -80,7 +80,7 @@ use crate::values::{Backlog, LimiterError};
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and what is in flight goes on counting. Requests that wait are judged
-/// by the new limit, in their order. The table stays, and with it the [`max_keys`](Self::max_keys) of the first limiter.
+/// by the new limit, in their order; of two changes at once, by that of the later. The table stays, and with it the [`max_keys`](Self::max_keys) of the first limiter.
 ///
 /// # Without a layer
 ///

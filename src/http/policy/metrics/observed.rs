@@ -176,7 +176,9 @@ impl Table {
     /// Removes and returns the counts that were added for this table so far.
     fn take_added(&mut self, stats: &TableStats) -> Added {
         let Some(place) = self.added.iter().position(|added| added.table == stats.number) else {
-            return Added::default();
+            // A table goes on from the counts of those before it, which were added as theirs.
+            let (evicted, turned_away) = stats.inherited;
+            return Added { table: stats.number, evicted, turned_away };
         };
         let added = self.added.remove(place);
         // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen, the
@@ -227,6 +229,29 @@ mod tests {
         // A gauge keeps the bits of an f64.
         let value = |gauge: &AtomicU64| f64::from_bits(gauge.load(Ordering::Relaxed)).to_string();
         assert_eq!([value(&capacity), value(&live)], ["8589934592", "4294967297"]);
+    }
+
+    #[test]
+    fn counts_that_a_table_has_inherited_are_added_once() {
+        let [evicted, turned_away] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let mut series = Table {
+            capacity: Gauge::noop(),
+            live: Gauge::noop(),
+            evicted: Counter::from_arc(Arc::clone(&evicted)),
+            turned_away: Some(Counter::from_arc(Arc::clone(&turned_away))),
+            added: Vec::new(),
+        };
+        let mut after = |number, evicted_live, turned_away_now, inherited| {
+            let number = Some(number);
+            let stats =
+                TableStats { number, evicted_live, turned_away: turned_away_now, inherited, ..Default::default() };
+            series.add_counts(&stats);
+            (evicted.load(Ordering::Relaxed), turned_away.load(Ordering::Relaxed))
+        };
+        assert_eq!(after(1, 10, 20, (0, 0)), (10, 20));
+        assert_eq!(after(2, 13, 21, (10, 20)), (13, 21));
+        assert_eq!(after(2, 14, 21, (10, 20)), (14, 21));
+        assert_eq!(after(1, 11, 20, (0, 0)), (15, 21), "a request from before the change");
     }
 
     #[test]
