@@ -80,7 +80,7 @@ use crate::values::{Backlog, LimiterError};
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and what is in flight goes on counting. Requests that wait are judged
-/// by the new limit, in their order. The table stays, and with it the [`max_keys`](Self::max_keys) of the first limiter.
+/// by the new limit, in their order; of two changes at once, by that of the later. The table stays, and with it the [`max_keys`](Self::max_keys) of the first limiter.
 ///
 /// # Without a layer
 ///
@@ -371,8 +371,9 @@ impl Limiter for Concurrency {
         let inheritance = Inheritance::in_place().keeping_capacity(theirs.keys() != self.max_keys);
         #[cfg(feature = "queue")]
         {
-            let limit = self.limit;
-            Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, limit)))
+            // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any order.
+            let (change, limit) = (theirs.wait_lists.begin_change(), self.limit);
+            Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, change, limit)))
         }
         #[cfg(not(feature = "queue"))]
         Some(inheritance)
@@ -389,9 +390,9 @@ impl Limiter for Concurrency {
         let table = TableStats {
             capacity: counts.keys() as u64,
             live,
-            evicted_live: 0,
             turned_away: counts.turned_away(),
             number: Some(counts.number()),
+            ..TableStats::default()
         };
         let stats = Stats { table: Some(table), in_flight: Some(units), ..Stats::default() };
         #[cfg(feature = "queue")]

@@ -346,7 +346,10 @@ fn a_change_of_the_limit_beside_a_release_serves_each_waiter_once() {
         let (Err(first), Err(second)) = (shared.take_or_wait(7, ROOM), shared.take_or_wait(7, ROOM)) else {
             panic!("both wait")
         };
-        let change = beside(&shared, |shared| shared.counts.wait_lists.change_limit(&shared.counts.slots, 2));
+        let change = beside(&shared, |shared| {
+            let lists = &shared.counts.wait_lists;
+            lists.change_limit(&shared.counts.slots, lists.begin_change(), 2);
+        });
         shared.release(slot);
         change.join().unwrap();
         let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));

@@ -23,6 +23,8 @@ pub(super) struct WaitLists {
     shards: Box<[Mutex<Shard>]>,
     /// The requests in all lists. Changed under the lock of a shard, and read without.
     waiting: AtomicU64,
+    /// How many changes of the limit were begun.
+    changes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -32,7 +34,13 @@ struct Shard {
     granted: HashMap<WaiterId, u32>,
     next: WaiterId,
     is_closed: bool,
+    /// The latest change of the limit that was applied.
+    change: Change,
 }
+
+/// A change of the limit: the later one is the greater. Two threads may apply theirs in any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Change(u64);
 
 /// The waiters of one slot, in the order in which they came. Never empty.
 type WaitList = BTreeMap<WaiterId, Waiter>;
@@ -101,7 +109,11 @@ type Wakers = Vec<Waker>;
 
 impl Default for WaitLists {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), waiting: AtomicU64::new(0) }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            waiting: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+        }
     }
 }
 
@@ -249,10 +261,19 @@ impl WaitLists {
         }
     }
 
-    /// Applies another limit to all waiters, and lets those have their units who fit now.
-    pub(super) fn change_limit(&self, slots: &Slots, limit: u32) {
+    /// Begins a change of the limit, which is later than all that were begun before.
+    pub(super) fn begin_change(&self) -> Change {
+        Change(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Applies another limit to all waiters, and lets those have their units who fit now; unless a later change was applied.
+    pub(super) fn change_limit(&self, slots: &Slots, change: Change, limit: u32) {
         for shard in 0..self.shards.len() {
             self.locked(shard, |shard, wakers| {
+                if change < shard.change {
+                    return;
+                }
+                shard.change = change;
                 let changed: Vec<usize> = shard.lists.keys().copied().collect();
                 for slot in changed {
                     for waiter in shard.lists.get_mut(&slot).into_iter().flat_map(BTreeMap::values_mut) {

@@ -81,7 +81,8 @@
 //!
 //! [Replacing](crate::LimitsHandle) the policy keeps what was used in the present window: it counts in the present
 //! window of the new limit, period, zone or anchor. A customer who has used 7,000 of a month and moves to another
-//! billing day has used 7,000 of the billing month that runs then.
+//! billing day has used 7,000 of the billing month that runs then. A count that comes into a shorter window ends with it,
+//! and is gone after a change back.
 //!
 //! Rules of time zones change. They come from the system's database, or from a copy that is compiled in if the system
 //! has none, as in slim containers. A process follows an update once it is restarted.

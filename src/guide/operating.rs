@@ -31,7 +31,7 @@
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Redis::health`](crate::store::redis::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open, and requests arrive: [only they probe](#metrics) |
-//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
+//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
 //! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
 //!
@@ -339,7 +339,7 @@
 //! |---|---|
 //! | limit, period or burst of a bucket | the debt of a key stays, in tokens, and is paid at the new rate |
 //! | the limit of a window | the counts stay |
-//! | the period of a window | the count of the present window counts in the present window of the new period |
+//! | the period of a window | the count of the present window counts in the present window of the new period. Back to a longer one, it is [gone](crate::LimitsHandle#the-period-of-a-window): from 1,000 per day to 10 per second and back, 1,000 more pass |
 //! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
 //! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced |

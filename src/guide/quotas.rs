@@ -85,8 +85,9 @@
 //! ```
 //!
 //! - Each response advertises the quota of its own customer.
-//! - If a plan changes, the next request is decided under the new one, and what was used stays used: there is no fresh
-//!   budget in changing plans to and fro, and an upgrade helps at once.
+//! - If a plan changes, the next request is decided under the new one, and what was used stays used: an upgrade helps at
+//!   once, and there is no fresh budget in changing plans to and fro. For windows, that needs plans of one period: between
+//!   1,000 per day and 10 per second, a customer who changes to and fro passes 10,100 in a minute.
 //! - No plan, or one that cannot be found, means the policy's own quota, and never none.
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, whatever the number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
@@ -108,8 +109,9 @@
 //! ```
 //!
 //! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status;
-//! so no client has more guesses in flight than the limit of a window allows. Use a window for that: a bucket may
-//! refund [too much](crate::Receipt) if responses come in another order than requests.
+//! so no client has more guesses in flight than the limit of a window allows. Use a window for that: with a bucket of 5
+//! per minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
+//! instant](crate::Policy::charge_when#accuracy).
 //!
 //! Valid requests in flight count, too, so the limit must exceed what a client has in flight: of 1,000 valid requests of one
 //! address, 100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be. Where the check is

@@ -76,10 +76,15 @@ pub struct TableStats {
     /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
     /// the slots, mostly to within 2 % of the capacity. In a queue always counted.
     pub live: u64,
-    /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull).
+    /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
+    /// change](crate::LimitsHandle) with those of the tables before.
     pub evicted_live: u64,
-    /// How many requests of new keys were rejected, or had to share a budget, because the table was full.
+    /// How many requests of new keys were rejected, or had to share a budget, because the table was full. After a live
+    /// change with those of the tables before.
     pub turned_away: u64,
+    /// How much of these two counts was counted by the tables before.
+    #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
+    pub(crate) inherited: (u64, u64),
     /// Distinguishes the table from others of this process, so that counts of several are added up. `None` for a table
     /// of a custom limiter, and for one that was not used yet.
     #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
@@ -89,7 +94,7 @@ pub struct TableStats {
 /// Compares the figures, which tables may have in common.
 impl PartialEq for TableStats {
     fn eq(&self, other: &Self) -> bool {
-        let figures = |Self { capacity, live, evicted_live, turned_away, number: _ }: &Self| {
+        let figures = |Self { capacity, live, evicted_live, turned_away, inherited: _, number: _ }: &Self| {
             (*capacity, *live, *evicted_live, *turned_away)
         };
         figures(self) == figures(other)

@@ -140,3 +140,35 @@ async fn a_hundred_thousand_steps_follow_the_model() {
         assert_eq!(limiter.stats().in_flight, Some(0));
     }
 }
+
+/// Two changes at once finish in any order. The older limit counted for those that wait, if it was the last to finish: five
+/// in flight of two.
+#[tokio::test(start_paused = true)]
+async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
+    let key = PartitionKey::from("a");
+    for is_in_order in [true, false] {
+        let first = Concurrency::new(1).queue(10);
+        let held = first.decide(&Ask::charge(&key, 1)).at_once().unwrap();
+        assert!(held.is_allowed());
+        let mut waiting: Vec<_> = (0..5)
+            .map(|_| match first.decide(&Ask::charge(&key, 1)) {
+                Check::Pending(pending) => pending,
+                Check::Ready(result) => panic!("{result:?}, and one of one is in flight"),
+            })
+            .collect();
+        let [second, third] = [5, 2].map(|limit| Concurrency::new(limit).queue(10));
+        let earlier = second.inherit(&first).unwrap();
+        let later = third.inherit(&second).unwrap();
+        if is_in_order {
+            earlier.finish();
+            later.finish();
+        } else {
+            later.finish();
+            earlier.finish();
+        }
+        let passed = waiting.iter_mut().filter_map(poll).count();
+        // In order, the limit of five is in force for a moment.
+        assert_eq!(passed, if is_in_order { 4 } else { 1 });
+        third.check_invariants();
+    }
+}

@@ -210,7 +210,13 @@ impl Policy {
     /// fields included. Take it from what the server knows about the client, not from a field that the client sends.
     ///
     /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
-    /// become five of fifty. The first request under the new quota converts the key, even if it is rejected. If the rate
+    /// become five of fifty. The first request under the new quota converts the key, even if it is rejected.
+    ///
+    /// **Give all quotas of a policy with windows one period**, or take a bucket. A count that comes into a shorter period
+    /// ends with that: a key that goes back and forth between 1,000 per day and 10 per second passes 10,100 in a minute, and
+    /// 1,360 with a bucket.
+    ///
+    /// If the rate
     /// of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost. The same holds
     /// on Redis, where the first charge after a change takes a second round trip.
     ///
@@ -254,11 +260,14 @@ impl Policy {
     ///
     /// # Accuracy
     ///
-    /// Exact with windows: at most `limit` requests of a key are in flight at once, and at most `limit` are charged, in
-    /// each window in which they came. With a bucket, which refills while responses are awaited, `burst` + rate ×
-    /// duration may be in flight at once. It refunds what is not refilled yet; if responses come in another order than
-    /// their requests, that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue
-    /// refunds its last waiter only.
+    /// **Use a window where clients could gain by it**, as for guesses. It is exact: at most `limit` requests of a key are in
+    /// flight at once, and at most `limit` are charged, in each window in which they came.
+    ///
+    /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once, and each
+    /// is refunded by as much of its own charge as is not refilled yet, also if that was refilled for another one
+    /// ([`Receipt`](crate::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
+    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.) A queue refunds
+    /// its last waiter only.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;

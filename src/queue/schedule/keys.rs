@@ -185,6 +185,7 @@ impl Schedule {
             evicted_live: self.keys.evicted,
             turned_away: self.keys.turned_away,
             number: Some(self.keys.number),
+            ..TableStats::default()
         }
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! A **table copy** is what was copied from tables of one geometry, by which its keys are found. A predecessor that has
 //! inherited itself hands on what is left of its own copies: that of its own geometry is merged with its table, the
-//! others stay apart.
+//! others stay apart. A page of a copy has no more debts than a page of the table has slots. If there are more, the keys
+//! that owe least are forgotten, and counted as evicted: so a chain of changes takes no more memory than one change.
 //!
 //! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back
 //! after a refund, a reset or an eviction; and each heir of a limiter has its own copy.
@@ -27,12 +28,15 @@
 //! be of different geometries, and each heir has its own order. A refund that is made between the insert and the clear
 //! may be lost.
 
+use std::cmp::Reverse;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::locked;
 use super::published::Published;
-use super::table::{PAYLOAD_BITS, SETS_PER_PAGE, Tag, candidate_sets};
+use super::table::{PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag, candidate_sets};
+use super::{Occupancy, locked};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
 /// How the keys of a table are spread over its sets. The secret of their hashes is handed on with them.
@@ -56,6 +60,15 @@ impl Geometry {
         }
     }
 
+    /// Returns how many slots a page has: the last one may have fewer sets.
+    fn slots_of(self, page: usize) -> usize {
+        let (sets, slots) = match self {
+            Self::SetAssociative { sets } => (sets, SLOTS_PER_SET),
+            Self::Locked { sets } => (sets, locked::SLOTS),
+        };
+        slots * SETS_PER_PAGE.min(sets - page * SETS_PER_PAGE)
+    }
+
     fn candidate_sets(self, hash: u64) -> [usize; 2] {
         match self {
             Self::SetAssociative { sets } => candidate_sets(sets, hash),
@@ -64,82 +77,83 @@ impl Geometry {
     }
 }
 
-/// A key and what it owes, until that is cleared. One thread at a time writes, under a lock of the key in the heir's
-/// table, while an heir of that heir may read.
-pub(super) trait CopiedDebt: Send + Sync + 'static {
+/// What the keys of a page owe, until that is cleared. One thread at a time writes the debt of a key, under a lock of the
+/// key in the heir's table, while an heir of that heir may read.
+pub(super) trait PageDebts: Send + Sync + 'static {
     type Debt: Copy;
 
-    fn new(tag: Tag, debt: Self::Debt) -> Self;
+    fn new(debts: impl Iterator<Item = (Tag, Self::Debt)>) -> Self;
 
-    fn tag(&self) -> Tag;
+    /// Returns a debt, and the tag of its key, unless it was cleared.
+    fn get(&self, index: usize) -> Option<(Tag, Self::Debt)>;
 
-    fn debt(&self) -> Option<Self::Debt>;
-
-    fn set(&self, debt: Option<Self::Debt>);
+    /// Replaces a debt.
+    fn set(&self, index: usize, debt: Option<Self::Debt>);
 }
 
-/// A tag, and a debt, in eight bytes like those of a word: the debt's stamp, counted from that of nothing at the
-/// instant of the change.
-pub(super) struct PackedDebt(AtomicU64);
+/// Tags and debts, in eight bytes each like those of a word: a debt's stamp, counted from that of nothing at the instant of
+/// the change.
+pub(super) struct PackedDebts(Box<[AtomicU64]>);
 
 const DEBT_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
-impl PackedDebt {
+impl PackedDebts {
+    fn packed(tag: u64, debt: u64) -> u64 {
+        tag << PAYLOAD_BITS | debt.min(DEBT_MASK)
+    }
+
     /// Acquire, with the release in `set`: a thread that reads the debt as cleared finds the key in the table.
-    fn load(&self) -> u64 {
+    fn load(&self, index: usize) -> u64 {
         before_a_step();
-        self.0.load(Ordering::Acquire)
+        self.0[index].load(Ordering::Acquire)
     }
 }
 
-impl CopiedDebt for PackedDebt {
+impl PageDebts for PackedDebts {
     type Debt = u64;
 
-    fn new(tag: Tag, debt: u64) -> Self {
-        Self(AtomicU64::new(tag.value() << PAYLOAD_BITS | debt.min(DEBT_MASK)))
+    fn new(debts: impl Iterator<Item = (Tag, u64)>) -> Self {
+        Self(debts.map(|(tag, debt)| AtomicU64::new(Self::packed(tag.value(), debt))).collect())
     }
 
-    fn tag(&self) -> Tag {
-        Tag::from_hash(self.load() >> PAYLOAD_BITS)
+    fn get(&self, index: usize) -> Option<(Tag, u64)> {
+        let packed = self.load(index);
+        let debt = packed & DEBT_MASK;
+        (debt > 0).then(|| (Tag::from_hash(packed >> PAYLOAD_BITS), debt))
     }
 
-    fn debt(&self) -> Option<u64> {
-        Some(self.load() & DEBT_MASK).filter(|debt| *debt > 0)
-    }
-
-    fn set(&self, debt: Option<u64>) {
-        let packed = self.tag().value() << PAYLOAD_BITS | debt.unwrap_or(0).min(DEBT_MASK);
+    fn set(&self, index: usize, debt: Option<u64>) {
+        let packed = Self::packed(self.load(index) >> PAYLOAD_BITS, debt.unwrap_or(0));
         before_a_step();
         // Release: the key was inserted before, and a thread that reads this must find it. One store, and no
         // compare-and-swap: the key's lock excludes other writers.
-        self.0.store(packed, Ordering::Release);
+        self.0[index].store(packed, Ordering::Release);
     }
 }
 
-/// A tag, and the state of an algorithm.
-pub(super) struct KeptState<S> {
-    tag: Tag,
-    /// Locked for as long as it takes to copy a state.
-    state: Mutex<Option<S>>,
-}
+/// Tags, and the states of an algorithm: no more bytes per key than a slot of the locked table. The lock is held for as
+/// long as it takes to copy a state.
+pub(super) struct KeptStates<S>(Mutex<Box<[KeptState<S>]>>);
 
-impl<S: Copy + Send + 'static> CopiedDebt for KeptState<S> {
+/// `None` once it is cleared, which takes no room of its own: a tag is never zero.
+type KeptState<S> = Option<(NonZeroU64, S)>;
+
+impl<S: Copy + Send + 'static> PageDebts for KeptStates<S> {
     type Debt = S;
 
-    fn new(tag: Tag, state: S) -> Self {
-        Self { tag, state: Mutex::new(Some(state)) }
+    fn new(debts: impl Iterator<Item = (Tag, S)>) -> Self {
+        let kept = debts.map(|(tag, state)| NonZeroU64::new(tag.value()).map(|tag| (tag, state)));
+        Self(Mutex::new(kept.collect()))
     }
 
-    fn tag(&self) -> Tag {
-        self.tag
+    fn get(&self, index: usize) -> Option<(Tag, S)> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner)[index];
+        kept.map(|(tag, state)| (Tag::from_hash(tag.get()), state))
     }
 
-    fn debt(&self) -> Option<S> {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, state: Option<S>) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    fn set(&self, index: usize, state: Option<S>) {
+        let kept = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner)[index];
+        *kept = kept.zip(state).map(|((tag, _), state)| (tag, state));
     }
 }
 
@@ -153,60 +167,80 @@ pub(super) trait Copying: Send + Sync {
 }
 
 /// Copies debts from a predecessor.
-pub(super) trait Source<E>: Send + Sync {
+pub(super) trait Source<T>: Send + Sync {
     /// Adds the heir to those [`Copying`] from the copies that the predecessor itself has, if any. Called before each
     /// page.
     fn announce(&self, heir: &Weak<dyn Copying>);
 
-    /// Passes each key of a page that owes something to `put`, with its set in the page, and until when it owes by the
-    /// heir's clock.
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, E, u64));
+    /// Passes each key of a page that owes something to `put`.
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<T>));
+
+    /// Returns how much would be forgiven if a debt were forgotten: compared among the keys of a page, with those of the
+    /// same table.
+    fn size(&self, tag: Tag, debt: &T) -> u64;
+}
+
+/// A key of a page that owes something.
+pub(super) struct Debtor<T> {
+    /// Its set in the page.
+    pub(super) set: usize,
+    pub(super) tag: Tag,
+    pub(super) debt: T,
+    /// Until when it owes, by the heir's clock.
+    pub(super) ends: u64,
 }
 
 /// Copies of what an heir's keys owed in its predecessor's tables.
-pub(super) struct DebtCopies<E> {
+pub(super) struct DebtCopies<T, D> {
     this: Weak<Self>,
     /// The number of the predecessor's table: identifies a second change to the same heir of the same limiter.
     predecessor: u64,
-    copies: Box<[TableCopy<E>]>,
+    copies: Box<[TableCopy<D>]>,
     /// Empty once all is copied.
-    source: Published<Box<dyn Source<E>>>,
+    source: Published<Box<dyn Source<T>>>,
     /// When the last debt is paid, of those copied so far.
     latest: AtomicU64,
     /// The same once all is copied; `u64::MAX` before.
     ends: AtomicU64,
     /// Takes the place of pages that were dropped after that.
-    empty: Arc<PageCopy<E>>,
+    empty: Arc<PageCopy<D>>,
     /// How many pages were dropped, counted through all copies.
     dropped: AtomicUsize,
     /// The heirs of this heir that have begun to copy. Locked for as long as it takes to copy the list.
     heirs: Mutex<Vec<Weak<dyn Copying>>>,
+    /// The occupancy of the heir's table, which counts the keys that are forgotten.
+    occupancy: Arc<Occupancy>,
 }
 
-struct TableCopy<E> {
+struct TableCopy<D> {
     geometry: Geometry,
     /// Pages that are still to be copied have nothing published.
-    pages: Box<[Published<PageCopy<E>>]>,
+    pages: Box<[Published<PageCopy<D>>]>,
 }
 
 /// The debts of a page, set by set.
-struct PageCopy<E> {
+struct PageCopy<D> {
     /// Where the debts of a set end.
     ends: [u16; SETS_PER_PAGE],
-    debts: Box<[E]>,
+    debts: D,
 }
 
 /// Each request that finds all inherited debts paid drops so many pages. A large table has thousands: no request must
 /// free them all.
 const DROPPED_AT_ONCE: usize = 8;
 
-impl<E: CopiedDebt> DebtCopies<E> {
+impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     /// Prepares copies of tables of these geometries.
     ///
     /// # Panics
     ///
     /// If there are too many geometries, or no memory.
-    pub(super) fn new(predecessor: u64, geometries: &[Geometry], source: Box<dyn Source<E>>) -> Arc<Self> {
+    pub(super) fn new(
+        predecessor: u64,
+        geometries: &[Geometry],
+        occupancy: &Arc<Occupancy>,
+        source: Box<dyn Source<T>>,
+    ) -> Arc<Self> {
         assert!(geometries.len() <= 2 * MOST_COPIES, "each limiter leaves room for the copies of its heir");
         let copy = |geometry: &Geometry| TableCopy {
             geometry: *geometry,
@@ -219,9 +253,10 @@ impl<E: CopiedDebt> DebtCopies<E> {
             source: Published::new(Arc::new(source)),
             latest: AtomicU64::new(0),
             ends: AtomicU64::new(u64::MAX),
-            empty: Arc::new(PageCopy { ends: [0; SETS_PER_PAGE], debts: Box::default() }),
+            empty: Arc::new(PageCopy::new(std::iter::empty())),
             dropped: AtomicUsize::new(0),
             heirs: Mutex::default(),
+            occupancy: Arc::clone(occupancy),
         })
     }
 
@@ -236,7 +271,7 @@ impl<E: CopiedDebt> DebtCopies<E> {
     }
 
     /// Returns what a key owed at the instant of the change, unless that was cleared. `size` compares debts.
-    pub(super) fn get(&self, hash: u64, now: u64, size: impl Fn(&E::Debt) -> u64) -> Option<E::Debt> {
+    pub(super) fn get(&self, hash: u64, now: u64, size: impl Fn(&T) -> u64) -> Option<T> {
         if self.has_ended(now) {
             self.drop_some();
             return None;
@@ -244,26 +279,30 @@ impl<E: CopiedDebt> DebtCopies<E> {
         let mut found = None;
         // A key that was inserted into its table while that was copied may be there twice. Not simply the last one: the
         // table may be copied to pages that are visited before those with the old debt.
-        self.visit(hash, |inherited| found = found.into_iter().chain(inherited.debt()).max_by_key(&size));
+        self.visit(hash, |page, index| {
+            let inherited = page.debts.get(index).map(|(_, debt)| debt);
+            found = found.into_iter().chain(inherited).max_by_key(&size);
+        });
         found
     }
 
     /// Replaces what a key owed at the instant of the change. For a key that is there.
-    pub(super) fn set(&self, hash: u64, debt: Option<E::Debt>) {
+    pub(super) fn set(&self, hash: u64, debt: Option<T>) {
         let mut left = debt;
-        self.visit(hash, |inherited| {
-            if inherited.debt().is_some() {
-                inherited.set(left.take());
-            }
-        });
+        self.visit(hash, |page, index| page.debts.set(index, left.take()));
     }
 
-    fn visit(&self, hash: u64, mut act: impl FnMut(&E)) {
+    /// Calls `act` with the pages in which a key is, and its index there.
+    fn visit(&self, hash: u64, mut act: impl FnMut(&PageCopy<D>, usize)) {
         let tag = Tag::from_hash(hash);
         for copy in &self.copies {
             for set in copy.geometry.candidate_sets(hash) {
                 let page = self.page(copy, set / SETS_PER_PAGE);
-                page.set(set % SETS_PER_PAGE).iter().filter(|inherited| inherited.tag() == tag).for_each(&mut act);
+                for index in page.set(set % SETS_PER_PAGE) {
+                    if page.debts.get(index).is_some_and(|(of, _)| of == tag) {
+                        act(&page, index);
+                    }
+                }
             }
         }
     }
@@ -286,13 +325,12 @@ impl<E: CopiedDebt> DebtCopies<E> {
 
     /// Calls `act` with the set in the page, the tag and the debt of all that is left in a page, for an heir of this
     /// heir.
-    pub(super) fn each_left(&self, geometry: Geometry, page: usize, mut act: impl FnMut(usize, Tag, E::Debt)) {
+    pub(super) fn each_left(&self, geometry: Geometry, page: usize, mut act: impl FnMut(usize, Tag, T)) {
         let Some(copy) = self.copies.iter().find(|copy| copy.geometry == geometry) else { return };
         let page = self.page(copy, page);
         for set in 0..SETS_PER_PAGE {
-            for inherited in page.set(set) {
-                inherited.debt().into_iter().for_each(|debt| act(set, inherited.tag(), debt));
-            }
+            let left = page.set(set).filter_map(|index| page.debts.get(index));
+            left.for_each(|(tag, debt)| act(set, tag, debt));
         }
     }
 
@@ -314,7 +352,7 @@ impl<E: CopiedDebt> DebtCopies<E> {
     }
 
     /// Returns a page, copied if it was not yet.
-    fn page(&self, copy: &TableCopy<E>, index: usize) -> Arc<PageCopy<E>> {
+    fn page(&self, copy: &TableCopy<D>, index: usize) -> Arc<PageCopy<D>> {
         let page = &copy.pages[index];
         loop {
             if let Some(copied) = page.get() {
@@ -325,30 +363,37 @@ impl<E: CopiedDebt> DebtCopies<E> {
             let Some(source) = self.source.get() else { continue };
             // Another thread may have published its copy meanwhile. Then that one counts, since a debt may have been
             // cleared in it already; this thread's copy is dropped.
-            return page.publish(self.copy_page(&**source, copy.geometry, index));
+            let (own, forgotten) = self.copy_page(&**source, copy.geometry, index);
+            let published = page.publish(Arc::clone(&own));
+            if Arc::ptr_eq(&published, &own) {
+                self.occupancy.note_forgotten(forgotten);
+            }
+            return published;
         }
     }
 
+    /// Copies a page, and returns how many keys are forgotten: those that owe least, of more than its table has slots.
+    ///
+    /// There may be twice as many: those in the predecessor's table, and those that it has inherited itself, which no request
+    /// has moved there. Were all of them kept, each change between two floods of other keys would add a table.
     #[cold]
-    fn copy_page(&self, source: &dyn Source<E>, geometry: Geometry, index: usize) -> Arc<PageCopy<E>> {
+    fn copy_page(&self, source: &dyn Source<T>, geometry: Geometry, index: usize) -> (Arc<PageCopy<D>>, u64) {
         let this: Weak<dyn Copying> = Weak::<Self>::clone(&self.this);
         source.announce(&this);
-        let mut debts = Vec::new();
-        source.copy(geometry, index, &mut |set, debt, ends| {
-            self.latest.fetch_max(ends, Ordering::Relaxed);
-            debts.push((set, debt));
-        });
-        if debts.is_empty() {
-            return Arc::clone(&self.empty);
+        let mut debtors = Vec::new();
+        source.copy(geometry, index, &mut |debtor| debtors.push(debtor));
+        if debtors.is_empty() {
+            return (Arc::clone(&self.empty), 0);
         }
-        debts.sort_by_key(|(set, _)| *set);
-        let mut ends = [0; SETS_PER_PAGE];
-        for (set, end) in ends.iter_mut().enumerate() {
-            // A table's page has 512 slots. Only a chain of more than a hundred changes, each between floods of other
-            // keys, can copy more debts than this counts. The rest is forgiven.
-            *end = u16::try_from(debts.partition_point(|(other, _)| *other <= set)).unwrap_or(u16::MAX);
+        let (room, found) = (geometry.slots_of(index), debtors.len());
+        if found > room {
+            let size = |debtor: &Debtor<T>| Reverse(source.size(debtor.tag, &debtor.debt));
+            debtors.sort_by_cached_key(size);
+            debtors.truncate(room);
         }
-        Arc::new(PageCopy { ends, debts: debts.into_iter().map(|(_, debt)| debt).collect() })
+        let latest = debtors.iter().map(|debtor| debtor.ends).max().unwrap_or(0);
+        self.latest.fetch_max(latest, Ordering::Relaxed);
+        (Arc::new(PageCopy::new(debtors.into_iter())), (found - found.min(room)) as u64)
     }
 
     /// Drops some pages, once all that was inherited is paid.
@@ -368,9 +413,9 @@ impl<E: CopiedDebt> DebtCopies<E> {
     }
 }
 
-impl<E: CopiedDebt> Copying for DebtCopies<E> {
+impl<T: Copy + 'static, D: PageDebts<Debt = T>> Copying for DebtCopies<T, D> {
     fn has_copied(&self, hash: u64) -> bool {
-        let is_copied = |copy: &TableCopy<E>| {
+        let is_copied = |copy: &TableCopy<D>| {
             let sets = copy.geometry.candidate_sets(hash);
             sets.into_iter().all(|set| copy.pages[set / SETS_PER_PAGE].get().is_some())
         };
@@ -378,19 +423,31 @@ impl<E: CopiedDebt> Copying for DebtCopies<E> {
     }
 
     fn copy_pages_of(&self, hash: u64) {
-        self.visit(hash, |_| {});
+        self.visit(hash, |_, _| {});
     }
 }
 
-impl<E> PageCopy<E> {
-    fn set(&self, set: usize) -> &[E] {
+impl<D: PageDebts> PageCopy<D> {
+    fn new(debtors: impl Iterator<Item = Debtor<D::Debt>>) -> Self {
+        let mut debtors: Vec<_> = debtors.collect();
+        debtors.sort_by_key(|debtor| debtor.set);
+        let mut ends = [0; SETS_PER_PAGE];
+        for (set, end) in ends.iter_mut().enumerate() {
+            let debts = debtors.partition_point(|debtor| debtor.set <= set);
+            *end = u16::try_from(debts).expect("no more than the slots of a page");
+        }
+        Self { ends, debts: D::new(debtors.into_iter().map(|debtor| (debtor.tag, debtor.debt))) }
+    }
+
+    /// Returns the indices of a set's debts.
+    fn set(&self, set: usize) -> Range<usize> {
         let begin = if set == 0 { 0 } else { self.ends[set - 1] };
-        &self.debts[begin.into()..self.ends[set].into()]
+        begin.into()..self.ends[set].into()
     }
 }
 
 /// Returns a table's own geometry, and those of what it inherits.
-pub(super) fn geometries<E: CopiedDebt>(own: Geometry, past: Option<&Arc<DebtCopies<E>>>) -> Vec<Geometry> {
+pub(super) fn geometries<T, D>(own: Geometry, past: Option<&Arc<DebtCopies<T, D>>>) -> Vec<Geometry> {
     let before = past.into_iter().flat_map(|past| past.copies.iter().map(|copy| copy.geometry));
     std::iter::once(own).chain(before.filter(|geometry| *geometry != own)).collect()
 }
@@ -404,19 +461,27 @@ mod tests {
         paid_at: u64,
     }
 
-    impl Source<PackedDebt> for OneEach {
+    impl Source<u64> for OneEach {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
-        fn copy(&self, _: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
-            put(0, PackedDebt::new(Tag::from_hash(page as u64), 1), self.paid_at);
+        fn copy(&self, _: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
+            put(Debtor { set: 0, tag: Tag::from_hash(page as u64), debt: 1, ends: self.paid_at });
         }
+
+        fn size(&self, _: Tag, debt: &u64) -> u64 {
+            *debt
+        }
+    }
+
+    fn copies(geometries: &[Geometry], source: impl Source<u64> + 'static) -> Arc<DebtCopies<u64, PackedDebts>> {
+        DebtCopies::new(1, geometries, &Arc::new(Occupancy::new()), Box::new(source))
     }
 
     #[test]
     fn requests_drop_all_copies_once_they_are_paid_a_few_pages_at_a_time() {
         let pages = 3 * DROPPED_AT_ONCE + 1;
         let geometries = [Geometry::SetAssociative { sets: pages * SETS_PER_PAGE }, Geometry::Locked { sets: 1 }];
-        let debts = DebtCopies::new(1, &geometries, Box::new(OneEach { paid_at: 100 }));
+        let debts = copies(&geometries, OneEach { paid_at: 100 });
         debts.copy_all();
         let left = || {
             let copied = debts.copies.iter().flat_map(|copy| &copy.pages).map(|page| page.get().unwrap());
@@ -429,5 +494,54 @@ mod tests {
             assert_eq!(left(), left_after);
         }
         assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);
+    }
+
+    /// A page of a table of eight sets owes as many debts as that has slots, twice: of one to 128.
+    struct Twice;
+
+    impl Source<u64> for Twice {
+        fn announce(&self, _: &Weak<dyn Copying>) {}
+
+        fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<u64>)) {
+            for debt in 1..=128 {
+                put(Debtor { set: usize::try_from(debt % 8).unwrap(), tag: Tag::from_hash(debt), debt, ends: debt });
+            }
+        }
+
+        fn size(&self, _: Tag, debt: &u64) -> u64 {
+            *debt
+        }
+    }
+
+    #[test]
+    fn a_page_keeps_as_many_debts_as_it_has_slots_and_counts_those_that_it_forgets() {
+        let geometry = Geometry::SetAssociative { sets: 8 };
+        let debts = copies(&[geometry], Twice);
+        for _ in 0..2 {
+            let mut left = Vec::new();
+            debts.each_left(geometry, 0, |set, tag, debt| left.push((debt, tag.value(), set)));
+            left.sort_unstable();
+            let greatest: Vec<_> = (65..=128).map(|debt| (debt, debt, usize::try_from(debt % 8).unwrap())).collect();
+            assert_eq!(left, greatest);
+            assert_eq!(debts.occupancy.evicted(), 64, "counted once");
+        }
+    }
+
+    /// A copy of a table that is full takes no more than the table.
+    #[cfg(target_pointer_width = "64")]
+    #[test]
+    fn a_kept_state_takes_no_more_than_a_slot() {
+        use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
+        use crate::store::memory::own_quota::QuotaState;
+
+        fn of<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
+            assert!(size_of::<KeptState<S>>() <= bytes_of_a_key / 2);
+        }
+        // See `keys_take_as_many_bytes_as_documented`: two slots for each key.
+        of::<FixedWindowState>(50);
+        of::<SlidingWindowState>(50);
+        of::<QuotaState<GcraState>>(100);
+        of::<QuotaState<FixedWindowState>>(82);
+        of::<QuotaState<SlidingWindowState>>(82);
     }
 }

@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::sync::{Arc, Weak};
 
-use super::debt_copies::{CopiedDebt, Copying, Geometry, KeptState, PackedDebt, Source};
+use super::debt_copies::{Copying, Debtor, Geometry, Source};
 use super::ledger::Ledger;
 use super::locked::local_of;
 use super::own_quota::{QuotaState, Under};
@@ -23,18 +23,24 @@ pub(super) struct FromBuckets<S> {
     pub(super) at: Timestamp,
 }
 
-impl<S: Copy + Send + 'static> Source<PackedDebt> for FromBuckets<S> {
+impl<S: Copy + Send + 'static> Source<u64> for FromBuckets<S> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.predecessor.announce(heir);
     }
 
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
         let Table::Bucket(ledger) = &self.predecessor.table else { return };
         let conversion: Conversion = self.rule.conversion(ledger.rule(), ledger.rule().read(self.at));
         ledger.each_owed((geometry, page), self.at, |set, tag, debt| {
             let debt = conversion.debt(debt);
-            put(set, PackedDebt::new(tag, debt), self.base + debt);
+            if debt > 0 {
+                put(Debtor { set, tag, debt, ends: self.base + debt });
+            }
         });
+    }
+
+    fn size(&self, _: Tag, debt: &u64) -> u64 {
+        *debt
     }
 }
 
@@ -48,19 +54,23 @@ pub(super) struct FromQuotas<S> {
     pub(super) at: Timestamp,
 }
 
-impl<S: Copy + Send + 'static> Source<PackedDebt> for FromQuotas<S> {
+impl<S: Copy + Send + 'static> Source<u64> for FromQuotas<S> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.predecessor.announce(heir);
     }
 
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
         let Some(quotas) = self.predecessor.quotas.get() else { return };
         quotas.each_kept((geometry, page), |set, tag, kept| {
             let debt = owed_by(kept, self.at).map_or(0, |(debt, period)| self.rule.ticks_of(debt, period));
             if debt > 0 {
-                put(set, PackedDebt::new(tag, debt), self.base + debt);
+                put(Debtor { set, tag, debt, ends: self.base + debt });
             }
         });
+    }
+
+    fn size(&self, _: Tag, debt: &u64) -> u64 {
+        *debt
     }
 }
 
@@ -74,8 +84,7 @@ pub(super) fn owed_by<S: Copy + 'static>(kept: QuotaState<S>, at: Timestamp) -> 
     Some((tat.saturating_sub(paid), kept.quota.period_nanos()))
 }
 
-/// Copies the states of keys, with the quotas under which they are kept, for an heir whose keys have quotas of their
-/// own.
+/// Copies the states of keys, with the quotas under which they are kept, for an heir that keeps them so.
 pub(super) struct WithQuotas<A: Algorithm> {
     /// The heir's.
     under: Under<A>,
@@ -84,24 +93,32 @@ pub(super) struct WithQuotas<A: Algorithm> {
     has_quotas: bool,
     /// Whether windows begin at other instants than the predecessor's, although quotas may be equal: another time zone, say.
     is_rescheduled: bool,
+    /// Whether all keys are converted to the heir's own quota.
+    is_converted: bool,
     at: Timestamp,
 }
 
 impl<A: Algorithm> WithQuotas<A> {
-    /// `None` if the algorithm takes no quotas.
-    pub(super) fn new(algorithm: &A, predecessor: &Arc<Kept<A::State>>, at: Timestamp) -> Option<Self> {
+    /// `keeps_quotas`: each key keeps its quota until it is asked about under another, and is converted then. `None` if the
+    /// algorithm takes no quotas.
+    pub(super) fn new(
+        algorithm: &A,
+        predecessor: &Arc<Kept<A::State>>,
+        keeps_quotas: bool,
+        at: Timestamp,
+    ) -> Option<Self> {
         let (under, predecessor) = (Under::keeping(algorithm)?, Arc::clone(predecessor));
         let has_quotas = predecessor.quotas.get().is_some();
         let terms = predecessor.terms;
         let is_rescheduled = !terms.is_bucket && algorithm.schedule() != terms.schedule;
-        Some(Self { under, predecessor, has_quotas, is_rescheduled, at })
+        Some(Self { under, predecessor, has_quotas, is_rescheduled, is_converted: !keeps_quotas, at })
     }
 
     /// Calls `act` with each state that something counts by.
     fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, QuotaState<A::State>)) {
         let Self { under, predecessor, at, .. } = self;
         let mut owing = |set, tag, kept: Option<QuotaState<A::State>>| {
-            let kept = kept.map(|kept| self.rescheduled(tag, kept));
+            let kept = kept.and_then(|kept| self.inherited(tag, kept));
             let counts = |kept: &QuotaState<A::State>| under.expires_at(kept) > local_of(under, tag, *at);
             if let Some(kept) = kept.filter(counts) {
                 act(set, tag, kept);
@@ -132,7 +149,11 @@ impl<A: Algorithm> WithQuotas<A> {
     /// Calls `act` with each overflow slot that something counts by.
     pub(super) fn each_overflow(&self, mut act: impl FnMut(Tag, QuotaState<A::State>)) {
         let quota = self.predecessor.terms.quota;
-        let mut act = |tag, kept| act(tag, self.rescheduled(tag, kept));
+        let mut act = |tag, kept| {
+            if let Some(kept) = self.inherited(tag, kept) {
+                act(tag, kept);
+            }
+        };
         let mut of_own = |tag, state: Option<A::State>| {
             if let Some(state) = state {
                 act(tag, QuotaState { state, quota });
@@ -150,8 +171,15 @@ impl<A: Algorithm> WithQuotas<A> {
         }
     }
 
-    fn rescheduled(&self, tag: Tag, kept: QuotaState<A::State>) -> QuotaState<A::State> {
-        if self.is_rescheduled { self.under.rescheduled(kept, local_of(&self.under, tag, self.at)) } else { kept }
+    fn inherited(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
+        let now = || local_of(&self.under, tag, self.at);
+        if self.is_converted {
+            self.under.taken_over(&kept, now())
+        } else if self.is_rescheduled {
+            Some(self.under.rescheduled(kept, now()))
+        } else {
+            Some(kept)
+        }
     }
 
     fn quotas(&self) -> Option<&QuotaTable<A::State>> {
@@ -159,7 +187,7 @@ impl<A: Algorithm> WithQuotas<A> {
     }
 }
 
-impl<A: Algorithm> Source<KeptState<QuotaState<A::State>>> for WithQuotas<A> {
+impl<A: Algorithm> Source<QuotaState<A::State>> for WithQuotas<A> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         match self.quotas() {
             Some(quotas) => quotas.inherited().into_iter().for_each(|past| past.announce(heir)),
@@ -168,10 +196,14 @@ impl<A: Algorithm> Source<KeptState<QuotaState<A::State>>> for WithQuotas<A> {
         }
     }
 
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<QuotaState<A::State>>, u64)) {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<QuotaState<A::State>>)) {
         self.each((geometry, page), |set, tag, kept| {
-            put(set, KeptState::new(tag, kept), self.under.expires_at(&kept).as_nanos());
+            put(Debtor { set, tag, debt: kept, ends: self.under.expires_at(&kept).as_nanos() });
         });
+    }
+
+    fn size(&self, tag: Tag, kept: &QuotaState<A::State>) -> u64 {
+        self.under.owed(kept, local_of(&self.under, tag, self.at))
     }
 }
 
@@ -279,15 +311,19 @@ impl<A: Algorithm> States<A> {
     }
 }
 
-impl<A: Algorithm> Source<KeptState<A::State>> for States<A> {
+impl<A: Algorithm> Source<A::State> for States<A> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.predecessor.announce(heir);
     }
 
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<A::State>, u64)) {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<A::State>)) {
         self.each((geometry, page), |set, tag, state| {
-            put(set, KeptState::new(tag, state), self.algorithm.expires_at(&state).as_nanos());
+            put(Debtor { set, tag, debt: state, ends: self.algorithm.expires_at(&state).as_nanos() });
         });
+    }
+
+    fn size(&self, tag: Tag, state: &A::State) -> u64 {
+        self.algorithm.owed(state, local_of(&*self.algorithm, tag, self.at))
     }
 }
 
@@ -298,18 +334,23 @@ struct InWords<A: Algorithm, W> {
     base: u64,
 }
 
-impl<A: Algorithm, W: Counts> Source<PackedDebt> for InWords<A, W> {
+impl<A: Algorithm, W: Counts> Source<u64> for InWords<A, W> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.states.predecessor.announce(heir);
     }
 
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
         let Self { states, rule, base } = self;
         states.each((geometry, page), |set, tag, state| {
             if let Some(stamp) = stamp_of(rule, tag, state, states.at) {
-                put(set, PackedDebt::new(tag, stamp.saturating_sub(*base)), rule.ends(stamp));
+                put(Debtor { set, tag, debt: stamp.saturating_sub(*base), ends: rule.ends(stamp) });
             }
         });
+    }
+
+    fn size(&self, tag: Tag, debt: &u64) -> u64 {
+        let Self { states, rule, base } = self;
+        rule.size(rule.stamped(base + debt, rule.local(rule.read(states.at), tag)))
     }
 }
 

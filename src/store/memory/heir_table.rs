@@ -6,12 +6,12 @@ use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use super::debt_copies::{CopiedDebt, Copying, DebtCopies, Geometry, MOST_COPIES};
+use super::debt_copies::{Copying, DebtCopies, Geometry, MOST_COPIES, PageDebts, Source};
 use super::debt_sources::{FromBuckets, FromQuotas, Owed, States, WithQuotas, cast, owed_by};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
-use super::own_quota::QuotaState;
-use super::table::{Counts, Tag, WindowRule};
+use super::own_quota::{QuotaState, Under};
+use super::table::{Counts, Tag, TickBucket, WindowRule};
 use super::{Kept, MemoryStore, QuotaTable, Table, WhenFull, any_table};
 use crate::algorithm::{Algorithm, FixedWindowState, Kind, SlidingWindowState};
 use crate::values::time::{Clock, Timestamp};
@@ -73,17 +73,18 @@ fn make_heir<A: Algorithm, C: Clock>(
     }
     heir.secret = predecessor.secret;
     heir.resets = predecessor.resets.inherited();
-    if store.takes_quotas.load(Ordering::Relaxed) {
+    let takes_quotas = store.takes_quotas.load(Ordering::Relaxed);
+    let tokens = if takes_quotas || !predecessor.terms.is_bucket { 0 } else { most_tokens(predecessor, now) };
+    if takes_quotas || is_kept_in_states(&**algorithm, &heir, predecessor, tokens) {
         if !(predecessor.terms.has_windows_of(&heir.terms) && algorithm.can_inherit(&predecessor.terms.quota)) {
             return None;
         }
-        let quotas = quotas_from(&**algorithm, predecessor, heir.capacity, store.when_full, now);
+        let quotas = quotas_from(&**algorithm, predecessor, takes_quotas, (heir.capacity, store.when_full), now);
         if heir.terms.schedule != predecessor.terms.schedule && !heir.terms.is_bucket {
             // As in `begin_with`: receipts name windows of the predecessor's schedule.
             heir.resets = predecessor.resets.all_reset();
         }
         heir.quotas = OnceLock::from(quotas);
-        heir.occupancy().inherit_warning(predecessor.occupancy());
         return Some(heir);
     }
     match (&mut heir.table, &predecessor.table) {
@@ -92,8 +93,7 @@ fn make_heir<A: Algorithm, C: Clock>(
             if !predecessor.terms.is_bucket {
                 return None;
             }
-            let (tokens, overflow) = debts_of_quotas(predecessor, now);
-            let number = predecessor.occupancy().number();
+            let (number, overflow) = (predecessor.occupancy().number(), overflow_of_quotas(predecessor, now));
             own.inherit_from_quotas(&quota, (number, tokens, now), &geometries, &overflow, |rule, base| {
                 Box::new(FromQuotas { predecessor: Arc::clone(predecessor), rule, base, at: now })
             })?;
@@ -112,40 +112,68 @@ fn make_heir<A: Algorithm, C: Clock>(
         }
     }
     // Last, since the heir may have got another table.
-    heir.occupancy().inherit_warning(predecessor.occupancy());
+    heir.occupancy().inherit(predecessor.occupancy());
     Some(heir)
 }
 
-/// Makes a table of keys with quotas of their own that begin with what they owe in `predecessor`'s table.
+/// Makes a table of keys with their quotas that begin with what they owe in `predecessor`'s table. If a key does not keep
+/// its quota, it has that of `algorithm`.
 pub(super) fn quotas_from<A: Algorithm>(
     algorithm: &A,
     predecessor: &Arc<Kept<A::State>>,
-    capacity: usize,
-    when_full: WhenFull,
+    keeps_quotas: bool,
+    (capacity, when_full): (usize, WhenFull),
     now: Timestamp,
 ) -> QuotaTable<A::State> {
     let mut quotas = LockedTable::new(capacity, when_full);
-    if let Some(source) = WithQuotas::new(algorithm, predecessor, now) {
-        source.each_overflow(|tag, kept| quotas.inherit_overflow(tag, kept));
+    quotas.occupancy().inherit(predecessor.occupancy());
+    if let Some(source) = WithQuotas::new(algorithm, predecessor, keeps_quotas, now) {
+        source.each_overflow(|tag, kept| {
+            quotas.inherit_overflow((tag, &kept.quota), kept, |kept| source.size(tag, kept))
+        });
         let (number, geometries) = (predecessor.occupancy().number(), predecessor.geometries(now));
-        quotas.inherit(DebtCopies::new(number, &geometries, Box::new(source)), 0);
+        quotas.inherit(number, &geometries, Box::new(source), 0);
     }
     quotas
 }
 
-/// Returns the most tokens that a key with a quota of its own may owe, and what overflow slots owe.
-fn debts_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> (u64, Vec<(Tag, Owed)>) {
-    let (mut tokens, mut overflow) = (0, Vec::new());
+/// Returns whether a bucket's keys are kept as states in a table with locks, since they may owe more tokens than its words
+/// hold: those of a quota with a burst of more than 2^18, say, that a slow one follows. The next change tries again.
+fn is_kept_in_states<A: Algorithm>(
+    algorithm: &A,
+    heir: &Kept<A::State>,
+    predecessor: &Kept<A::State>,
+    tokens: u64,
+) -> bool {
+    let (Table::Bucket(_), Kind::Bucket { quota }) = (&heir.table, algorithm.kind()) else { return false };
+    // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
+    let has_states = Under::keeping(algorithm).is_some() && algorithm.can_inherit(&predecessor.terms.quota);
+    has_states && TickBucket::holding(&quota, tokens).is_some_and(|bucket| !bucket.holds(tokens))
+}
+
+/// Returns the most tokens that a key of a bucket may owe.
+fn most_tokens<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> u64 {
+    if predecessor.quotas.get().is_none() {
+        let Table::Bucket(ledger) = &predecessor.table else { return 0 };
+        return ledger.most_tokens(now);
+    }
+    // What a key owes by then, and what it may be charged until the change is in force.
+    let mut tokens = u64::from(predecessor.terms.quota.max_burst());
     predecessor.each_of_quotas(now, |kept| {
-        // What a key owes by then, and what it may be charged until the change is in force.
         let owed = owed_by(kept, now).map_or(0, |(debt, price)| debt.div_ceil(price.into()));
         let owed = u64::try_from(owed).unwrap_or(u64::MAX);
         tokens = tokens.max(owed).max(kept.quota.max_burst().into());
     });
+    tokens
+}
+
+/// Returns what overflow slots of keys with quotas of their own owe.
+fn overflow_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> Vec<(Tag, Owed)> {
+    let mut overflow = Vec::new();
     if let Some(quotas) = predecessor.quotas.get() {
         quotas.each_overflow(|tag, kept| overflow.extend(owed_by(kept, now).map(|debt| (tag, debt))));
     }
-    (tokens, overflow)
+    overflow
 }
 
 /// Lets an heir begin with the states of windows, or of a user's algorithm.
@@ -176,9 +204,11 @@ fn begin_with<A: Algorithm, C: Clock>(
         heir.table = Table::Locked(LockedTable::new(heir.capacity, store.when_full));
     }
     if let Table::Locked(own) = &mut heir.table {
-        states.each_overflow(|tag, state| own.inherit_overflow(tag, state));
-        let number = predecessor.occupancy().number();
-        own.inherit(DebtCopies::new(number, geometries, Box::new(states)), greatest);
+        let quota = heir.terms.quota;
+        states.each_overflow(|tag, state| {
+            own.inherit_overflow((tag, &quota), state, |state| states.size(tag, state));
+        });
+        own.inherit(predecessor.occupancy().number(), geometries, Box::new(states), greatest);
     }
 }
 
@@ -266,7 +296,7 @@ fn count_of<S: Copy + 'static>(state: S) -> Option<u32> {
     fixed.or_else(|| cast(state).map(|state: SlidingWindowState| state.previous.max(state.current)))
 }
 
-fn finish<E: CopiedDebt>(past: &Arc<DebtCopies<E>>) -> Finish {
+fn finish<T: Copy + 'static, D: PageDebts<Debt = T>>(past: &Arc<DebtCopies<T, D>>) -> Finish {
     let past = Arc::clone(past);
     Box::new(move || past.copy_all())
 }
@@ -349,7 +379,7 @@ mod tests {
                     let stamp = ledger.rule().stamp(used, ledger.rule().read(NOW));
                     ledger.inherit_overflow(NOW, [(tag, stamp)].into_iter());
                 }
-                Table::Locked(table) => table.inherit_overflow(tag, used),
+                Table::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
                 Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
             }
             for lower in [10, 5] {

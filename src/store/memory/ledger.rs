@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::debt_copies::{self, DebtCopies, Geometry, PackedDebt, Source};
+use super::debt_copies::{self, DebtCopies, Geometry, PackedDebts, Source};
 use super::debt_sources::Owed;
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, SETS_PER_PAGE};
@@ -30,7 +30,7 @@ pub(super) struct Ledger<R> {
 /// What keys owed at the instant of a change, as stamps.
 #[derive(Clone)]
 struct Debts {
-    inherited: Arc<DebtCopies<PackedDebt>>,
+    inherited: Arc<DebtCopies<u64, PackedDebts>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
 }
@@ -55,7 +55,7 @@ impl<R: Rule> Ledger<R> {
         &self.rule
     }
 
-    pub(super) const fn occupancy(&self) -> &Occupancy {
+    pub(super) const fn occupancy(&self) -> &Arc<Occupancy> {
         self.table.occupancy()
     }
 
@@ -73,7 +73,7 @@ impl<R: Rule> Ledger<R> {
         self.table.copies(hash)
     }
 
-    pub(super) fn inherited(&self) -> Option<&Arc<DebtCopies<PackedDebt>>> {
+    pub(super) fn inherited(&self) -> Option<&Arc<DebtCopies<u64, PackedDebts>>> {
         self.inherited.as_ref().map(|debts| &debts.inherited)
     }
 
@@ -97,11 +97,11 @@ impl<R: Rule> Ledger<R> {
         predecessor: u64,
         now: Timestamp,
         geometries: &[Geometry],
-        source: impl FnOnce(u64) -> Box<dyn Source<PackedDebt>>,
+        source: impl FnOnce(u64) -> Box<dyn Source<u64>>,
     ) {
         self.rule = rule;
         let base = stamp_of_nothing(&rule, rule.read(now));
-        let inherited = DebtCopies::new(predecessor, geometries, source(base));
+        let inherited = DebtCopies::new(predecessor, geometries, self.occupancy(), source(base));
         let debts = Debts { inherited, base };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
@@ -226,7 +226,7 @@ impl Ledger<TickBucket> {
         quota: &Quota,
         now: Timestamp,
         geometries: &[Geometry],
-        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<PackedDebt>>,
+        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<u64>>,
     ) -> Option<()> {
         let at = from.rule.read(now);
         let most = from.most_owed(at);
@@ -259,7 +259,7 @@ impl Ledger<TickBucket> {
         (predecessor, tokens, now): (u64, u64, Timestamp),
         geometries: &[Geometry],
         overflow: &[(Tag, Owed)],
-        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<PackedDebt>>,
+        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<u64>>,
     ) -> Option<()> {
         let rule = TickBucket::holding(quota, tokens)?.numbered(self.table.occupancy().number());
         let rule = rule.started_before(now);
@@ -269,6 +269,11 @@ impl Ledger<TickBucket> {
         let stamps = overflow.iter().map(|(tag, (debt, price))| (*tag, rule.stamp(rule.ticks_of(*debt, *price), here)));
         self.inherit_overflow(now, stamps);
         Some(())
+    }
+
+    /// Returns the most tokens that any key may owe at `now`, in the table or in its overflow slot.
+    pub(super) fn most_tokens(&self, now: Timestamp) -> u64 {
+        self.rule.tokens(self.most_owed(self.rule.read(now)))
     }
 
     /// Returns the most ticks that any key may owe, in the table or in its overflow slot.
@@ -324,7 +329,7 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::debt_copies::{CopiedDebt, Copying};
+    use crate::store::memory::debt_copies::{Copying, Debtor};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;
@@ -332,16 +337,20 @@ mod tests {
     /// Copies the debts of a bucket into one that is alike, but for its burst.
     struct FromBucket(Arc<Ledger<TickBucket>>, TickBucket);
 
-    impl Source<PackedDebt> for FromBucket {
+    impl Source<u64> for FromBucket {
         fn announce(&self, heir: &Weak<dyn Copying>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 
-        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
             let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
             self.0.each_owed((geometry, page), NOW, |set, tag, debt| {
-                put(set, PackedDebt::new(tag, conversion.debt(debt)), u64::MAX);
+                put(Debtor { set, tag, debt: conversion.debt(debt), ends: u64::MAX });
             });
+        }
+
+        fn size(&self, _: Tag, debt: &u64) -> u64 {
+            *debt
         }
     }
 
@@ -415,10 +424,14 @@ mod tests {
     /// No key owes anything but an overflow slot.
     struct NoDebts;
 
-    impl Source<PackedDebt> for NoDebts {
+    impl Source<u64> for NoDebts {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
-        fn copy(&self, _: Geometry, _: usize, _: &mut dyn FnMut(usize, PackedDebt, u64)) {}
+        fn copy(&self, _: Geometry, _: usize, _: &mut dyn FnMut(Debtor<u64>)) {}
+
+        fn size(&self, _: Tag, debt: &u64) -> u64 {
+            *debt
+        }
     }
 
     /// Returns an heir with overflow slots, of the same quota.

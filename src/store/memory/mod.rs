@@ -82,9 +82,11 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// From the first question [under a quota](Ask::under) on, or once a policy has a
 /// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
 /// with its state: as large, of 100 bytes per key for buckets and 82 for windows, whatever the number of different
-/// quotas. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a
-/// live change, at the first question under the other quota. A limiter that is asked without quotas first hands its keys
-/// on to that table at the first question with one, as to an heir.
+/// quotas. It is made when the policy is, or by [`Limiter::take_quotas`](crate::Limiter::take_quotas). A key whose quota
+/// changes keeps what it has used: it is converted, as by a live change, at the first question under the other quota.
+///
+/// A limiter that is in use hands its keys on to that table, as to an heir. Without `take_quotas`, the first question under
+/// a quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.
 ///
 /// # When it is full
 ///
@@ -295,21 +297,23 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 
     /// Returns the bytes of its tables, which never grow. Zero before the store is given to a limiter. Without what a
-    /// [live change](crate::LimitsHandle#cost) copies until it is paid, and one KiB from the first reset on.
+    /// [live change](crate::LimitsHandle#cost) copies until it is paid, as much again at most (unless it changes the
+    /// capacity), and one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let made = self.made();
         self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
-    /// Returns how many keys were evicted while they still owed something ([`WhenFull::ForgetLeast`]).
+    /// Returns how many keys were evicted while they still owed something ([`WhenFull::ForgetLeast`]), or were forgotten by
+    /// a [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
         self.occupancy().map_or(0, Occupancy::evicted)
     }
 
     /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
-    /// ([`WhenFull::Reject`], [`WhenFull::Overflow`]).
+    /// ([`WhenFull::Reject`], [`WhenFull::Overflow`]). After a live change, with those from before it.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.occupancy().map_or(0, Occupancy::turned_away)
@@ -361,11 +365,16 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         let mut is_made = false;
         let quotas = kept.quotas.get_or_init(|| {
             is_made = true;
-            heir_table::quotas_from(algorithm, kept, kept.capacity, self.when_full, self.clock.now())
+            heir_table::quotas_from(algorithm, kept, true, (kept.capacity, self.when_full), self.clock.now())
         });
         if let Some(past) = quotas.inherited().filter(|_| is_made) {
-            // The copies hold the store until all is copied.
-            past.copy_all();
+            // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
+            // store until all is copied.
+            let shared = Arc::clone(past);
+            let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
+            if thread.spawn(move || shared.copy_all()).is_err() {
+                past.copy_all();
+            }
         }
         quotas
     }
@@ -541,14 +550,19 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         }
     }
 
-    /// Makes the table of keys with quotas, unless the store is in use.
+    /// Makes the table of keys with quotas. If the store is in use, returns once all keys are copied.
     fn take_quotas(&self, algorithm: &A) -> bool {
         self.takes_quotas.store(true, Ordering::Relaxed);
         let mut made = self.made();
-        if self.kept.get().is_none() {
-            let kept = made.get_or_insert_with(|| self.make(algorithm, self.capacity));
-            kept.quotas.get_or_init(|| LockedTable::new(kept.capacity, self.when_full));
+        if let Some(kept) = self.kept.get() {
+            drop(made);
+            if let Some(past) = self.quotas(algorithm, kept).inherited() {
+                past.copy_all();
+            }
+            return true;
         }
+        let kept = made.get_or_insert_with(|| self.make(algorithm, self.capacity));
+        kept.quotas.get_or_init(|| LockedTable::new(kept.capacity, self.when_full));
         true
     }
 
@@ -573,6 +587,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
+            inherited: self.occupancy().map_or((0, 0), Occupancy::inherited),
             number: self.occupancy().map(Occupancy::number),
         };
         Stats { table: Some(table), ..Stats::default() }

@@ -17,6 +17,11 @@ pub(super) struct Occupancy {
     number: u64,
     evicted: AtomicU64,
     turned_away: AtomicU64,
+    /// The keys that a live change forgot, when it copied what they owed.
+    forgotten: AtomicU64,
+    /// What the predecessors have counted, of evicted keys and of those that were turned away.
+    evicted_before: AtomicU64,
+    turned_away_before: AtomicU64,
     /// The share of taken slots that sampled arrivals met, averaged, in parts of 2^16.
     load: AtomicU32,
     /// One, once the warning was logged.
@@ -44,13 +49,18 @@ impl Occupancy {
             number: next_table_number(),
             evicted: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            evicted_before: AtomicU64::new(0),
+            turned_away_before: AtomicU64::new(0),
             load: AtomicU32::new(0),
             warned: AtomicU32::new(0),
         }
     }
 
-    /// Suppresses the warning if the predecessor has logged it.
-    pub(super) fn inherit_warning(&self, predecessor: &Self) {
+    /// Goes on from the predecessor's counts, and suppresses the warning if that was logged.
+    pub(super) fn inherit(&self, predecessor: &Self) {
+        self.evicted_before.store(predecessor.evicted(), Ordering::Relaxed);
+        self.turned_away_before.store(predecessor.turned_away(), Ordering::Relaxed);
         self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
@@ -76,6 +86,14 @@ impl Occupancy {
         self.warn_once(log::table_filling_up);
     }
 
+    /// Notes that a live change had to forget so many keys.
+    pub(super) fn note_forgotten(&self, keys: u64) {
+        if keys > 0 {
+            self.forgotten.fetch_add(keys, Ordering::Relaxed);
+            self.warn_once(log::table_filling_up);
+        }
+    }
+
     pub(super) fn note_turned_away(&self) {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
         self.warn_once(log::table_filling_up);
@@ -85,12 +103,19 @@ impl Occupancy {
         self.number
     }
 
+    /// Returns how many keys were evicted, with those that the predecessors have counted.
     pub(super) fn evicted(&self) -> u64 {
-        self.evicted.load(Ordering::Relaxed)
+        [&self.evicted, &self.forgotten, &self.evicted_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
+    /// Returns how many requests were turned away, with those that the predecessors have counted.
     pub(super) fn turned_away(&self) -> u64 {
-        self.turned_away.load(Ordering::Relaxed)
+        [&self.turned_away, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
+    }
+
+    /// Returns how much of the two counts is the predecessors'.
+    pub(super) fn inherited(&self) -> (u64, u64) {
+        (self.evicted_before.load(Ordering::Relaxed), self.turned_away_before.load(Ordering::Relaxed))
     }
 
     #[cfg(all(test, not(sluice_loom)))]
@@ -98,10 +123,10 @@ impl Occupancy {
         self.warned.load(Ordering::Relaxed) > 0
     }
 
-    /// Panics if keys were evicted, or turned away, that should not have been.
+    /// Panics if the table has evicted keys, or turned them away, that it should not have.
     #[cfg(feature = "test-util")]
     pub(super) fn check_invariants(&self, when_full: WhenFull) {
-        let (evicted, turned_away) = (self.evicted(), self.turned_away());
+        let [evicted, turned_away] = [&self.evicted, &self.turned_away].map(|count| count.load(Ordering::Relaxed));
         let unwanted = if when_full == WhenFull::ForgetLeast { turned_away } else { evicted };
         assert_eq!(unwanted, 0, "{when_full:?}, and {evicted} keys were evicted, {turned_away} turned away");
     }

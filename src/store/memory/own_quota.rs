@@ -47,6 +47,12 @@ impl<A: Algorithm> Under<A> {
         QuotaState { state, ..kept }
     }
 
+    /// Returns a state as it counts under the quota of this algorithm, and is kept from now on. `None` if the algorithm can
+    /// inherit nothing.
+    pub(super) fn taken_over(&self, kept: &QuotaState<A::State>, now: Timestamp) -> Option<QuotaState<A::State>> {
+        self.converted(kept, now).map(|state| self.kept(state))
+    }
+
     /// Returns a state as it counts under the quota of the question.
     fn converted(&self, from: &QuotaState<A::State>, now: Timestamp) -> Option<A::State> {
         quota_change::converted(&self.algorithm, from.state, &from.quota, now)

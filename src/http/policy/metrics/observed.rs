@@ -85,7 +85,7 @@ impl Observed {
             let sharing = self.sharing.get_or_insert_with(|| {
                 Sums::new([Some(counter!(CONVERSIONS, labels.all())), Some(counter!(LOST_SWAPS, labels.all()))])
             });
-            sharing.add(number, [conversions, lost_swaps]);
+            sharing.add(number, [conversions, lost_swaps], [0; 2]);
         }
     }
 
@@ -161,7 +161,8 @@ impl Table {
     }
 
     fn add_counts(&mut self, stats: &TableStats) {
-        self.lost.add(stats.number, [stats.evicted_live, stats.turned_away]);
+        let (evicted, turned_away) = stats.inherited;
+        self.lost.add(stats.number, [stats.evicted_live, stats.turned_away], [evicted, turned_away]);
     }
 }
 
@@ -191,8 +192,8 @@ impl Sums {
         Self { counters, added: Vec::new() }
     }
 
-    fn add(&mut self, table: Option<u64>, counts: [u64; 2]) {
-        let mut added = self.take_added(table, counts);
+    fn add(&mut self, table: Option<u64>, counts: [u64; 2], inherited: [u64; 2]) {
+        let mut added = self.take_added(table, counts, inherited);
         added.table = table;
         for ((counter, count), added) in self.counters.iter().zip(counts).zip(&mut added.counts) {
             if let Some(counter) = counter {
@@ -207,9 +208,10 @@ impl Sums {
     }
 
     /// Removes and returns the counts that were added for this table so far.
-    fn take_added(&mut self, table: Option<u64>, counts: [u64; 2]) -> Added {
+    fn take_added(&mut self, table: Option<u64>, counts: [u64; 2], inherited: [u64; 2]) -> Added {
         let Some(place) = self.added.iter().position(|added| added.table == table) else {
-            return Added::default();
+            // A table goes on from the counts of those before it, which were added as theirs.
+            return Added { table, counts: inherited };
         };
         let added = self.added.remove(place);
         // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen, the
@@ -287,11 +289,34 @@ mod tests {
     }
 
     #[test]
+    fn counts_that_a_table_has_inherited_are_added_once() {
+        let [evicted, turned_away] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let mut series = Table {
+            capacity: Gauge::noop(),
+            live: Gauge::noop(),
+            evicted: Counter::from_arc(Arc::clone(&evicted)),
+            turned_away: Some(Counter::from_arc(Arc::clone(&turned_away))),
+            added: Vec::new(),
+        };
+        let mut after = |number, evicted_live, turned_away_now, inherited| {
+            let number = Some(number);
+            let stats =
+                TableStats { number, evicted_live, turned_away: turned_away_now, inherited, ..Default::default() };
+            series.add_counts(&stats);
+            (evicted.load(Ordering::Relaxed), turned_away.load(Ordering::Relaxed))
+        };
+        assert_eq!(after(1, 10, 20, (0, 0)), (10, 20));
+        assert_eq!(after(2, 13, 21, (10, 20)), (13, 21));
+        assert_eq!(after(2, 14, 21, (10, 20)), (14, 21));
+        assert_eq!(after(1, 11, 20, (0, 0)), (15, 21), "a request from before the change");
+    }
+
+    #[test]
     fn the_counts_of_the_latest_eight_tables_are_added_once() {
         let evicted = Arc::new(AtomicU64::new(0));
         let mut sums = Sums::new([Some(Counter::from_arc(Arc::clone(&evicted))), None]);
         let mut after = |number, evicted_live| {
-            sums.add(Some(number), [evicted_live, 0]);
+            sums.add(Some(number), [evicted_live, 0], [0; 2]);
             evicted.load(Ordering::Relaxed)
         };
         let (first, second, last) = (1, 2, TABLES as u64);

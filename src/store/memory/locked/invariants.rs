@@ -1,7 +1,6 @@
 //! What the locked table states of itself, checked in tests while no thread uses it. What a key may owe only its
 //! algorithm knows, and is not checked.
 
-use super::set::Tag64;
 use super::{LockedTable, open};
 use crate::values::time::Timestamp;
 
@@ -10,7 +9,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     ///
     /// - A key is in one slot at most, in one of its candidate sets.
     /// - What a key in the table has inherited was cleared.
-    /// - An overflow set holds nothing but a state without a key, in one slot.
+    /// - A quota has one slot of an overflow set at most.
     /// - Keys are evicted, or turned away, only if that was chosen.
     pub(in crate::store::memory) fn check_invariants(&self, now: Timestamp) {
         let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
@@ -26,8 +25,11 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
             }
         }
         for (group, set) in self.overflow.iter().enumerate() {
-            let tags = open(set).tags();
-            assert!(tags.is_empty() || tags == [Tag64::MIN], "overflow set {group} holds the keys {tags:#x?}");
+            let mut tags = open(set).tags();
+            let slots = tags.len();
+            tags.sort_unstable();
+            tags.dedup();
+            assert_eq!(tags.len(), slots, "a quota has two slots of overflow set {group}");
         }
         self.occupancy.check_invariants(self.when_full);
     }
@@ -39,7 +41,8 @@ mod tests {
 
     use super::*;
     use crate::store::memory::WhenFull;
-    use crate::store::memory::debt_copies::{CopiedDebt, Copying, DebtCopies, Geometry, KeptState, Source};
+    use crate::store::memory::debt_copies::{Copying, Debtor, Geometry, Source};
+    use crate::store::memory::locked::set::Tag64;
     use crate::store::memory::table::Tag;
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
@@ -84,10 +87,12 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "overflow set 3 holds the keys")]
-    fn a_key_in_an_overflow_set_is_found() {
+    #[should_panic(expected = "a quota has two slots of overflow set 3")]
+    fn a_quota_that_is_twice_in_an_overflow_set_is_found() {
         let table = table(WhenFull::Overflow);
-        assert!(open(&table.overflow[3]).insert(Tag64::new(HASH).unwrap(), (), |_, ()| true));
+        for _ in 0..2 {
+            assert!(open(&table.overflow[3]).insert(Tag64::new(HASH).unwrap(), (), |_, ()| false));
+        }
         table.check_invariants(NOW);
     }
 
@@ -103,21 +108,21 @@ mod tests {
     #[should_panic(expected = "and what it inherited is not cleared")]
     fn a_key_that_is_also_inherited_is_found() {
         struct One;
-        impl Source<KeptState<()>> for One {
+        impl Source<()> for One {
             fn announce(&self, _: &Weak<dyn Copying>) {}
 
-            fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<()>, u64)) {
-                put(
-                    crate::store::memory::locked::candidate_sets(16, HASH).0,
-                    KeptState::new(Tag::from_hash(HASH), ()),
-                    u64::MAX,
-                );
+            fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {
+                let set = crate::store::memory::locked::candidate_sets(16, HASH).0;
+                put(Debtor { set, tag: Tag::from_hash(HASH), debt: (), ends: u64::MAX });
+            }
+
+            fn size(&self, _: Tag, (): &()) -> u64 {
+                1
             }
         }
         let mut table = table(WhenFull::ForgetLeast);
-        let copies = DebtCopies::new(0, &[table.geometry()], Box::new(One));
-        copies.copy_all();
-        table.inherit(copies, 0);
+        table.inherit(0, &[table.geometry()], Box::new(One), 0);
+        table.inherited().unwrap().copy_all();
         table.check_invariants(NOW);
         put(&table, table.candidates(HASH).0);
         table.check_invariants(NOW);

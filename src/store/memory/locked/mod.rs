@@ -7,31 +7,38 @@
 mod invariants;
 mod set;
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{self, Copying, DebtCopies, Geometry, KeptState};
+pub(super) use self::set::SLOTS;
+use self::set::{StateSet, Tag64};
+use super::debt_copies::{self, Copying, DebtCopies, Geometry, KeptStates, Source};
 use super::table::{GROUPS, SETS_PER_PAGE, Tag};
 use super::{Occupancy, WhenFull, occupancy};
 use crate::algorithm::Algorithm;
 use crate::values::time::{self, Timestamp};
-use crate::values::{Decision, Receipt};
+use crate::values::{Decision, Quota, Receipt};
 
 pub(super) struct LockedTable<S> {
     sets: Box<[Mutex<StateSet<S>>]>,
-    /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), of which only
-    /// one slot is used.
+    /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), with a slot for
+    /// each quota of its keys.
     overflow: Box<[Mutex<StateSet<S>>]>,
     when_full: WhenFull,
-    occupancy: Occupancy,
-    inherited: Option<Arc<DebtCopies<KeptState<S>>>>,
+    /// Shared with the copies of what its keys inherit.
+    occupancy: Arc<Occupancy>,
+    inherited: Option<Arc<DebtCopies<S, KeptStates<S>>>>,
     /// The greatest count of a window among what is inherited.
     greatest: u32,
 }
 
-/// The tag of all keys in an overflow set.
-const OVERFLOW: Tag64 = Tag64::MIN;
+/// Returns the tag of all keys in an overflow set that are judged under a quota. A state that keys of two quotas shared
+/// would take on the quota of whichever asked last: what is owed under a strict one would be paid at the rate of a generous
+/// one. (Two quotas with the same tag would share a slot. There are 2^64 tags.)
+fn shared_tag(quota: &Quota) -> Tag64 {
+    tag_of(BuildHasherDefault::<DefaultHasher>::default().hash_one(quota))
+}
 
 /// Returns the time by which a key is judged.
 #[inline]
@@ -45,7 +52,7 @@ pub(super) fn local_of<A: Algorithm>(algorithm: &A, tag: Tag, now: Timestamp) ->
 }
 
 impl<S> LockedTable<S> {
-    pub(super) fn occupancy(&self) -> &Occupancy {
+    pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
         &self.occupancy
     }
 
@@ -64,7 +71,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
             sets: sets_of(sets),
             overflow: sets_of(usize::try_from(overflow).expect("some hundreds")),
             when_full,
-            occupancy: Occupancy::new(),
+            occupancy: Arc::new(Occupancy::new()),
             inherited: None,
             greatest: 0,
         }
@@ -74,7 +81,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         Geometry::Locked { sets: self.sets.len() }
     }
 
-    pub(super) fn inherited(&self) -> Option<&Arc<DebtCopies<KeptState<S>>>> {
+    pub(super) fn inherited(&self) -> Option<&Arc<DebtCopies<S, KeptStates<S>>>> {
         self.inherited.as_ref()
     }
 
@@ -90,10 +97,17 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         past.map_or(0, |_| self.greatest)
     }
 
-    /// Lets the table begin with these states, of windows with counts up to `greatest`. For a table that was not used
-    /// yet.
-    pub(super) fn inherit(&mut self, past: Arc<DebtCopies<KeptState<S>>>, greatest: u32) {
-        (self.inherited, self.greatest) = (Some(past), greatest);
+    /// Lets the table begin with states of the table of the number `predecessor`, of windows with counts up to `greatest`.
+    /// For a table that was not used yet.
+    pub(super) fn inherit(
+        &mut self,
+        predecessor: u64,
+        geometries: &[Geometry],
+        source: Box<dyn Source<S>>,
+        greatest: u32,
+    ) {
+        self.inherited = Some(DebtCopies::new(predecessor, geometries, &self.occupancy, source));
+        self.greatest = greatest;
     }
 
     /// Calls `act` with the set in the page, the tag and the state of each key in a page of a geometry, for an heir.
@@ -110,15 +124,18 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Lets the keys of a group begin with this state in their overflow set, if there is one. For a table that was not
-    /// used yet.
-    pub(super) fn inherit_overflow(&self, tag: Tag, state: S) {
-        if let Some(mut set) = self.overflow_set(tag) {
-            set.insert(OVERFLOW, state, |_, _| true);
+    /// Lets the keys of a group that are judged under a quota begin with this state in their overflow set, if there is one:
+    /// with the greatest by `size`, if there are several. For a table that was not used yet.
+    pub(super) fn inherit_overflow(&self, (tag, quota): (Tag, &Quota), state: S, size: impl Fn(&S) -> u64) {
+        let Some(mut set) = self.overflow_set(tag) else { return };
+        match set.find(shared_tag(quota)) {
+            Some(shared) => *shared = if size(shared) < size(&state) { state } else { *shared },
+            // The predecessor's sets have no more slots than this one.
+            None => drop(set.insert(shared_tag(quota), state, |_, _| false)),
         }
     }
 
-    /// Calls `act` with the state in each overflow set and a tag of its keys, for an heir.
+    /// Calls `act` with the states in each overflow set and a tag of its keys, for an heir.
     pub(super) fn each_overflow(&self, mut act: impl FnMut(Tag, S)) {
         for (tag, set) in (0..).map(Tag::of_group).zip(&self.overflow) {
             open(set).each(|_, state| act(tag, state));
@@ -193,11 +210,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let own = local(algorithm, tag, now);
         let inherited = self.inherited.as_ref();
         let inherited = inherited.and_then(|past| past.get(hash, now.as_nanos(), |state| algorithm.owed(state, own)));
-        // What the key has spent of an overflow slot, it must not spend again.
-        let shared = self.overflow_set(group).and_then(|mut set| set.find(OVERFLOW).copied());
-        // The one that owes more: states of any algorithm cannot be added. (So a key that has inherited, and finds no
-        // room, may spend what its overflow set has left besides.)
-        let before = shared.into_iter().chain(inherited).max_by_key(|state| algorithm.owed(state, own));
+        // What the key has spent of an overflow slot, it must not spend again. Locked to the end: what the slot owes is
+        // judged here, and charged below.
+        let mut overflow = self.overflow_set(group);
+        let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())).copied());
+        let before = match (inherited, shared) {
+            (Some(inherited), Some(shared)) => Some(sum(algorithm, inherited, shared, own)),
+            (inherited, shared) => inherited.or(shared),
+        };
         let (decision, next) = algorithm.decide(before, own, cost);
         // A key that has inherited is inserted even if the request is rejected.
         let Some(state) = next.or(inherited.and(before)) else { return decision };
@@ -225,14 +245,20 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
 
         // The table is full, and must not forget a key.
         self.occupancy.note_turned_away();
-        if let Some(set) = self.overflow_set(group) {
-            return charge_overflow(algorithm, set, own, cost);
-        }
-        let left = |tag, state: &S| {
-            let left = algorithm.expires_at(state).saturating_since(local(algorithm, tag, now));
-            time::nanos_of(left)
+        let first = match &mut overflow {
+            Some(set) => match charge_overflow(algorithm, set, own, cost) {
+                // What the key has inherited counts as well.
+                Ok(shared) if shared.is_allowed() => return decision.with_receipt(shared.receipt()),
+                Ok(shared) => return shared,
+                Err(first) => first,
+            },
+            None => {
+                let left = |tag, state: &S| {
+                    time::nanos_of(algorithm.expires_at(state).saturating_since(local(algorithm, tag, now)))
+                };
+                Duration::from_nanos(emptier.least(left).min(fuller.least(left)))
+            }
         };
-        let first = Duration::from_nanos(emptier.least(left).min(fuller.least(left)));
         // As if the key had been charged for this request; for a window, that is when all that it can use is reset. A
         // slot may be free later than that.
         let reset = decision.reset_after().max(first);
@@ -249,7 +275,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         cost: u32,
     ) -> Decision {
         self.convert_inherited(algorithm, hash, now);
-        self.with_found(algorithm, hash, now, |state, now| {
+        self.with_found(algorithm, hash, now, true, |state, now| {
             let Some(state) = state else { return algorithm.decide(None, now, cost).0 };
             if let (_, Some(next)) = algorithm.decide(Some(*state), now, 0) {
                 *state = next;
@@ -292,7 +318,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         cost: u32,
         receipt: Receipt,
     ) {
-        self.with_found(algorithm, hash, now, |state, now| {
+        self.with_found(algorithm, hash, now, false, |state, now| {
             if let Some(state) = state {
                 *state = algorithm.refund(*state, now, cost, receipt);
             }
@@ -312,7 +338,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
             past.set(hash, None);
         }
         if let Some(mut set) = self.overflow_set(Tag::from_hash(hash)) {
-            set.remove(OVERFLOW);
+            // Of all quotas: under which one the key was asked is not known.
+            *set = StateSet::new();
         }
     }
 
@@ -332,12 +359,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 
     /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
-    /// others if it has none of its own.
+    /// others if it has none of its own. If it has inherited, what it shares is [added](sum) for as long as `act` runs, and
+    /// only if `adds`: what `act` changes is changed in what was inherited.
     fn with_found<A: Algorithm<State = S>, R>(
         &self,
         algorithm: &A,
         hash: u64,
         now: Timestamp,
+        adds: bool,
         act: impl FnOnce(Option<&mut S>, Timestamp) -> R,
     ) -> R {
         let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
@@ -352,20 +381,19 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
             return act(Some(state), local);
         }
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
-        let shared = overflow.as_mut().and_then(|set| set.find(OVERFLOW));
+        let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())));
         let size = |state: &S| algorithm.owed(state, local);
         let inherited = self.inherited.as_ref();
-        if let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos(), size)?)))
-        {
-            // As in `insert`.
-            let owed = algorithm.owed(&state, local);
-            if shared.as_ref().is_none_or(|shared| algorithm.owed(shared, local) <= owed) {
-                let result = act(Some(&mut state), local);
-                past.set(hash, Some(state));
-                return result;
-            }
+        let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos(), size)?)))
+        else {
+            return act(shared, local);
+        };
+        if let Some(shared) = shared.filter(|_| adds) {
+            return act(Some(&mut sum(algorithm, state, *shared, local)), local);
         }
-        act(shared, local)
+        let result = act(Some(&mut state), local);
+        past.set(hash, Some(state));
+        result
     }
 }
 
@@ -409,19 +437,31 @@ fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cos
     decision
 }
 
-/// Charges what new keys share, since the table is full and must not forget a key.
+/// Charges what new keys of a quota share, since the table is full and must not forget a key. If keys of as many other
+/// quotas share the set's slots, returns the time until the first one is free.
 fn charge_overflow<A: Algorithm>(
     algorithm: &A,
-    mut set: MutexGuard<'_, StateSet<A::State>>,
+    set: &mut StateSet<A::State>,
     now: Timestamp,
     cost: u32,
-) -> Decision {
-    let (decision, next) = algorithm.decide(set.find(OVERFLOW).copied(), now, cost);
-    if let Some(next) = next {
-        // Into the first slot, the only one that is used, whatever is in it.
-        set.insert(OVERFLOW, next, |_, _| true);
+) -> Result<Decision, Duration> {
+    let tag = shared_tag(&algorithm.quota());
+    if let Some(state) = set.find(tag) {
+        return Ok(charge(algorithm, state, now, cost));
     }
-    decision
+    let left = |state: &A::State| algorithm.expires_at(state).saturating_since(now);
+    let (decision, next) = algorithm.decide(None, now, cost);
+    let has_room = next.is_none_or(|next| set.insert(tag, next, |_, state| left(state).is_zero()));
+    if has_room { Ok(decision) } else { Err(Duration::from_nanos(set.least(|_, state| time::nanos_of(left(state))))) }
+}
+
+/// Returns the state of a key that has used what two states have used together, or all that it may. The second is counted as
+/// charged now: states of any algorithm cannot be added otherwise.
+fn sum<A: Algorithm>(algorithm: &A, one: A::State, other: A::State, now: Timestamp) -> A::State {
+    let (other, _) = algorithm.decide(Some(other), now, 0);
+    let used = other.limit().saturating_sub(other.remaining());
+    let (free, _) = algorithm.decide(Some(one), now, 0);
+    algorithm.decide(Some(one), now, used.min(free.remaining())).1.unwrap_or(one)
 }
 
 #[cfg(all(test, not(sluice_loom)))]
@@ -430,9 +470,8 @@ mod tests {
     use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, SlidingWindowState};
     use std::sync::Weak;
 
-    use crate::store::memory::debt_copies::{CopiedDebt, Source};
+    use crate::store::memory::debt_copies::Debtor;
     use crate::store::memory::own_quota::QuotaState;
-    use crate::values::Quota;
 
     /// On 32 bits, words are aligned to four bytes, and keys take less.
     #[cfg(target_pointer_width = "64")]
@@ -467,11 +506,15 @@ mod tests {
     /// What the key of that hash has inherited.
     struct Inherited(FixedWindowState);
 
-    impl Source<KeptState<FixedWindowState>> for Inherited {
+    impl Source<FixedWindowState> for Inherited {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
-        fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
-            put(0, KeptState::new(Tag::from_hash(HASH), self.0), u64::MAX);
+        fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
+            put(Debtor { set: 0, tag: Tag::from_hash(HASH), debt: self.0, ends: u64::MAX });
+        }
+
+        fn size(&self, _: Tag, state: &FixedWindowState) -> u64 {
+            state.used.into()
         }
     }
 
@@ -482,8 +525,7 @@ mod tests {
     /// A table of two sets, in which the key of that hash has inherited.
     fn heir(when_full: WhenFull, inherited: u32) -> LockedTable<FixedWindowState> {
         let mut table = LockedTable::new(SLOTS, when_full);
-        let source = Box::new(Inherited(state(inherited)));
-        table.inherit(DebtCopies::new(0, &[table.geometry()], source), 10);
+        table.inherit(0, &[table.geometry()], Box::new(Inherited(state(inherited))), 10);
         table
     }
 
@@ -495,28 +537,36 @@ mod tests {
     /// Where the key of that hash is in a table of 256 sets.
     struct InFourPages(FixedWindowState);
 
-    impl Source<KeptState<FixedWindowState>> for InFourPages {
+    impl Source<FixedWindowState> for InFourPages {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
-        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
+        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
             assert_eq!(geometry.pages(), 4);
             let (set, _) = candidate_sets(4 * SETS_PER_PAGE, HASH);
             if set / SETS_PER_PAGE == page {
-                put(set % SETS_PER_PAGE, KeptState::new(Tag::from_hash(HASH), self.0), u64::MAX);
+                put(Debtor { set: set % SETS_PER_PAGE, tag: Tag::from_hash(HASH), debt: self.0, ends: u64::MAX });
             }
+        }
+
+        fn size(&self, _: Tag, state: &FixedWindowState) -> u64 {
+            state.used.into()
         }
     }
 
     /// Copies what a table keeps.
     struct FromTable(Arc<LockedTable<FixedWindowState>>);
 
-    impl Source<KeptState<FixedWindowState>> for FromTable {
+    impl Source<FixedWindowState> for FromTable {
         fn announce(&self, heir: &Weak<dyn Copying>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 
-        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
-            self.0.each_kept((geometry, page), |set, tag, state| put(set, KeptState::new(tag, state), u64::MAX));
+        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
+            self.0.each_kept((geometry, page), |set, tag, debt| put(Debtor { set, tag, debt, ends: u64::MAX }));
+        }
+
+        fn size(&self, _: Tag, state: &FixedWindowState) -> u64 {
+            state.used.into()
         }
     }
 
@@ -525,9 +575,10 @@ mod tests {
     fn a_state_that_moves_into_the_table_while_an_heir_copies_is_found() {
         let before = Geometry::Locked { sets: 4 * SETS_PER_PAGE };
         let mut table = LockedTable::new(SLOTS, WhenFull::ForgetLeast);
-        table.inherit(DebtCopies::new(0, &[before], Box::new(InFourPages(state(10)))), 10);
+        table.inherit(0, &[before], Box::new(InFourPages(state(10))), 10);
         let table = Arc::new(table);
-        let heir = DebtCopies::new(1, &[table.geometry(), before], Box::new(FromTable(Arc::clone(&table))));
+        let source = Box::new(FromTable(Arc::clone(&table)));
+        let heir = DebtCopies::<_, KeptStates<_>>::new(1, &[table.geometry(), before], table.occupancy(), source);
         let inherited = |hash| heir.get(hash, 0, |state| state.used.into());
         // Of the four pages, this key may be in those in which the other may not be.
         assert_eq!(inherited(0x5000_0000_f000_0000), None);
@@ -536,17 +587,71 @@ mod tests {
         table.check_invariants(Timestamp::ZERO);
     }
 
+    const TEN: Quota = Quota::per_day(10);
+
     #[test]
-    fn of_an_inherited_and_a_shared_state_the_greater_counts() {
-        for (inherited, shared) in [(1, 10), (10, 1)] {
+    fn an_inherited_and_a_shared_state_count_together() {
+        for (inherited, shared, left) in [(1, 10, 0), (10, 1, 0), (4, 3, 3), (9, 9, 0)] {
             let table = heir(WhenFull::Overflow, inherited);
-            table.inherit_overflow(Tag::from_hash(HASH), state(shared));
-            let peeked = table.peek(&FixedWindow::new(Quota::per_day(10)), HASH, Timestamp::ZERO, 1);
-            assert!(!peeked.is_allowed(), "inherited {inherited}, shared {shared}");
-            for _ in 0..2 {
-                assert!(!admits(&table, 1), "inherited {inherited}, shared {shared}");
+            table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(shared), |_| 0);
+            let peeked = table.peek(&FixedWindow::new(TEN), HASH, Timestamp::ZERO, 1);
+            let context = format!("inherited {inherited}, shared {shared}");
+            assert_eq!((peeked.is_allowed(), peeked.remaining()), (left > 0, left.max(1) - 1), "{context}");
+            assert_eq!((0..5).filter(|_| admits(&table, 1)).count(), left as usize, "{context}");
+        }
+    }
+
+    /// A refund lowers what was inherited, and leaves to others what they share.
+    #[test]
+    fn a_refund_of_a_key_that_inherits_and_shares_is_of_what_it_inherits() {
+        let table = heir(WhenFull::Overflow, 6);
+        table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(3), |_| 0);
+        let window = FixedWindow::new(TEN);
+        let charged = window.decide(None, Timestamp::ZERO, 1).0.receipt();
+        table.refund(&window, HASH, Timestamp::ZERO, 2, charged);
+        assert_eq!(table.peek(&window, HASH, Timestamp::ZERO, 0).remaining(), 10 - 4 - 3);
+    }
+
+    #[test]
+    fn of_shared_states_that_become_one_the_greatest_counts() {
+        for states in [[3, 8], [8, 3]] {
+            let table = LockedTable::new(SLOTS, WhenFull::Overflow);
+            for used in states {
+                table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(used), |state| state.used.into());
+            }
+            assert_eq!(table.peek(&FixedWindow::new(TEN), HASH, Timestamp::ZERO, 0).remaining(), 2);
+        }
+    }
+
+    /// The keys of a group share as many budgets as a set has slots, one for each quota. Keys of a ninth quota are rejected
+    /// until one of these owes nothing.
+    #[test]
+    fn keys_of_a_group_share_a_budget_for_each_of_eight_quotas() {
+        let table = heir(WhenFull::Overflow, 10);
+        for (set, tags) in [(0, 1..9), (1, 11..19)] {
+            for tag in tags {
+                assert!(table.lock(set).insert(tag_of(tag), state(1), |_, _| false));
             }
         }
+        // A key of the same group that has inherited nothing.
+        let ask = |quota, at| {
+            let now = || Timestamp::ZERO.saturating_add(Duration::from_secs(at));
+            table.check(&FixedWindow::new(quota), HASH ^ 1 << 10, 1, now, now)
+        };
+        let quotas = (1..=8).map(|units| Quota::per_day(units));
+        for quota in quotas.clone() {
+            let passed = (0..20).filter(|_| ask(quota, 0).is_allowed()).count();
+            assert_eq!(passed, quota.limit() as usize, "{quota:?}");
+        }
+        let day = Duration::from_secs(86_400);
+        let ninth = ask(Quota::per_day(9), 0);
+        assert_eq!((ninth.is_allowed(), ninth.retry_after()), (false, Some(day)));
+        table.check_invariants(Timestamp::ZERO);
+        table.reset(HASH);
+        assert!(ask(Quota::per_day(9), 0).is_allowed());
+        // A slot of the set is free once it owes nothing.
+        assert!(quotas.skip(1).all(|quota| ask(quota, 0).is_allowed()));
+        assert_eq!(ask(Quota::per_day(1), 0).retry_after(), Some(day));
     }
 
     #[test]
@@ -571,7 +676,7 @@ mod tests {
             }
         }
         let now = Timestamp::ZERO;
-        let decision = table.check(&FixedWindow::new(Quota::per_day(10)), HASH, 1, || now, || now);
+        let decision = table.check(&FixedWindow::new(TEN), HASH, 1, || now, || now);
         let day = Duration::from_secs(86_400);
         assert_eq!(decision, Decision::deny(10, 0, Some(day)).with_reset_after(day));
     }

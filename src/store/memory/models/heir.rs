@@ -8,9 +8,9 @@ use loom::sync::Arc;
 
 use super::{Modelled, beside, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
-use crate::store::memory::debt_copies::{CopiedDebt, Copying, Geometry, PackedDebt, Source};
+use crate::store::memory::debt_copies::{Copying, Debtor, Geometry, Source};
 use crate::store::memory::ledger::Ledger;
-use crate::store::memory::table::{FixedRule, Rule, SlidingRule, TickBucket};
+use crate::store::memory::table::{FixedRule, Rule, SlidingRule, Tag, TickBucket};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
@@ -24,16 +24,20 @@ struct Debts<R> {
     base: u64,
 }
 
-impl<R: Rule> Source<PackedDebt> for Debts<R> {
+impl<R: Rule> Source<u64> for Debts<R> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.from.inherited().into_iter().for_each(|past| past.announce(heir));
     }
 
-    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
         let rule = self.from.rule();
         self.from.each_owed((geometry, page), NOW, |set, tag, debt| {
-            put(set, PackedDebt::new(tag, rule.stamp(debt, rule.read(NOW)) - self.base), u64::MAX);
+            put(Debtor { set, tag, debt: rule.stamp(debt, rule.read(NOW)) - self.base, ends: u64::MAX });
         });
+    }
+
+    fn size(&self, _: Tag, debt: &u64) -> u64 {
+        *debt
     }
 }
 

@@ -108,14 +108,16 @@ mod word;
 pub(super) use self::invariants::Bounded;
 pub(super) use self::rule::{Rule, stamp_of_nothing};
 pub(super) use self::search::candidate_sets;
-pub(super) use self::slots::SETS_PER_PAGE;
+pub(super) use self::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 pub(super) use self::ticks::{Conversion, PaidAt, Tick, TickBucket};
 pub(super) use self::windows::{Counts, FixedRule, SlidingRule, WindowRule};
 pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};
 
+use std::sync::Arc;
+
 use self::epoch::{Epochs, Page};
 use self::placement::OVERFLOW;
-use self::slots::{SLOTS_PER_SET, Slots};
+use self::slots::Slots;
 use self::stripe::Stripes;
 use self::word::Word;
 use super::debt_copies::Geometry;
@@ -141,7 +143,8 @@ pub(super) struct SetAssociativeTable {
     pages: Box<[Page]>,
     stripes: Stripes,
     when_full: WhenFull,
-    occupancy: Occupancy,
+    /// Shared with the copies of what its keys inherit.
+    occupancy: Arc<Occupancy>,
     inherited: Option<Box<dyn InheritedDebts>>,
 }
 
@@ -157,7 +160,7 @@ impl SetAssociativeTable {
             pages: (0..pages).map(|_| Page::default()).collect(),
             stripes: Stripes::new(sets),
             when_full,
-            occupancy: Occupancy::new(),
+            occupancy: Arc::new(Occupancy::new()),
             inherited: None,
         }
     }
@@ -167,8 +170,8 @@ impl SetAssociativeTable {
         self.inherited = Some(debts);
     }
 
-    /// Sets what is owed in the overflow slots of these tags, if there are such slots, by the stamps of the debts. For
-    /// a table that was not used yet.
+    /// Sets what is owed in the overflow slots of these tags, if there are such slots, by the stamps of the debts: the
+    /// greatest, if a tag has several. For a table that was not used yet.
     pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = (Tag, u64)>) {
         let Some(page) = self.overflow_page() else { return };
         // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
@@ -176,7 +179,10 @@ impl SetAssociativeTable {
         let _ = self.pages[page].replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
         for (tag, stamp) in stamps {
             if let Some((_, slot)) = self.overflow_slot(tag) {
-                let _ = slot.replace(Word::EMPTY, Word::new(OVERFLOW, stamp));
+                let (own, word) = (rule.local(now, tag), slot.load());
+                if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
+                    let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
+                }
             }
         }
     }
@@ -185,7 +191,7 @@ impl SetAssociativeTable {
         Geometry::SetAssociative { sets: self.sets }
     }
 
-    pub(super) const fn occupancy(&self) -> &Occupancy {
+    pub(super) const fn occupancy(&self) -> &Arc<Occupancy> {
         &self.occupancy
     }
 

@@ -5,7 +5,7 @@ use crate::util::sync::{AtomicU64, Ordering, before_a_step, in_order};
 
 /// Slots per set, a cache line. With a choice of two such sets, a half-full table loses no key:
 /// `keys_take_17_bytes_each_and_none_is_lost` in `tests/store/table.rs`.
-pub(super) const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
+pub(in crate::store::memory) const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
 
 /// Sets per page, which is one [`SYSTEM_PAGE`].
 pub(in crate::store::memory) const SETS_PER_PAGE: usize = if cfg!(sluice_loom) { 2 } else { 64 };

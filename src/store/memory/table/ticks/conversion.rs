@@ -27,13 +27,18 @@ impl Conversion {
 
 impl TickBucket {
     /// Makes the bucket of `quota`, in longer ticks if a debt of so many tokens needs them: ticks of up to a 2^16th of
-    /// a token, or a microsecond. The rest of a greater debt is forgiven.
+    /// a token, or a microsecond. It may not [hold](Self::holds) a greater debt, of which it forgives the rest.
     pub(in crate::store::memory) fn holding(quota: &Quota, tokens: u64) -> Option<Self> {
         let own = Self::new(quota)?;
         let is_fine = |shift: &u32| u64::from(quota.limit()) << shift >= quota.period_nanos() / 1_000;
         let least = (0..16).find(is_fine).unwrap_or(16);
         let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
         Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
+    }
+
+    /// Returns whether a debt of so many tokens fits into its words.
+    pub(in crate::store::memory) const fn holds(&self, tokens: u64) -> bool {
+        tokens <= 1 << (DEBT_BITS - self.shift)
     }
 
     /// Returns this bucket with a clock that continues that of another at `now`: a fraction of a tick that has passed

@@ -1,0 +1,104 @@
+//! Figures of the documentation: what windows and buckets admit where they cannot be exact.
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+
+use crate::common::{clock, decided};
+use crate::heirs::inherit;
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> std::sync::Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter()
+}
+
+fn ask(limiter: &dyn Limiter, cost: u32, quota: Option<Quota>) -> Decision {
+    decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost).under(quota)))
+}
+
+fn passing(limiter: &dyn Limiter, requests: u32, quota: Option<Quota>) -> u32 {
+    (0..requests).map(|_| u32::from(ask(limiter, 1, quota).is_allowed())).sum()
+}
+
+/// `Policy::quota_fn`, `LimitsHandle`: a window's count that comes into a shorter period ends with that, and is gone when
+/// the period changes back. A bucket keeps its debt.
+#[test]
+fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_not() {
+    fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u32) -> u32 {
+        let (day, second) = (Quota::per_day(1_000), Quota::per_second(10).burst(burst));
+        let (clock, mut passed) = (clock(), 0);
+        let limiter = limiter(of(day), &clock);
+        assert!(limiter.take_quotas());
+        for _ in 0..10 {
+            passed += passing(&*limiter, 1_100, Some(day));
+            let _ = ask(&*limiter, 1, Some(second));
+            clock.advance(Duration::from_secs(2));
+            passed += passing(&*limiter, 20, Some(second));
+            clock.advance(Duration::from_secs(2));
+        }
+        passed
+    }
+    assert_eq!(in_a_minute(FixedWindow::new, 10), 10_100);
+    assert_eq!(in_a_minute(SlidingWindow::new, 10), 10_100);
+    // 1,000, and what is paid while it is under the faster plan.
+    assert_eq!(in_a_minute(TokenBucket::new, 10), 1_360);
+}
+
+/// The same for a live change of the limiter's own period.
+#[test]
+fn a_live_change_of_a_period_and_back_grants_the_limit_of_a_window_once_more() {
+    fn after<A: Algorithm>(of: fn(Quota) -> A) -> u32 {
+        let (clock, day) = (clock(), Quota::per_day(1_000));
+        let before = limiter(of(day), &clock);
+        assert_eq!(passing(&*before, 1_100, None), 1_000);
+        let between = inherit(&limiter(of(Quota::per_second(10)), &clock), &before).unwrap();
+        assert_eq!(passing(&*between, 1, None), 0);
+        clock.advance(Duration::from_secs(2));
+        passing(&*inherit(&limiter(of(day), &clock), &between).unwrap(), 1_100, None)
+    }
+    assert_eq!(after(FixedWindow::new), 1_000);
+    assert_eq!(after(SlidingWindow::new), 1_000);
+    assert_eq!(after(TokenBucket::new), 20, "the two seconds in between");
+}
+
+/// `Policy::charge_when`: a client holds successful requests open, and renews each before its charge is paid. Then it ends
+/// one after the other, and makes a request that fails with the unit that each gives back.
+#[test]
+fn a_bucket_banks_charges_that_are_held_open_and_a_window_does_not() {
+    fn failures_at_one_instant<A: Algorithm>(of: fn(Quota) -> A) -> u32 {
+        let clock = clock();
+        let (limiter, key) = (limiter(of(Quota::per_minute(5)), &clock), PartitionKey::from("key"));
+        let mut open = Vec::new();
+        // A unit is earned each 12 seconds, for 20 minutes.
+        for _ in 0..=20 * 5 {
+            let mut renewed = Vec::new();
+            for receipt in open.drain(..) {
+                limiter.refund(&key, receipt, 1);
+                let again = ask(&*limiter, 1, None);
+                if again.is_allowed() {
+                    renewed.push(again.receipt());
+                }
+            }
+            open = renewed;
+            loop {
+                let more = ask(&*limiter, 1, None);
+                if !more.is_allowed() {
+                    break;
+                }
+                open.push(more.receipt());
+            }
+            clock.advance(Duration::from_secs(12));
+        }
+        let mut failed = passing(&*limiter, 10, None);
+        for receipt in open {
+            limiter.refund(&key, receipt, 1);
+            failed += passing(&*limiter, 10, None);
+        }
+        failed
+    }
+    assert_eq!(failures_at_one_instant(TokenBucket::new), 105);
+    assert!(failures_at_one_instant(FixedWindow::new) <= 5);
+    assert!(failures_at_one_instant(SlidingWindow::new) <= 5);
+}
