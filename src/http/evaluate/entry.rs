@@ -121,7 +121,7 @@ impl Entry {
     #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
         let cost = policy.cost_of(head);
-        let quota = policy.quota_of(head);
+        let quota = policy.quota_of(head, &key);
         let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
         let mut entry = Self::with_debt(index, key, cost, quota, policy);

@@ -12,6 +12,7 @@ mod metrics;
 mod open_charges;
 mod order;
 mod penalty;
+mod quota_check;
 mod record;
 mod reports;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub(crate) use self::metrics::Fate;
 use self::metrics::Meter;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
+use self::quota_check::QuotaCheck;
 use self::record::Record;
 pub(crate) use self::validate::validate_name;
 use crate::http::head::{RequestHead, ResponseHead};
@@ -91,6 +93,7 @@ pub struct Policy {
     /// Not shared with a successor: its mistake may be another one.
     misconfiguration_logged: AtomicBool,
     same_key: SameKeyCheck,
+    quota_check: QuotaCheck,
     meter: Meter,
 }
 
@@ -148,6 +151,7 @@ impl Policy {
             record: Arc::default(),
             misconfiguration_logged: AtomicBool::new(false),
             same_key: SameKeyCheck::new(Global.is_shared()),
+            quota_check: QuotaCheck::new(),
         }
     }
 
@@ -205,6 +209,12 @@ impl Policy {
     ///
     /// The quota is looked up once per request, and holds for all that is done for the request: refunds, settlements and
     /// fields included. Take it from what the server knows about the client, not from a field that the client sends.
+    ///
+    /// It must be the quota of the *key*, and not depend on the request. Each change converts what the key has used, unit for
+    /// unit, so a generous quota forgives what was used under a strict one: with 5 per hour for `/login` and 100 per second
+    /// for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins an hour. Write a policy
+    /// for each quota, with [`when`](Self::when). If the quota of a key goes back and forth within the first 1,000 requests,
+    /// that is logged once.
     ///
     /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
     /// become five of fifty. The first request under the new quota converts the key, even if it is rejected. If the rate
@@ -496,8 +506,11 @@ impl Policy {
 
     /// The quota of the key of a request; `None` for the policy's own.
     #[inline]
-    pub(crate) fn quota_of(&self, head: &RequestHead<'_>) -> Option<Quota> {
-        self.quota.as_ref().and_then(|quota| self.found(quota(head)))
+    pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
+        let quota = self.quota.as_ref()?;
+        let found = self.found(quota(head));
+        self.note_quota(key, found);
+        found
     }
 
     /// The quota that a look-up has found, as this policy enforces and advertises it.
