@@ -248,9 +248,10 @@ impl Policy {
     /// # Waits
     ///
     /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
-    /// advertised wait is the recent duration of responses (1 s while none is known), and not the time until the limit
-    /// allows it: by then the charges are settled. If they turn out to count, the next rejection advertises the rest of
-    /// the wait. Such rejections do not count for a [ban](Self::penalty).
+    /// advertised wait is the recent duration of responses, and not the time until the limit allows it: by then the charges
+    /// are settled. It is that of the key's own responses; while none is known, that of all responses, and 1 s at most, so
+    /// that slow requests of others do not lengthen it. If the charges turn out to count, the next rejection advertises
+    /// the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
