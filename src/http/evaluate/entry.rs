@@ -281,6 +281,22 @@ impl Entry {
         }
     }
 
+    /// If it is a free retry that will be charged after `wait`, since its record has ended by then: decides as for the
+    /// charge, if that would be rejected. Returns whether it is such a retry.
+    pub(super) fn charge_after(&mut self, policy: &Policy, wait: Duration) -> bool {
+        let Some(cost) = self.attempt_mut().and_then(|attempt| attempt.cost_after(wait)) else { return false };
+        if let Some(stake) = &mut self.stake {
+            // It is rejected, and so not used up.
+            stake.attempt = None;
+        }
+        let context = AskContext::default();
+        let charged = policy.peek(&self.ask(&context).costing(cost));
+        if let Some(rejection) = charged.filter(|charged| !charged.is_allowed()) {
+            (self.decision, self.is_preview) = (Some(rejection), true);
+        }
+        true
+    }
+
     /// Combines the decision with a ban, which lasts for another `ban`.
     #[cold]
     fn impose(&mut self, policy: &Policy, ban: Duration) {
