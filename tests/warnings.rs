@@ -202,6 +202,34 @@ fn requests_without_an_extension_that_another_had_are_not_reported() {
     assert_eq!(send_all(&RateLimitLayer::new(by_header), (0..5_000).map(|_| request("192.0.2.7", &[]))), NOTHING);
 }
 
+/// `/login` at 5 per hour and all else at 100 per second, for one key: 18,000 logins an hour passed, and nothing was logged.
+#[test]
+fn a_quota_that_depends_on_the_request_is_logged_once_per_policy() {
+    let layer = |quota: fn(&str) -> Option<Quota>| {
+        let quota = move |request: &RequestHead<'_>| quota(request.headers()["x-plan"].to_str().unwrap());
+        let policy =
+            Policy::new("api", TokenBucket::new(Quota::per_second(10_000))).key(HeaderKey::from_static("x-api-key"));
+        RateLimitLayer::new(policy.quota_fn(quota))
+    };
+    let send = |layer: &RateLimitLayer, requests: usize| {
+        let ok = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
+        let service = layer.layer(ok);
+        logged(|| {
+            for number in 0..requests {
+                let fields =
+                    [("x-api-key", ["secret-a", "secret-b"][number % 2]), ("x-plan", ["1", "2", "3"][number % 3])];
+                let response = service.clone().oneshot(request("192.0.2.7", &fields));
+                assert_eq!(response.now_or_never().expect("memory answers at once").unwrap().status(), 200);
+            }
+        })
+    };
+    let by_request = layer(|plan| (plan == "1").then(|| Quota::per_hour(50_000)));
+    let log = send(&by_request, 3_000);
+    assert_once(&log, &["policy=\"api\"", "goes back and forth", "a policy for each kind of request"]);
+    assert!(!log[0].contains("secret"), "{log:?}");
+    assert_eq!(send(&layer(|_| Some(Quota::per_second(20_000))), 3_000), NOTHING);
+}
+
 #[test]
 fn a_missing_key_by_configuration_is_logged_once_per_policy_and_again_for_its_successor() {
     struct Broken(&'static str);

@@ -99,6 +99,17 @@
 //! a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn) that returns a
 //! constant. Nothing is wrong if there is one client only, as in a load test.
 //!
+//! # The quota of a key goes back and forth
+//!
+//! > the quota of a key goes back and forth
+//!
+//! [`quota_fn`](crate::Policy::quota_fn) returned two quotas for one key in turn, among the first 1,000 requests. What the key
+//! has used is converted each time, unit for unit, so the generous quota forgives what was used under the strict one: with 5
+//! per hour for `/login` and 100 per second for other paths, five requests a second to each pass, 18,000 logins an hour.
+//! Return the quota of the key, whatever the request, and write
+//! [a policy for each kind of request](super::quotas#a-quota-per-customer). Nothing is wrong if a customer has changed the
+//! plan and changed it back.
+//!
 //! # No request had a matched route
 //!
 //! > PathKey::matched: none of the first 1,000 requests had a matched route

@@ -53,6 +53,9 @@
 //!
 //! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again.
 //!
+//! Poll what you have called: a call whose turn has come, and whose future nobody polls for 20 ms, is passed over. It keeps its
+//! place, and departs when it is polled and the pace allows it.
+//!
 //! # With reqwest
 //!
 //! The layer goes around any service of `http::Request`. That of `reqwest` is one of its own requests; a closure converts
@@ -117,6 +120,7 @@
 //! | `RateLimit` (draft-11 or draft-07), or `X-RateLimit-*` | spreads what is left over the time to the reset | nothing |
 //! | only a 429 with `Retry-After` | pauses after each rejection, and sends at will in between | [`quota`](crate::PacerLayer::quota), as its documentation says |
 //! | only a bare 429 | pauses for a second | the same |
+//! | in gRPC: `grpc-status: 8` in the head, and `grpc-retry-pushback-ms` | pauses for as long; a status in trailers is not read | the same |
 //!
 //! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly spaced.
 //!

@@ -226,6 +226,9 @@
 //! - **What is left** costs nothing of the month and no tokens, but it has a pace: `GET /v1/usage` is a request, too.
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
+//! - **A plan is the customer's**, and not the path's: [`quota_fn`](crate::Policy::quota_fn) must return the same quota for all
+//!   requests of a key. With another one per path, a generous path [forgives](super::quotas#a-quota-per-customer) what a
+//!   strict one has counted.
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
 //!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported: what was sent, since each
 //!   token is reported before it is. What an

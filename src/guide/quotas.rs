@@ -88,6 +88,10 @@
 //! - If a plan changes, the next request is decided under the new one, and what was used stays used: an upgrade helps at
 //!   once, and there is no fresh budget in changing plans to and fro. For windows, that needs plans of one period: between
 //!   1,000 per day and 10 per second, a customer who changes to and fro passes 10,100 in a minute.
+//! - **The quota is that of the key, whatever the request.** What a key has used is converted at each change, unit for unit:
+//!   with 5 per hour for `/login` and 100 per second for other paths, a client that sends both in turn, five times a second,
+//!   gets 18,000 logins an hour. Write a policy for each kind of request, with [`when`](crate::Policy::when). A quota that
+//!   goes back and forth is [logged](super::misconfigured#the-quota-of-a-key-goes-back-and-forth).
 //! - No plan, or one that cannot be found, means the policy's own quota, and never none.
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, whatever the number of quotas: see [`quota_fn`](crate::Policy::quota_fn).

@@ -183,6 +183,10 @@ mod with_tracing {
         tracing::warn!(target: TARGET, see = page!("all-requests-had-the-same-key"), policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
     }
 
+    pub(crate) fn quota_alternates(policy: &str) {
+        tracing::warn!(target: TARGET, see = page!("the-quota-of-a-key-goes-back-and-forth"), policy, "the quota of a key goes back and forth, so that the generous one forgives what was used under the strict one: have quota_fn return the quota of the key, whatever the request, and write a policy for each kind of request");
+    }
+
     pub(crate) fn no_route_matched() {
         tracing::warn!(target: TARGET, see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
@@ -279,6 +283,7 @@ mod without_tracing {
     pub(crate) fn untrusted_forwarding(_network: &str, _header: &dyn Display) {}
     pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
     pub(crate) fn one_key_for_all(_policy: &str) {}
+    pub(crate) fn quota_alternates(_policy: &str) {}
     pub(crate) fn no_route_matched() {}
     pub(crate) fn no_extension(_policy: &str, _extension: &str, _requests: u32, _fate: &str) {}
     pub(crate) fn extension_missing(_extension: &str) {}

@@ -143,8 +143,8 @@ impl Decision {
     }
 
     /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a bucket may be a
-    /// nanosecond off and that of a sliding window too late; and if a greater cost takes the last unit, the time until
-    /// the next one is unknown.
+    /// nanosecond off and that of a window too late, by a window at most; and if a greater cost takes the last unit, the
+    /// time until the next one is unknown.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn recharged(mut self, charged: u32, cost: u32, terms: Option<Terms>) -> Self {
         let remaining = u64::from(self.remaining) + u64::from(charged);
@@ -165,6 +165,18 @@ impl Decision {
             Some((Shape::Bucket, quota)) => {
                 let paid_in = |units| quota.time_of(units);
                 (self.reset_after() + paid_in(cost)).saturating_sub(paid_in(charged))
+            }
+            Some((shape, quota)) if cost > charged => {
+                let (before, window) = (self.reset_after(), quota.period());
+                match shape {
+                    // Before the charge, no window had begun.
+                    Shape::FixedWindow if before.is_zero() => window,
+                    // Before it, nothing counted but what the last window left, until this one ends. The charge counts
+                    // in the next one, too.
+                    Shape::SlidingWindow if before.is_zero() => window.saturating_mul(2),
+                    Shape::SlidingWindow if before <= window => before.saturating_add(window),
+                    _ => before,
+                }
             }
             Some(_) | None => self.reset_after(),
         };
@@ -437,6 +449,29 @@ mod tests {
         assert_eq!(used_up.recharged(2, 2, None).next_after(), Some(second));
         let refunded = used_up.recharged(2, 0, None);
         assert_eq!((refunded.remaining(), refunded.next_after()), (2, None));
+        let rejected = Decision::deny(5, 0, Some(second));
+        assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
+    }
+
+    /// The reset was that of the key without the charge, which may be at once.
+    #[test]
+    fn a_window_that_is_charged_later_is_reset_no_earlier_than_its_charge() {
+        let second = Duration::from_secs(1);
+        let quota = crate::values::Quota::per(5, 10 * second);
+        let reset = |terms, before: u32, charged, cost| {
+            let decision = Decision::allow(5, 2).with_reset_after(before * second);
+            decision.recharged(charged, cost, Some(terms)).reset_after().as_secs()
+        };
+        for (before, charged, cost, fixed, sliding) in
+            [(0, 0, 4, 10, 20), (3, 0, 4, 3, 13), (10, 0, 4, 10, 20), (13, 1, 3, 13, 13), (13, 3, 1, 13, 13)]
+        {
+            assert_eq!(
+                reset(Terms::sliding_window(quota), before, charged, cost),
+                sliding,
+                "{before} {charged} {cost}"
+            );
+            assert_eq!(reset(Terms::fixed_window(quota), before, charged, cost), fixed, "{before} {charged} {cost}");
+        }
         let rejected = Decision::deny(5, 0, Some(second));
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }

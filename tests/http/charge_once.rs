@@ -253,9 +253,33 @@ fn a_free_retry_that_is_rejected_is_not_used_up() {
     assert_eq!(left(&both, post("a", "k")), Some(6), "it was the only one");
 }
 
+/// A retry is free until its record ends, in a minute here. Another policy rejects it for an hour, which was advertised: an
+/// hour later the request was charged again, and told to wait for 82,800 seconds more.
+#[test]
+fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() {
+    for (within, wait) in [(60, 86_400), (3_600, 86_400), (3_601, 3_600)] {
+        let clock = ManualClock::new();
+        let per_hour = by_account("hour", timed(FixedWindow::new(Quota::per_hour(2)), &clock));
+        let free = once(&clock, 9).within(Duration::from_secs(within));
+        let layer = RateLimitLayer::new([per_day(1, &clock).charge_once(free), per_hour]);
+        // The first uses the day up, and the second, which is free, the hour.
+        assert_eq!([(); 2].map(|()| answer(&layer, "k")), [(200, None); 2]);
+        assert_eq!(answer(&layer, "k"), (429, Some(wait)), "{within}");
+        clock.advance(Duration::from_secs(wait));
+        assert_eq!(answer(&layer, "k"), (200, None), "{within}");
+    }
+}
+
 fn status(layer: &RateLimitLayer, key: &str) -> u16 {
+    answer(layer, key).0
+}
+
+/// The status, and the seconds in `Retry-After`.
+fn answer(layer: &RateLimitLayer, key: &str) -> (u16, Option<u64>) {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
-    layer.layer(hello).oneshot(post("a", key)).now_or_never().unwrap().unwrap().status().as_u16()
+    let response = layer.layer(hello).oneshot(post("a", key)).now_or_never().unwrap().unwrap();
+    let wait = response.headers().get("retry-after").map(|wait| wait.to_str().unwrap().parse().unwrap());
+    (response.status().as_u16(), wait)
 }
 
 #[test]

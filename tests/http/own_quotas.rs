@@ -285,3 +285,24 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
         assert!(matches!(error, PolicyError::QuotasNotTaken { name, .. } if name == "api"));
     }
 }
+
+/// As `Policy::quota_fn` documents: a key has one quota, and one that depends on the request limits nothing. Five logins a
+/// second pass at 5 per hour, 18,000 an hour, if a request to another path comes before each.
+#[tokio::test]
+async fn a_quota_that_depends_on_the_request_forgives_what_another_one_counted() {
+    let (login, other) = (Some(Quota::per_hour(5)), Some(Quota::per_second(100)));
+    let logins = async |is_alternating: bool| {
+        let clock = clock();
+        let layer = RateLimitLayer::new(policy(limiter(TokenBucket::new(HUGE), &clock)));
+        let mut admitted = 0;
+        for _ in 0..300 {
+            if is_alternating {
+                assert_eq!(send(&layer, "ada", other, 200).await.0, 200);
+            }
+            admitted += u32::from(send(&layer, "ada", login, 200).await.0 == 200);
+            clock.advance(Duration::from_millis(200));
+        }
+        admitted
+    };
+    assert_eq!((logins(false).await, logins(true).await), (5, 300), "in a minute");
+}

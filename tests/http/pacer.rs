@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use tokio::time::{Instant, sleep, timeout};
 use tower::util::BoxCloneService;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -301,6 +303,41 @@ async fn each_host_has_a_line_of_its_own() {
     assert_eq!(partner.seen().into_iter().filter(|seen| matches!(seen, Seen::Arrived(_))).collect::<Vec<_>>(), arrived);
 }
 
+/// A client that writes the port and one that does not were two, and each used the partner's whole quota.
+#[tokio::test(start_paused = true)]
+async fn a_port_that_the_scheme_implies_makes_no_line_of_its_own() {
+    let request = |uri: &str, host: Option<&str>| {
+        let mut request = Request::get(uri).body(()).unwrap();
+        if let Some(host) = host {
+            request.headers_mut().insert("host", host.parse().unwrap());
+        }
+        request
+    };
+    for (first, same, others) in [
+        ("https://a.example/0", ["https://A.example:443/1", "https://a.example:/1"], ["https://a.example:80/2"]),
+        ("http://a.example:80/0", ["http://a.example/1", "http://u:p@a.example:0080/1"], ["http://a.example:443/2"]),
+        ("https://[2001:db8::1]/0", ["https://[2001:DB8::1]:443/1", "https://[2001:db8::1]:/1"], ["https://[::1]/2"]),
+    ] {
+        let partner = Partner::new(1, 50 * SECOND);
+        let mut client = partner.client(&PacerLayer::new());
+        assert_eq!(status(client.call(request(first, None))).await, 200);
+        let calls: Vec<_> = same.iter().chain(&others).map(|uri| client.call(request(uri, None))).collect();
+        assert!(timeout(SECOND, join_all(calls.into_iter().map(status))).await.is_err());
+        let arrived = partner.seen().into_iter().filter(|seen| matches!(seen, Seen::Arrived(_))).collect::<Vec<_>>();
+        assert_eq!(arrived, [0, 2].map(Seen::Arrived), "{first}");
+    }
+    // Without a scheme, it is not known which port is meant: either of the two is.
+    let partner = Partner::new(1, 50 * SECOND);
+    let mut client = partner.client(&PacerLayer::new());
+    assert_eq!(status(client.call(request("/0", Some("a.example")))).await, 200);
+    let hosts = ["A.example:80", "a.example:443", "a.example:8080"];
+    let calls: Vec<_> =
+        (1..).zip(hosts).map(|(path, host)| client.call(request(&format!("/{path}"), Some(host)))).collect();
+    assert!(timeout(SECOND, join_all(calls.into_iter().map(status))).await.is_err());
+    let arrived = partner.seen().into_iter().filter(|seen| matches!(seen, Seen::Arrived(_))).collect::<Vec<_>>();
+    assert_eq!(arrived, [0, 3].map(Seen::Arrived));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_caller_gets_the_rejection_of_a_call_that_cannot_be_sent_again() {
     let partner = Partner::new(1, 30 * SECOND);
@@ -363,6 +400,206 @@ async fn a_cancelled_call_leaves_the_line() {
     assert_eq!(status(call(&mut client, 102)).await, 200);
     assert!(start.elapsed() < SECOND / 10, "{:?}", start.elapsed());
     assert_eq!(client.waiting(), 0);
+}
+
+/// A partner that rejects what exceeds 12 calls in any second, and reports nothing. Returns a client that sends it 10 per
+/// second, and counts the calls and the rejections.
+fn strict_partner() -> (Client, Arc<Mutex<(Vec<Instant>, usize)>>) {
+    let seen = Arc::new(Mutex::new((Vec::<Instant>::new(), 0)));
+    let partner = {
+        let seen = Arc::clone(&seen);
+        service_fn(move |_: Request<()>| {
+            let (served, rejected) = &mut *seen.lock().unwrap();
+            let now = Instant::now();
+            let is_served = served.iter().filter(|at| now - **at < SECOND).count() < 12;
+            if is_served {
+                served.push(now)
+            } else {
+                *rejected += 1
+            }
+            let response = Response::builder().status(if is_served { 200 } else { 429 });
+            std::future::ready(Ok(response.body(()).unwrap()))
+        })
+    };
+    let layer = PacerLayer::new().quota(Quota::per_second(10)).max_wait(1_000 * SECOND).attempts(1);
+    (layer.layer(BoxCloneService::new(partner)), seen)
+}
+
+/// A turn was a message to the call, which the call found when it was polled: after a pause of the program, all calls whose
+/// turns had come meanwhile left at once. Of 111 calls whose futures were not polled for five seconds, 37 were rejected,
+/// and of 111 that were made meanwhile 86.
+#[tokio::test(start_paused = true)]
+async fn calls_whose_futures_are_polled_late_leave_at_the_pace_all_the_same() {
+    let mut outcomes = Vec::new();
+    for (is_polled_before, is_made_late) in [(false, false), (true, false), (false, true)] {
+        let (mut client, seen) = strict_partner();
+        // The first one, whose answer says that nothing but our quota limits calls.
+        assert_eq!(status(call(&mut client, 0)).await, 200);
+        let mut calls = Vec::new();
+        for number in 1..111 {
+            let mut call = call(&mut client, number);
+            if is_polled_before {
+                assert!((&mut call).now_or_never().is_none());
+            }
+            calls.push(call);
+            if is_made_late && number < 50 {
+                sleep(SECOND / 10).await;
+            }
+        }
+        // The program does something else, and the runtime drives other tasks.
+        sleep(5 * SECOND).await;
+        let begun = Instant::now();
+        join_all(calls.into_iter().map(status)).await;
+        let (served, rejected) = &*seen.lock().unwrap();
+        // No turn is lost either.
+        outcomes.push((served.len(), *rejected, begun.elapsed().as_secs()));
+    }
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, (111, 0, 10 | 11))), "{outcomes:?}");
+}
+
+/// Of calls whose futures are never polled, each kept the line waiting for a turn that it did not take: a second, if its
+/// answer was to say how to go on.
+#[tokio::test(start_paused = true)]
+async fn calls_that_nobody_polls_delay_no_others() {
+    let partner = Partner::new(100, 10 * SECOND);
+    let mut client = partner.client(&PacerLayer::new());
+    let _unpolled: Vec<_> = (0..20).map(|number| call(&mut client, number)).collect();
+    sleep(SECOND).await;
+    let begun = Instant::now();
+    assert_eq!(status(call(&mut client, 20)).await, 200);
+    assert!(begun.elapsed() < SECOND / 10, "{:?}", begun.elapsed());
+    assert_eq!(partner.seen(), [Seen::Arrived(20)]);
+}
+
+/// A task that is stuck holds many calls in line, before one of another task.
+#[tokio::test(start_paused = true)]
+async fn many_calls_whose_task_is_stuck_delay_others_by_little() {
+    for is_polled in [false, true] {
+        let partner = Partner::new(1_000, 10 * SECOND);
+        let mut client = partner.client(&PacerLayer::new());
+        assert_eq!(status(call(&mut client, 0)).await, 200);
+        let mut stuck: Vec<_> = (1..=100).map(|number| call(&mut client, number)).collect();
+        if is_polled {
+            assert!(stuck.iter_mut().all(|call| call.now_or_never().is_none()));
+        }
+        let begun = Instant::now();
+        assert_eq!(status(call(&mut client, 101)).await, 200);
+        assert!(begun.elapsed() < SECOND / 4, "{:?}", begun.elapsed());
+        // They have lost nothing but their order.
+        assert_eq!(join_all(stuck.into_iter().map(status)).await, [200; 100]);
+        assert_eq!(partner.rejected(), 0);
+    }
+}
+
+/// A service that needs a time to become ready again after each call.
+#[derive(Clone)]
+struct Recovering<S> {
+    inner: S,
+    time: Duration,
+    recovered: Option<Arc<Mutex<std::pin::Pin<Box<tokio::time::Sleep>>>>>,
+}
+
+impl<S: Service<Request<()>>> Service<Request<()>> for Recovering<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        match &self.recovered {
+            Some(recovered) if recovered.lock().unwrap().as_mut().poll(cx).is_pending() => Poll::Pending,
+            _ => self.inner.poll_ready(cx),
+        }
+    }
+
+    fn call(&mut self, request: Request<()>) -> S::Future {
+        self.recovered = Some(Arc::new(Mutex::new(Box::pin(sleep(self.time)))));
+        self.inner.call(request)
+    }
+}
+
+/// A rejected call took its turn while its service was not ready yet, and the line waited a second for its answer.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_service_is_not_ready_again_delays_no_others() {
+    for (recovery, order, last) in [(1_500, [0, 1, 2], 2_050), (3_500, [1, 2, 0], 3_550)] {
+        let (log, begun) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+        let partner = {
+            let log = Arc::clone(&log);
+            service_fn(move |request: Request<()>| {
+                let mut log = log.lock().unwrap();
+                let number: u32 = request.uri().path()[1..].parse().unwrap();
+                log.push((number, begun.elapsed()));
+                let response = Response::builder();
+                let response = if log.len() == 1 { response.status(429).header("retry-after", 2) } else { response };
+                std::future::ready(Ok::<_, Infallible>(response.body(()).unwrap()))
+            })
+        };
+        let partner = Recovering { inner: partner, time: Duration::from_millis(recovery), recovered: None };
+        let mut client: Client = PacerLayer::new().layer(BoxCloneService::new(partner));
+        let calls: Vec<_> = (0..3).map(|number| call(&mut client, number)).collect();
+        assert!(join_all(calls.into_iter().map(status)).await.iter().all(|status| *status == 200));
+        let log = log.lock().unwrap();
+        let (numbers, times): (Vec<_>, Vec<_>) = log[1..].iter().copied().unzip();
+        assert_eq!(numbers, order, "{log:?}");
+        // The pause is over after two seconds.
+        assert!(times[0] <= Duration::from_millis(2_050) && times[2] <= Duration::from_millis(last), "{log:?}");
+    }
+}
+
+/// Beyond 4,096 partners, the lines of all that had no call were forgotten if most were needed, and so were their pauses.
+#[tokio::test(start_paused = true)]
+async fn a_pause_outlives_calls_to_thousands_of_other_partners() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let partner = {
+        let log = Arc::clone(&log);
+        service_fn(move |request: Request<()>| {
+            let host = request.uri().host().unwrap().to_owned();
+            let response = match &*host {
+                "partner.example" => Response::builder().status(429).header("retry-after", 60),
+                _ => Response::builder().header("ratelimit", r#""a";r=9;t=3600"#),
+            };
+            log.lock().unwrap().push(host);
+            std::future::ready(Ok::<_, Infallible>(response.body(()).unwrap()))
+        })
+    };
+    let mut client: Client = PacerLayer::new().attempts(1).layer(BoxCloneService::new(partner));
+    assert_eq!(status(call(&mut client, 0)).await, 429);
+    for host in 0..20_000 {
+        assert_eq!(status(call_to(&mut client, &format!("{host}.example"), 0)).await, 200);
+    }
+    let sent = timeout(59 * SECOND, status(call(&mut client, 1))).await;
+    assert!(sent.is_err(), "{sent:?} within the pause");
+    assert_eq!(log.lock().unwrap().iter().filter(|host| *host == "partner.example").count(), 1);
+}
+
+/// A gRPC server rejects with 200 and a status in the head of its response, which has no message then.
+#[tokio::test(start_paused = true)]
+async fn a_rejection_in_grpc_pauses_the_line() {
+    let arrivals = Arc::new(Mutex::new(Vec::new()));
+    let partner = {
+        let arrivals = Arc::clone(&arrivals);
+        service_fn(move |_: Request<()>| {
+            let mut arrivals = arrivals.lock().unwrap();
+            arrivals.push(Instant::now());
+            let response = Response::builder().header("content-type", "application/grpc");
+            let response = match arrivals.len() {
+                1 => response.header("grpc-status", 8).header("grpc-retry-pushback-ms", 2_500),
+                _ => response,
+            };
+            std::future::ready(Ok::<_, Infallible>(response.body(()).unwrap()))
+        })
+    };
+    let mut client: Client = PacerLayer::new().layer(BoxCloneService::new(partner));
+    let calls: Vec<_> = (0..3).map(|number| call(&mut client, number)).collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().headers(), &HeaderMap::from_iter([content_type()]), "it was sent again");
+    }
+    let arrivals = arrivals.lock().unwrap();
+    assert_eq!(arrivals.len(), 4);
+    assert!(arrivals[1..].iter().all(|at| *at - arrivals[0] >= 5 * SECOND / 2), "{arrivals:?}");
+}
+
+fn content_type() -> (http::HeaderName, http::HeaderValue) {
+    (http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"))
 }
 
 /// Values that no honest partner sends: the line goes on after the longest pause.

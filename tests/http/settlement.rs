@@ -9,6 +9,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::headers::{RateLimitFields, ResetForm};
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
@@ -181,4 +182,42 @@ async fn a_reset_and_a_refund_leave_no_debt_behind() {
     // Two of its own, of which one is refunded, and nothing for what was forgiven.
     send(&layer, &[1], 0).await;
     assert_eq!(peek(&layer).await.remaining(), 9);
+}
+
+/// A request that costs nothing when it comes, and all that is left when it is settled. Its fields were those of a key
+/// without a charge: `t=1` and a reset of 0, although the next unit is a day away.
+#[tokio::test]
+async fn fields_of_a_request_that_is_settled_from_cost_0_promise_nothing_too_early() {
+    let day = Duration::from_secs(86_400);
+    let cases = [(0, "t"), (0, "reset"), (3, "t"), (3, "reset")];
+    for ((used_before, name), is_sliding) in cases.into_iter().flat_map(|case| [(case, true), (case, false)]) {
+        let clock = ManualClock::new();
+        // Six hours into a day.
+        clock.set(Timestamp::from_nanos((20_000 * 86_400 + 21_600) * 1_000_000_000));
+        let policy = if is_sliding {
+            policy(SlidingWindow::new(Quota::per_day(5)), &clock)
+        } else {
+            policy(FixedWindow::new(Quota::per_day(5)), &clock)
+        };
+        let policy = policy.cost_fn(|request| u32::from(request.uri().path() != "/free")).settled_by_handler();
+        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
+        let layer = RateLimitLayer::builder(policy).fields(fields).build();
+        for _ in 0..used_before {
+            assert_eq!(send_to(&layer, "/", &[], 0).await.0, 200);
+        }
+        if used_before > 0 {
+            // It counts in a sliding window only, and only until that ends.
+            clock.advance(day);
+        }
+        let (_, headers) = send_to(&layer, "/free", &[5], 0).await;
+        let field = |name| headers[name].to_str().unwrap();
+        let seconds = match name {
+            "t" => field("ratelimit").strip_prefix("\"units\";r=0;t=").unwrap().parse().unwrap(),
+            _ => field("x-ratelimit-reset").parse().unwrap(),
+        };
+        assert!(seconds <= 2 * 86_400, "{name}: {headers:?}");
+        clock.advance(Duration::from_secs(seconds));
+        let (left, expected) = (peek(&layer).await.remaining(), if name == "t" { 1 } else { 5 });
+        assert!(left >= expected, "{name}, sliding {is_sliding}: {left} left after {seconds} s: {headers:?}");
+    }
 }

@@ -113,7 +113,7 @@ impl Entry {
     #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
         let cost = policy.cost_of(head);
-        let quota = policy.quota_of(head);
+        let quota = policy.quota_of(head, &key);
         let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
         let debt = policy.charge_debt(&key, cost, quota).transpose();
@@ -277,6 +277,22 @@ impl Entry {
         if let Some(ban) = self.ban {
             self.impose(policy, ban);
         }
+    }
+
+    /// If it is a free retry that will be charged after `wait`, since its record has ended by then: decides as for the
+    /// charge, if that would be rejected. Returns whether it is such a retry.
+    pub(super) fn charge_after(&mut self, policy: &Policy, wait: Duration) -> bool {
+        let Some(cost) = self.attempt_mut().and_then(|attempt| attempt.cost_after(wait)) else { return false };
+        if let Some(stake) = &mut self.stake {
+            // It is rejected, and so not used up.
+            stake.attempt = None;
+        }
+        let context = AskContext::default();
+        let charged = policy.peek(&self.ask(&context).costing(cost));
+        if let Some(rejection) = charged.filter(|charged| !charged.is_allowed()) {
+            (self.decision, self.is_preview) = (Some(rejection), true);
+        }
+        true
     }
 
     /// Combines the decision with a ban, which lasts for another `ban`.

@@ -106,7 +106,7 @@ impl Scope<'_> {
             Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
             Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
         };
-        let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head), self.patience(head));
+        let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), self.patience(head));
         match policy.limiter().decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
             Check::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
@@ -144,7 +144,7 @@ impl Scope<'_> {
                         let entry = Entry::open_ended(index, policy, key, head);
                         transaction.entries.push(Entry { ban, ..entry });
                     } else {
-                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head));
+                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
                         transaction.entries.push(Entry { ban, ..Entry::new(index, key, cost, quota) });
                     }
                 }

@@ -94,9 +94,8 @@ impl OpenRequest {
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
             if let Some(cost) = policy.cost_by_head(entry.cost, response) {
-                policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
-                entry.close(policy);
+                entry.close(policy, Some(took));
                 if cost == 0 {
                     entry.void_attempt();
                 }
@@ -155,11 +154,11 @@ impl Drop for OpenRequest {
         let scope = self.scope();
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = self.final_cost(policy) {
-                policy.open_charges().note_duration(took);
+            let cost = self.final_cost(policy);
+            if let Some(cost) = cost {
                 entry.settle(scope, cost);
             }
-            entry.close(policy);
+            entry.close(policy, cost.map(|_| took));
         }
     }
 }
@@ -190,8 +189,8 @@ impl Entry {
     /// Closes the charge, after it was settled. If it were closed first, a request that is rejected between the two would
     /// neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As it is, such a
     /// request at worst expects a refund that has been made already.
-    fn close(&mut self, policy: &Policy) {
-        policy.open_charges().close(&self.key, self.cost);
+    fn close(&mut self, policy: &Policy, took: Option<Duration>) {
+        policy.open_charges().close(&self.key, self.cost, took);
         self.is_open = false;
     }
 }

@@ -53,6 +53,7 @@ impl Scope<'_> {
             entry.note_rejection(entry.policy_of(policies));
         }
         observe::rejected(policies, entries);
+        self.charge_after_wait(entries);
         // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
         // that no wait helps; then one whose wait is not known; then the longest wait.
         let rank = |entry: &&Entry| {
@@ -81,6 +82,22 @@ impl Scope<'_> {
             }
         }
         Rejected { rejection, annotations: self.annotate_rejected(entries) }
+    }
+
+    /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
+    /// the charge.
+    fn charge_after_wait(self, entries: &mut [Entry]) {
+        let is_enforced = |entry: &Entry| !self.policy(entry).is_shadow();
+        loop {
+            let rejecting = entries.iter().filter(|entry| is_enforced(entry));
+            let waits = rejecting.filter_map(|entry| entry.decision?.retry_after());
+            let Some(wait) = waits.max() else { return };
+            let mut enforced = entries.iter_mut().filter(|entry| is_enforced(entry));
+            // Each is found once at most.
+            if !enforced.any(|entry| entry.charge_after(&self.current(self.policy(entry)), wait)) {
+                return;
+            }
+        }
     }
 
     /// Rejects a request since the limiter of `policy` cannot decide. No entry is charged (any more).

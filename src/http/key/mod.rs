@@ -56,6 +56,7 @@ pub use self::path::PathKey;
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
+pub(crate) use self::streak::Streak;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::http::head::RequestHead;

@@ -14,15 +14,15 @@ const INTERRUPTED: u32 = 1 << 31;
 ///
 /// All accesses are relaxed: no other data depends on this count.
 #[derive(Debug)]
-pub(super) struct Streak(AtomicU32);
+pub(crate) struct Streak(AtomicU32);
 
 impl Streak {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
     #[inline]
-    pub(super) fn is_decided(&self) -> bool {
+    pub(crate) fn is_decided(&self) -> bool {
         !cfg!(feature = "tracing") || self.0.load(Ordering::Relaxed) >= LONG
     }
 
@@ -31,14 +31,14 @@ impl Streak {
     /// Every `fetch_add` returns another count, so of several threads exactly one reads `LONG - 1`, and only that one
     /// logs.
     #[cold]
-    pub(super) fn extend(&self) -> bool {
+    pub(crate) fn extend(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed) == LONG - 1
     }
 
     /// Ends the streak for good. A thread that has passed `is_decided` before may still add one to `INTERRUPTED`, which
     /// stays above `LONG`.
     #[cold]
-    pub(super) fn interrupt(&self) {
+    pub(crate) fn interrupt(&self) {
         self.0.store(INTERRUPTED, Ordering::Relaxed);
     }
 }

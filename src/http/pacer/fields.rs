@@ -31,6 +31,9 @@ const FIRST_EPOCH_MILLI: u64 = 100_000_000_000;
 /// The pause after a 429 that does not report how long to wait, in seconds.
 const UNEXPLAINED: u64 = 1;
 
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
 
@@ -45,7 +48,8 @@ pub(super) struct Reading {
 /// Reads the head of a response that came at `received`.
 ///
 /// A 429 is a rejection. A 503 is one if it has a `Retry-After`, or reports that a quota is used up. On other responses,
-/// `Retry-After` is about something else and pauses nothing.
+/// `Retry-After` is about something else and pauses nothing. A response of gRPC without messages has its status in the
+/// head: RESOURCE_EXHAUSTED is treated as a 429, and UNAVAILABLE as a 503, with the pushback in place of `Retry-After`.
 pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> Reading {
     // Instants are compared with the partner's own clock, if the response says what that shows.
     let now = date(headers.get(header::DATE)).unwrap_or(received);
@@ -54,19 +58,51 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime
     let budget = if is_stored { None } else { tightest(quotas(headers, now)) };
     let is_used_up = budget.is_some_and(|budget| budget.left == 0);
     let wait = headers.get_all(header::RETRY_AFTER).iter().filter_map(|line| seconds_in(line, now)).max();
+    // At least a second: zero would mean to repeat the call at once.
+    let wait = wait.map(|seconds| seconds.clamp(1, MAX_RESET) * SECOND);
+    let (status, pushback) = in_grpc(headers).unwrap_or((status, Pushback::Unset));
+    let wait = if let Pushback::Wait(micros) = pushback { Some(micros) } else { wait };
     let is_rejection = match status {
+        _ if matches!(pushback, Pushback::Forbidden) => false,
         StatusCode::TOO_MANY_REQUESTS => true,
         StatusCode::SERVICE_UNAVAILABLE => wait.is_some() || is_used_up,
         _ => false,
     };
     let pause = match wait {
         _ if !is_rejection => 0,
-        // At least a second: zero would mean to repeat the call at once.
-        Some(seconds) => seconds.clamp(1, MAX_RESET),
+        Some(micros) => micros,
         None if is_used_up => 0,
-        None => UNEXPLAINED,
+        None => UNEXPLAINED * SECOND,
     };
-    Reading { is_rejection, report: Report { is_answer: true, pause: pause * SECOND, budget } }
+    Reading { is_rejection, report: Report { is_answer: true, pause, budget } }
+}
+
+/// What a server says about repeating a call in gRPC (gRFC A6).
+enum Pushback {
+    Unset,
+    /// In microseconds.
+    Wait(u64),
+    /// Not at all.
+    Forbidden,
+}
+
+/// Reads the status of gRPC in a head, as the status of HTTP that means the same, with the pushback.
+fn in_grpc(headers: &HeaderMap) -> Option<(StatusCode, Pushback)> {
+    let status = match number(headers, &GRPC_STATUS)? {
+        8 => StatusCode::TOO_MANY_REQUESTS,
+        14 => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::OK,
+    };
+    let pushback = match only_line(headers, &GRPC_RETRY_PUSHBACK) {
+        None => Pushback::Unset,
+        Some(line) => match parse_digits(line.as_bytes()) {
+            // At least a millisecond: zero would mean to repeat the call at once.
+            Some(millis) => Pushback::Wait(millis.clamp(1, MAX_RESET * 1_000) * 1_000),
+            // A negative number, or anything else.
+            None => Pushback::Forbidden,
+        },
+    };
+    Some((status, pushback))
 }
 
 /// Returns the budget that allows the least: the longest time without any call, or else the lowest rate.
@@ -285,6 +321,31 @@ mod tests {
         assert_eq!(pause(429, &[its_clock, ("retry-after", "Mon, 21 Sep 2026 14:14:20 GMT")]), Some(30));
         assert_eq!(pause(429, &[("retry-after", "Mon, 21 Sep 2026 14:13:00 GMT")]), Some(1), "it has passed");
         assert_eq!(pause(429, &[("retry-after", "3"), ("retry-after", "9")]), Some(9));
+    }
+
+    #[test]
+    fn a_grpc_status_in_the_head_is_a_rejection() {
+        let pause = |lines: &[(&str, &str)]| {
+            let Reading { is_rejection, report } = reading(200, lines);
+            is_rejection.then_some(report.pause)
+        };
+        let exhausted = ("grpc-status", "8");
+        assert_eq!(pause(&[exhausted]), Some(UNEXPLAINED * SECOND));
+        assert_eq!(pause(&[exhausted, ("grpc-retry-pushback-ms", "2500")]), Some(2_500_000));
+        assert_eq!(pause(&[exhausted, ("grpc-retry-pushback-ms", "0")]), Some(1_000));
+        assert_eq!(pause(&[exhausted, ("grpc-retry-pushback-ms", "99999999999999999999")]), Some(MAX_RESET * SECOND));
+        // The pushback is the more exact of the two.
+        assert_eq!(pause(&[exhausted, ("retry-after", "3"), ("grpc-retry-pushback-ms", "2001")]), Some(2_001_000));
+        assert_eq!(pause(&[exhausted, ("retry-after", "3")]), Some(3_000_000));
+        assert_eq!(pause(&[exhausted, ("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
+        // UNAVAILABLE is an outage unless it says when to come again.
+        assert_eq!(pause(&[("grpc-status", "14")]), None);
+        assert_eq!(pause(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "70")]), Some(70_000));
+        for other in ["0", "2", "13"] {
+            assert_eq!(pause(&[("grpc-status", other), ("grpc-retry-pushback-ms", "70")]), None, "{other}");
+        }
+        // A server that forbids to repeat the call.
+        assert_eq!(pause(&[exhausted, ("grpc-retry-pushback-ms", "-1")]), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::{Authority, Scheme};
 use http::{Request, header};
 use tower_layer::Layer;
 
@@ -45,7 +46,9 @@ use crate::values::{PartitionKey, Quota};
 /// ```
 ///
 /// A rejection is a 429, or a 503 with `Retry-After`: the partner has not carried the call out. If yours may have, set
-/// [`attempts(1)`](Self::attempts).
+/// [`attempts(1)`](Self::attempts). In gRPC, it is a response without messages that has the status RESOURCE_EXHAUSTED, or
+/// UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call. Trailers are not read: a
+/// status after the first message, or of a server that sends its head before it decides, pauses nothing.
 ///
 /// # What is read
 ///
@@ -56,6 +59,7 @@ use crate::values::{PartitionKey, Quota};
 /// | `RateLimit` in the syntax of draft-07 | the same: `remaining`, `reset` |
 /// | `X-RateLimit-Remaining`, `-Reset`, `-Limit` | the same. A reset below 10^9 is seconds from now, from there on seconds since 1970, and from 10^11 on milliseconds |
 /// | `RateLimit-Policy` | the quota per window, which is more exact than the whole seconds of `t` |
+/// | `grpc-status`, `grpc-retry-pushback-ms`, in the head | a rejection in gRPC, and how long it pauses the line |
 ///
 /// Of several policies, the tightest governs: one that is used up, the longest of these, or else the one with the lowest
 /// rate. Those that count something other than requests are ignored, and so are fields of a response from a cache (`Age`
@@ -74,8 +78,13 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next, and
 /// uses all but a few calls of a window of ten seconds or more (`src/http/pacer/tests.rs`, `scripts/partner`). A bucket is
-/// kept full and used at its rate: a burst that it has saved is not spent. What remains: a window of one second, or a
-/// bucket that holds less than a second's worth and is empty, is only known to be over after a whole second.
+/// kept full and used at its rate: a burst that it has saved is not spent. What remains:
+///
+/// - A window of one second, or a bucket that holds less than a second's worth and is empty, is only known to be over after
+///   a whole second.
+/// - A sliding window of ten seconds or more is used to nine tenths at least, and one of a second to six tenths. It rejects
+///   one call at most each time that it is used up, which goes again: the end of what is left, and the next unit, are not at
+///   the same instant.
 ///
 /// # Hostile partners
 ///
@@ -86,6 +95,12 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// A call that is dropped while it waits leaves the line. One that is dropped after it was sent counts as sent.
 ///
+/// # Futures that are not polled
+///
+/// A call departs when its future is polled after its turn has come. One that is not polled for 20 ms is passed over, keeps
+/// its place, and departs once it is polled and the pace allows it. So calls that a busy program polls late leave at the
+/// pace, too; and one whose inner service is not ready again after a rejection holds nobody up.
+///
 /// # Errors
 ///
 /// [`PacerError`](crate::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
@@ -95,7 +110,8 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// One lock and, for each call that waits, some 200 bytes and a channel; a task per partner while calls wait for it. Each
 /// future is boxed, and each request is cloned, unless [`attempts`](Self::attempts) is 1. Up to 4,096 partners are
-/// remembered while they are idle. With [Redis](Self::shared), see there.
+/// remembered while they are idle; of more, those that are not paused are forgotten first, and of the others those whose
+/// pause ends next. With [Redis](Self::shared), see there.
 ///
 /// # Panics
 ///
@@ -148,8 +164,9 @@ impl<B: 'static> PacerLayer<B> {
         Self { gate: Arc::new(gate) }
     }
 
-    /// Sets which partner a request is for: all requests with one key are in one line. Unless set, it is the authority
-    /// of the URI, or else the field `Host`.
+    /// Sets which partner a request is for: all requests with one key are in one line. Unless set, it is the host and the
+    /// port of the URI, or else of the field `Host`. A port that the scheme implies makes no difference: `https://a` and
+    /// `https://a:443` are one partner.
     ///
     /// Choose what the partner counts by. If it has a quota per account, make the account a part of the key.
     ///
@@ -253,17 +270,30 @@ impl<B: 'static> PacerLayer<B> {
 /// Some seventy years: any deadline can be computed.
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
-/// Returns the host, in lower case since hosts are compared so, and the port.
+/// Returns the host and the port of the request.
 fn authority<B>(request: &Request<B>) -> PartitionKey {
-    let host = || request.headers().get(header::HOST).map(|host| host.as_bytes().to_ascii_lowercase());
-    match request.uri().authority() {
-        // Without a user's name and password.
-        Some(authority) => {
-            let text = authority.as_str();
-            let text = text.rsplit_once('@').map_or(text, |(_, address)| address);
-            PartitionKey::from(text.to_ascii_lowercase())
-        }
-        None => host().map_or(PartitionKey::SHARED, PartitionKey::from),
+    if let Some(authority) = request.uri().authority() {
+        return key_of(authority, request.uri().scheme());
+    }
+    let Some(host) = request.headers().get(header::HOST) else { return PartitionKey::SHARED };
+    match Authority::try_from(host.as_bytes()) {
+        Ok(authority) => key_of(&authority, None),
+        Err(_) => PartitionKey::from(host.as_bytes().to_ascii_lowercase()),
+    }
+}
+
+/// Writes the host in lower case, since hosts are compared so, without a user's name and password, and without the port
+/// that the scheme implies. Without a scheme, it may be either of the two: one line is the safe side.
+fn key_of(authority: &Authority, scheme: Option<&Scheme>) -> PartitionKey {
+    let host = authority.host().to_ascii_lowercase();
+    let is_implied = |port: u16| match port {
+        80 => scheme.is_none_or(|scheme| *scheme == Scheme::HTTP),
+        443 => scheme.is_none_or(|scheme| *scheme == Scheme::HTTPS),
+        _ => false,
+    };
+    match authority.port_u16().filter(|port| !is_implied(*port)) {
+        Some(port) => PartitionKey::from(format!("{host}:{port}")),
+        None => PartitionKey::from(host),
     }
 }
 

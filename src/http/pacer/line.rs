@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::{Notify, oneshot};
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::error::Refusal;
-use super::pace::{Pace, Report, Slot, Turn};
+use super::pace::{Need, Pace, Report, Slot, Turn};
 use super::partners::Common;
 #[cfg(feature = "redis")]
 use super::shared::SharedPace;
@@ -25,8 +24,10 @@ use crate::util::wake::let_others_take;
 /// 1. A call departs only if no call that came earlier is waiting. The map of waiters is ordered by arrival, and a call
 ///    that the partner rejected comes back with its old number.
 /// 2. Each runtime on which a call joined has a driver while any call waits. Each driver reserves at most one departure
-///    at a time, and gives it to the first in line when its time has come. So the first in line departs as soon as any
+///    at a time, and calls the first in line when its time has come. So the first in line departs as soon as any
 ///    runtime is driven.
+/// 3. A departure is decided when the call is polled: at most one is [ready](State::ready) that was not taken. So calls
+///    whose futures are polled late do not leave together, and no departure is lost with a call that is not polled.
 pub(super) struct Line {
     common: Arc<Common>,
     /// `None` if the pace is that of this process alone.
@@ -41,15 +42,50 @@ struct State {
     pace: Pace,
     waiting: BTreeMap<u64, Waiter>,
     arrivals: u64,
+    /// A departure whose time has come, until a call takes it.
+    ready: Option<Ready>,
     /// The runtimes with a driver.
     drivers: Vec<runtime::Id>,
 }
 
+impl State {
+    /// Whether a departure is kept for a call that was called just now, and until when.
+    fn kept_until(&self, now: Instant) -> Option<Instant> {
+        let (_, called) = self.ready.as_ref()?.called?;
+        Some(called + GRACE).filter(|until| now < *until)
+    }
+}
+
+/// A departure that may be taken.
+struct Ready {
+    slot: Slot,
+    /// Whether it is on Redis.
+    is_shared: bool,
+    /// The arrival of the call that was called to take it, and when. `None` if that has left the line instead.
+    called: Option<(u64, Instant)>,
+    /// How many calls are called next. Twice as many each time that nobody takes it: a program that is busy may have
+    /// many calls in line. Whoever is polled first takes it, and the others wait on.
+    calls: u32,
+}
+
+impl Ready {
+    const fn new(slot: Slot, is_shared: bool) -> Self {
+        Self { slot, is_shared, called: None, calls: 1 }
+    }
+}
+
+/// How long a departure is kept for the call that was called. If it is not taken by then, nobody polls that call's future,
+/// and the next in line is called. The call departs as soon as it is polled and the pace allows it.
+const GRACE: Duration = Duration::from_millis(20);
+
 /// A call that waits.
 struct Waiter {
     deadline: Instant,
-    /// If the waiter is gone, what is sent comes back, or is dropped with its message.
-    turn: oneshot::Sender<Result<Departed, Refusal>>,
+    joined: Instant,
+    /// Whether its future was polled since.
+    is_polled: bool,
+    /// Calls it, or refuses it.
+    turn: oneshot::Sender<Result<(), Refusal>>,
 }
 
 /// Until when a call waits, and which place it has in line.
@@ -68,7 +104,7 @@ pub(super) enum Joined {
 impl Line {
     pub(super) fn new(common: Arc<Common>, shared: Option<SharedPace>) -> Self {
         let pace = Pace::new(common.micros(Instant::now()));
-        let state = State { pace, waiting: BTreeMap::new(), arrivals: 0, drivers: Vec::new() };
+        let state = State { pace, waiting: BTreeMap::new(), arrivals: 0, ready: None, drivers: Vec::new() };
         Self { common, shared, state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -77,38 +113,60 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anything is lost if the line is dropped.
-    pub(super) fn is_needed(&self) -> bool {
-        self.lock().pace.is_needed(self.common.micros(Instant::now()))
+    /// Returns how much is lost if the line is dropped, to compare lines by.
+    pub(super) fn need(&self) -> Need {
+        self.lock().pace.need(self.common.micros(Instant::now()), &self.common.rules)
     }
 
-    /// Joins the line. Departs at once if nobody waits, and if that can be decided without a call to Redis.
+    /// Joins the line. Departs at once if nothing limits it; may depart as soon as it is polled if nobody waits, and if
+    /// that can be decided without a call to Redis.
     pub(super) fn join(self: &Arc<Self>, runtime: &Handle) -> Result<(Joined, Ticket), Refusal> {
         let now = Instant::now();
         let deadline = now + self.common.max_wait;
         let mut state = self.lock();
         state.arrivals += 1;
         let ticket = Ticket { arrival: state.arrivals, deadline };
-        if state.waiting.is_empty() && self.shared.is_none() {
-            let (mut pace, micros) = (state.pace, self.common.micros(now));
-            match pace.turn(micros, &self.common.rules, None) {
-                Turn::Depart(slot) if slot.at <= micros => {
-                    state.pace = pace;
+        if state.waiting.is_empty() && self.shared.is_none() && state.kept_until(now).is_none() {
+            let slot = state.ready.as_ref().map(|ready| ready.slot);
+            if let Some(slot) = self.depart_by(&mut state, now, slot) {
+                if state.pace.is_unlimited(&self.common.rules) {
                     drop(state);
                     return Ok((Joined::Departed(self.departed(slot.number, None)), ticket));
                 }
-                _ => {}
+                let called = Some((ticket.arrival, now));
+                state.ready = Some(Ready { called, ..Ready::new(slot, false) });
+                let place = Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn: None };
+                return Ok((Joined::Waiting(place), ticket));
             }
         }
         self.check_wait(&state, ticket, now)?;
         if !self.common.add_waiter() {
             return Err(Refusal::LineFull { max_waiters: self.common.max_waiters });
         }
-        Ok((Joined::Waiting(self.wait(state, ticket, runtime)), ticket))
+        let turn = Some(self.wait(state, ticket, runtime));
+        let place = Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn };
+        Ok((Joined::Waiting(place), ticket))
+    }
+
+    /// Reserves a departure by the pace of this process, or confirms `slot`, if one may depart now.
+    fn depart_by(&self, state: &mut State, now: Instant, slot: Option<Slot>) -> Option<Slot> {
+        let (mut pace, micros) = (state.pace, self.common.micros(now));
+        match pace.turn(micros, &self.common.rules, slot) {
+            Turn::Depart(slot) if slot.at <= micros => {
+                state.pace = pace;
+                Some(slot)
+            }
+            _ => None,
+        }
     }
 
     /// Takes the old place again, after a rejection.
     pub(super) fn rejoin(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Place, Refusal> {
+        let turn = Some(self.wait_again(ticket, runtime)?);
+        Ok(Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn })
+    }
+
+    fn wait_again(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Called, Refusal> {
         let state = self.lock();
         self.check_wait(&state, ticket, Instant::now())?;
         self.common.add_waiter_again();
@@ -130,9 +188,10 @@ impl Line {
         Err(Refusal::WaitTooLong { retry_after: Some(earliest - now) })
     }
 
-    fn wait(self: &Arc<Self>, mut state: MutexGuard<'_, State>, ticket: Ticket, runtime: &Handle) -> Place {
-        let (sender, turn) = oneshot::channel();
-        state.waiting.insert(ticket.arrival, Waiter { deadline: ticket.deadline, turn: sender });
+    fn wait(self: &Arc<Self>, mut state: MutexGuard<'_, State>, ticket: Ticket, runtime: &Handle) -> Called {
+        let (turn, called) = oneshot::channel();
+        let waiter = Waiter { deadline: ticket.deadline, joined: Instant::now(), is_polled: false, turn };
+        state.waiting.insert(ticket.arrival, waiter);
         let needs_driver = !state.drivers.contains(&runtime.id());
         if needs_driver {
             state.drivers.push(runtime.id());
@@ -144,39 +203,103 @@ impl Line {
             runtime.spawn(driver.run());
             let_others_take();
         }
-        Place { line: Arc::clone(self), ticket, turn }
+        called
     }
 
     fn departed(self: &Arc<Self>, number: u64, shared: Option<u64>) -> Departed {
         Departed { line: Arc::clone(self), number, shared, sent: Instant::now(), is_reported: false }
     }
 
-    /// Gives a departure to the first in line.
-    fn grant(&self, mut departed: Departed) {
-        loop {
-            let Some((_, first)) = self.lock().waiting.pop_first() else { return };
+    /// Calls the first in line for the departure that is ready, or all if nothing limits departures.
+    fn call(&self) {
+        let (mut guard, now) = (self.lock(), Instant::now());
+        let state = &mut *guard;
+        let is_unlimited = self.shared.is_none() && state.pace.is_unlimited(&self.common.rules);
+        let is_kept = state.kept_until(now).is_some();
+        // Without a departure, another call has taken it meanwhile.
+        let Some(ready) = state.ready.as_mut().filter(|_| !is_kept) else { return };
+        let mut left = if is_unlimited { u32::MAX } else { ready.calls };
+        ready.calls = ready.calls.saturating_mul(2);
+        ready.called = None;
+        while left > 0 {
+            let Some((arrival, first)) = state.waiting.pop_first() else { break };
             self.common.remove_waiter();
-            match first.turn.send(Ok(departed)) {
-                Ok(()) => return let_others_take(),
-                // It gave up just now: the next one.
-                Err(returned) => departed = returned.unwrap_or_else(|_| unreachable!("a departure was sent")),
+            // Nobody polls its future; if somebody does, it finds out.
+            let is_away = !first.is_polled && first.joined + GRACE <= now;
+            // If it gave up just now, or is away: the next one.
+            if first.turn.send(Ok(())).is_ok() && !is_away {
+                ready.called = Some((arrival, now));
+                left -= 1;
             }
+        }
+        let has_called = ready.called.is_some();
+        drop(guard);
+        if has_called {
+            let_others_take();
+        }
+    }
+
+    /// Takes a departure for a call that was called, and is polled now: the one that is ready, or another that the pace of
+    /// this process allows. `None` if the call has to wait on.
+    fn take(self: &Arc<Self>) -> Option<Departed> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let departed = match state.ready.take() {
+            // Decided on the server: only a pause that was learnt since voids it.
+            Some(Ready { slot, is_shared: true, .. }) => {
+                let is_void = state.pace.paused > self.common.micros(now);
+                let departed = self.departure(&mut state, slot, true);
+                if is_void { Err(Some(departed)) } else { Ok(departed) }
+            }
+            None if self.shared.is_some() => Err(None),
+            ready => match self.depart_by(&mut state, now, ready.map(|ready| ready.slot)) {
+                Some(slot) => Ok(self.departure(&mut state, slot, false)),
+                None => Err(None),
+            },
+        };
+        let has_driver = !state.drivers.is_empty();
+        drop(state);
+        if has_driver {
+            self.changed.notify_waiters();
+            let_others_take();
+        }
+        // One that is void is dropped not before here, since that takes the lock.
+        departed.ok()
+    }
+
+    /// Gives up the departure that is ready, if there is one: nobody takes it.
+    fn give_up(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let ready = state.ready.take();
+        let departed = ready.map(|ready| self.departure(&mut state, ready.slot, ready.is_shared));
+        drop(state);
+        // Its answer need not be awaited.
+        drop(departed);
+    }
+
+    /// Makes the departure of a slot whose time has come.
+    fn departure(self: &Arc<Self>, state: &mut State, slot: Slot, is_shared: bool) -> Departed {
+        if is_shared {
+            let number = state.pace.note_departure(self.common.micros(Instant::now()));
+            self.departed(number, Some(slot.number))
+        } else {
+            self.departed(slot.number, None)
         }
     }
 
     /// Refuses those at the head of the line whose deadlines are before `earliest`.
     fn refuse_before(&self, earliest: Instant) {
-        let mut state = self.lock();
+        let (mut state, mut has_refused) = (self.lock(), false);
         while let Some(first) = state.waiting.first_entry() {
             if first.get().deadline >= earliest {
                 break;
             }
+            has_refused = true;
             self.common.remove_waiter();
             let retry_after = Some(earliest.saturating_duration_since(Instant::now()));
             // If it gave up just now, it needs no answer.
             let _ = first.remove().turn.send(Err(Refusal::WaitTooLong { retry_after }));
         }
-        if state.waiting.is_empty() {
+        if has_refused && state.waiting.is_empty() {
             // The driver ends now, and not when it would have looked again.
             self.changed.notify_waiters();
         }
@@ -205,19 +328,37 @@ impl Line {
     }
 }
 
+/// Receives the call for a departure, or the refusal.
+type Called = oneshot::Receiver<Result<(), Refusal>>;
+
 /// A place in line. If it is dropped, the call leaves.
 pub(super) struct Place {
     line: Arc<Line>,
     ticket: Ticket,
-    turn: oneshot::Receiver<Result<Departed, Refusal>>,
+    runtime: Handle,
+    /// `None` once it was called.
+    turn: Option<Called>,
 }
 
 impl Place {
     /// Waits for the turn.
     pub(super) async fn turn(mut self) -> Result<Departed, Refusal> {
-        match timeout_at(self.ticket.deadline, &mut self.turn).await {
-            Ok(Ok(turn)) => turn,
-            Ok(Err(_)) | Err(_) => Err(Refusal::WaitTooLong { retry_after: None }),
+        loop {
+            if let Some(turn) = &mut self.turn {
+                if let Some(waiter) = self.line.lock().waiting.get_mut(&self.ticket.arrival) {
+                    waiter.is_polled = true;
+                }
+                match timeout_at(self.ticket.deadline, turn).await {
+                    Ok(Ok(called)) => called?,
+                    Ok(Err(_)) | Err(_) => return Err(Refusal::WaitTooLong { retry_after: None }),
+                }
+                self.turn = None;
+            }
+            if let Some(departed) = self.line.take() {
+                return Ok(departed);
+            }
+            // It was polled late, and another call has taken its departure; or what was learnt since has voided that.
+            self.turn = Some(self.line.wait_again(self.ticket, &self.runtime)?);
         }
     }
 }
@@ -230,6 +371,18 @@ impl Drop for Place {
             if state.waiting.is_empty() {
                 self.line.changed.notify_waiters();
             }
+            return;
+        }
+        let Some(ready) = &mut state.ready else { return };
+        if ready.called.is_none_or(|(arrival, _)| arrival != self.ticket.arrival) {
+            return;
+        }
+        // It was called, and leaves: the next in line is called.
+        ready.called = None;
+        if state.drivers.is_empty() {
+            self.line.give_up(state);
+        } else {
+            self.line.changed.notify_waiters();
         }
     }
 }
@@ -284,24 +437,18 @@ struct Reserved {
 
 /// What a driver does next.
 enum Next {
-    Grant(Departed),
+    /// Calls the first in line, for a departure that is ready.
+    Call,
     /// Nothing departs before `earliest`; look again at `at`, or when something changed.
-    Sleep {
-        at: Instant,
-        earliest: Instant,
-    },
+    Sleep { at: Instant, earliest: Instant },
 }
 
 /// How often a line looks on Redis what other processes have learnt.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How many departures follow one another before other tasks run.
-const BATCH: u32 = 64;
-
 impl Driver {
     async fn run(mut self) {
         let line = Arc::clone(&self.line);
-        let mut granted: u32 = 0;
         loop {
             let mut changed = std::pin::pin!(line.changed.notified());
             // From here on, no change is missed.
@@ -310,13 +457,7 @@ impl Driver {
                 return;
             }
             match self.next().await {
-                Next::Grant(departed) => {
-                    line.grant(departed);
-                    granted += 1;
-                    if granted % BATCH == 0 {
-                        yield_now().await;
-                    }
-                }
+                Next::Call => line.call(),
                 Next::Sleep { at, earliest } => {
                     line.refuse_before(earliest);
                     tokio::select! {
@@ -328,23 +469,33 @@ impl Driver {
         }
     }
 
-    /// Whether nobody waits. If so, the next arrival starts a new driver.
+    /// Whether nobody waits, or was called just now. If so, the next arrival starts a new driver.
     fn is_done(&mut self) -> bool {
         let mut state = self.line.lock();
-        if !state.waiting.is_empty() {
+        if !state.waiting.is_empty() || state.kept_until(Instant::now()).is_some() {
             return false;
         }
         state.drivers.retain(|runtime| *runtime != self.runtime);
         self.is_listed = false;
+        self.line.give_up(state);
         true
     }
 
     async fn next(&mut self) -> Next {
         let now = Instant::now();
+        let line = Arc::clone(&self.line);
+        {
+            let state = line.lock();
+            if let Some(until) = state.kept_until(now) {
+                return Next::Sleep { at: until, earliest: now };
+            }
+            if state.ready.is_some() {
+                return Next::Call;
+            }
+        }
         if let Some(reserved) = self.slot.as_ref().filter(|reserved| now < reserved.at) {
             return Next::Sleep { at: reserved.at, earliest: reserved.at };
         }
-        let line = Arc::clone(&self.line);
         if let Some(shared) = &line.shared {
             let paused = line.common.instant(line.lock().pace.paused);
             if paused > now {
@@ -374,24 +525,17 @@ impl Driver {
         }
     }
 
-    /// Departs, or reserves the departure for its time.
+    /// Makes a departure ready, or reserves it for its time, or until the one that is ready was taken.
     fn depart(&mut self, slot: Slot, at: Instant, is_shared: bool) -> Next {
         let now = Instant::now();
-        if at > now {
-            self.slot = Some(Reserved { slot, is_shared, at });
-            return Next::Sleep { at, earliest: at };
+        let mut state = self.line.lock();
+        if at <= now && state.ready.is_none() {
+            state.ready = Some(Ready::new(slot, is_shared));
+            return Next::Call;
         }
-        Next::Grant(self.departed(slot, is_shared))
-    }
-
-    fn departed(&self, slot: Slot, is_shared: bool) -> Departed {
-        if is_shared {
-            let now = self.line.common.micros(Instant::now());
-            let number = self.line.lock().pace.note_departure(now);
-            self.line.departed(number, Some(slot.number))
-        } else {
-            self.line.departed(slot.number, None)
-        }
+        self.slot = Some(Reserved { slot, is_shared, at });
+        // If another driver's is ready, the loop looks at that next.
+        Next::Sleep { at, earliest: at }
     }
 }
 
@@ -402,8 +546,11 @@ impl Drop for Driver {
             self.line.lock().drivers.retain(|runtime| *runtime != self.runtime);
         }
         if let Some(Reserved { slot, is_shared, .. }) = self.slot.take() {
+            let mut state = self.line.lock();
+            let departed = self.line.departure(&mut state, slot, is_shared);
+            drop(state);
             // Nobody takes the departure: its answer need not be awaited.
-            drop(self.departed(slot, is_shared));
+            drop(departed);
         }
     }
 }

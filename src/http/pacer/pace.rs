@@ -245,8 +245,27 @@ impl Pace {
         }
     }
 
-    /// Whether anything is lost if this is forgotten at `now`.
-    pub(super) fn is_needed(&self, now: u64) -> bool {
-        self.paused.max(self.ends).max(self.tat).max(self.probe) > now
+    /// Whether calls may depart without any order.
+    pub(super) const fn is_unlimited(&self, rules: &Rules) -> bool {
+        self.is_free && rules.interval == 0
     }
+
+    /// Returns what is lost if this is forgotten at `now`.
+    pub(super) fn need(&self, now: u64, rules: &Rules) -> Need {
+        let is_used_up = !self.is_free && self.units() == 0;
+        let ends = if is_used_up { self.ends.min(self.last + rules.longest) } else { 0 };
+        let closed = self.paused.max(ends).max(self.tat.saturating_sub(rules.ahead));
+        let known = self.paused.max(self.ends).max(self.tat).max(self.probe);
+        Need { closed: closed.saturating_sub(now), known: known.saturating_sub(now) }
+    }
+}
+
+/// What is lost if a pace is forgotten. Compared in this order: whoever forgets a pause sends a call too early, and whoever
+/// forgets a budget sends one call alone before the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Need {
+    /// For how long no call would depart.
+    closed: u64,
+    /// For how long anything is known.
+    known: u64,
 }

@@ -96,7 +96,7 @@ pub(super) struct Partners {
 
 struct Lines {
     of: HashMap<PartitionKey, Arc<Line>>,
-    /// How many lines there may be before idle ones are dropped.
+    /// How many lines there may be before idle ones are forgotten.
     sweep_at: usize,
 }
 
@@ -116,7 +116,7 @@ impl Partners {
             return Arc::clone(line);
         }
         if lines.of.len() >= lines.sweep_at {
-            lines.sweep();
+            lines.forget();
         }
         let line = Arc::new(Line::new(Arc::clone(&self.common), self.common.shared_pace(key)));
         lines.of.insert(key.clone(), Arc::clone(&line));
@@ -125,14 +125,15 @@ impl Partners {
 }
 
 impl Lines {
-    /// Drops the lines without calls: those of which nothing is lost, and if that is less than half, all of them. A line
-    /// with calls is held by these.
-    fn sweep(&mut self) {
-        let before = self.of.len();
-        self.of.retain(|_, line| Arc::strong_count(line) > 1 || line.is_needed());
-        if self.of.len() > before / 2 {
-            self.of.retain(|_, line| Arc::strong_count(line) > 1);
+    /// Forgets all but half of the lines without calls: those that are needed least. A line with calls is held by these.
+    fn forget(&mut self) {
+        let idle = self.of.iter().filter(|(_, line)| Arc::strong_count(line) == 1);
+        let mut idle: Vec<_> = idle.map(|(key, line)| (line.need(), key.clone())).collect();
+        let forgotten = idle.len().saturating_sub(MAX_IDLE / 2);
+        idle.sort_unstable_by_key(|(need, _)| *need);
+        for (_, key) in &idle[..forgotten] {
+            self.of.remove(key);
         }
-        self.sweep_at = MAX_IDLE.max(2 * self.of.len());
+        self.sweep_at = MAX_IDLE.max(self.of.len() + MAX_IDLE / 2);
     }
 }

@@ -61,7 +61,7 @@ where
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         let line = self.gate.partners.line(&(self.gate.key)(&request));
-        // Here, and not when the future is polled: calls depart in the order in which they were made.
+        // Here, and not when the future is polled: calls are in line in the order in which they were made.
         let future: BoxFuture<R, S::Error> = match Handle::try_current() {
             Err(_) => Box::pin(std::future::ready(Err(PacerError::NoRuntime))),
             Ok(runtime) => match line.join(&runtime) {
@@ -110,7 +110,8 @@ where
                 fields::read(response.status(), response.headers(), SystemTime::now());
             departed.answered(report);
             let Some(copy) = copy.filter(|_| is_rejection) else { return Ok(response) };
-            // The first service was ready already; for a further call, it has to become ready again.
+            // The first service was ready already; for a further call, it has to become ready again. Until then nobody polls the
+            // place in line, so others are called if its turn comes.
             match self.line.rejoin(self.ticket, &self.runtime) {
                 Ok(place) => joined = Joined::Waiting(place),
                 // The pause is too long: the caller gets what the partner answered.

@@ -12,6 +12,7 @@ mod metrics;
 mod open_charges;
 mod order;
 mod penalty;
+mod quota_check;
 mod record;
 mod reports;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub(crate) use self::metrics::Fate;
 use self::metrics::Meter;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
+use self::quota_check::QuotaCheck;
 use self::record::Record;
 pub(crate) use self::validate::validate_name;
 use crate::http::head::{RequestHead, ResponseHead};
@@ -93,6 +95,7 @@ pub struct Policy {
     same_key: SameKeyCheck,
     /// How many requests lacked the extension of their key, as far as that is counted.
     without_extension: AtomicU32,
+    quota_check: QuotaCheck,
     meter: Meter,
 }
 
@@ -151,6 +154,7 @@ impl Policy {
             misconfiguration_logged: AtomicBool::new(false),
             same_key: SameKeyCheck::new(Global.is_shared()),
             without_extension: AtomicU32::new(0),
+            quota_check: QuotaCheck::new(),
         }
     }
 
@@ -209,6 +213,12 @@ impl Policy {
     /// The quota is looked up once per request, and holds for all that is done for the request: refunds, settlements and
     /// fields included. Take it from what the server knows about the client, not from a field that the client sends.
     ///
+    /// It must be the quota of the *key*, and not depend on the request. Each change converts what the key has used, unit for
+    /// unit, so a generous quota forgives what was used under a strict one: with 5 per hour for `/login` and 100 per second
+    /// for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins an hour. Write a policy
+    /// for each quota, with [`when`](Self::when). If the quota of a key goes back and forth within the first 1,000 requests,
+    /// that is logged once.
+    ///
     /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
     /// become five of fifty. The first request under the new quota converts the key, even if it is rejected.
     ///
@@ -254,9 +264,10 @@ impl Policy {
     /// # Waits
     ///
     /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
-    /// advertised wait is the recent duration of responses (1 s while none is known), and not the time until the limit
-    /// allows it: by then the charges are settled. If they turn out to count, the next rejection advertises the rest of
-    /// the wait. Such rejections do not count for a [ban](Self::penalty).
+    /// advertised wait is the recent duration of responses, and not the time until the limit allows it: by then the charges
+    /// are settled. It is that of the key's own responses; while none is known, that of all responses, and 1 s at most, so
+    /// that slow requests of others do not lengthen it. If the charges turn out to count, the next rejection advertises
+    /// the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
@@ -524,8 +535,11 @@ impl Policy {
 
     /// The quota of the key of a request; `None` for the policy's own.
     #[inline]
-    pub(crate) fn quota_of(&self, head: &RequestHead<'_>) -> Option<Quota> {
-        self.quota.as_ref().and_then(|quota| self.found(quota(head)))
+    pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
+        let quota = self.quota.as_ref()?;
+        let found = self.found(quota(head));
+        self.note_quota(key, found);
+        found
     }
 
     /// The quota that a look-up has found, as this policy enforces and advertises it.

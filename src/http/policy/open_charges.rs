@@ -15,14 +15,31 @@ use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 /// response takes. Bounded by the requests in flight.
 pub(crate) struct OpenCharges {
     /// Sharded by hash, so that requests of different keys seldom take the same lock.
-    shards: [Mutex<HashMap<PartitionKey, Open>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     secret: Secret,
-    /// The moving average of the duration of responses, in nanoseconds; zero while none is known.
+    /// The moving average of the duration of all responses, in nanoseconds; zero while none is known.
     mean: AtomicU64,
+}
+
+struct Shard {
+    open: HashMap<PartitionKey, Open>,
+    recent: [Recent; RECENT],
+}
+
+/// The moving average of the duration of one key's responses. Two keys that share a slot forget each other.
+#[derive(Clone, Copy, Default)]
+struct Recent {
+    /// A part of the key's hash.
+    tag: u32,
+    /// In microseconds, 71 minutes at most; zero while none is known.
+    mean: u32,
 }
 
 /// Two requests of different keys take the same lock in one of so many cases. It is held for one lookup.
 const SHARDS: usize = 16;
+
+/// The keys of a shard whose durations are known, 1,024 in all: 8 KiB.
+const RECENT: usize = 64;
 
 /// The expected duration of a response while none is known.
 const UNKNOWN: Duration = Duration::from_secs(1);
@@ -45,36 +62,42 @@ struct Open {
 }
 
 impl OpenCharges {
-    fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, HashMap<PartitionKey, Open>> {
+    /// Locks the shard of a key. Returns the key's hash, too.
+    fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, Shard>, u64) {
         let hash = self.secret.hash(key.as_bytes());
         let index = usize::try_from(hash % SHARDS as u64).expect("less than `SHARDS`");
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        (self.shards[index].lock().unwrap_or_else(PoisonError::into_inner), hash)
     }
 
     /// Opens a charge, whose response is awaited from `now` on.
     pub(crate) fn open(&self, key: &PartitionKey, cost: u32, now: Timestamp) {
-        let mut shard = self.shard(key);
-        let open = shard.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now });
+        let (mut shard, _) = self.shard(key);
+        let open = shard.open.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now });
         open.requests += 1;
         open.units += u64::from(cost);
         open.newest = now;
     }
 
-    /// Closes a charge that was [opened](Self::open): it is settled, or has no response.
-    pub(crate) fn close(&self, key: &PartitionKey, cost: u32) {
-        let mut shard = self.shard(key);
+    /// Closes a charge that was [opened](Self::open): it is settled after its response `took` so long, or has no
+    /// response.
+    pub(crate) fn close(&self, key: &PartitionKey, cost: u32, took: Option<Duration>) {
+        let (mut shard, hash) = self.shard(key);
+        if let Some(took) = took {
+            shard.note_duration(hash, took);
+            self.note_duration(took);
+        }
         // Removed first, since most keys have one request at a time: then it is looked up once.
-        let Some((key, mut open)) = shard.remove_entry(key) else { return };
+        let Some((key, mut open)) = shard.open.remove_entry(key) else { return };
         open.requests -= 1;
         open.units = open.units.saturating_sub(cost.into());
         if open.requests > 0 {
-            shard.insert(key, open);
+            shard.open.insert(key, open);
         }
     }
 
-    /// Records the duration of a response.
-    pub(crate) fn note_duration(&self, took: Duration) {
+    /// Records the duration of a response to any key.
+    fn note_duration(&self, took: Duration) {
         let took = nanos_of(took).max(1);
         // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed
         // loads and stores instead of a compare-and-swap loop. A sample has a weight of one eighth, like a round
@@ -88,29 +111,70 @@ impl OpenCharges {
 
     /// Returns the refundable units of a key, and the expected time until they are refunded; `None` if there are none.
     ///
+    /// The time is that of the key's own responses. While none is known it is that of all, and [`UNKNOWN`] at most, since
+    /// a stranger may send requests that take as long as it likes.
+    ///
     /// Charges whose responses take more than [`LATE`] times as long as usual (and more than 1 s) do not count:
     /// otherwise, a client could avoid bans by holding a response open.
     pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
-        let open = *self.shard(key).get(key)?;
+        let (open, own) = {
+            let (shard, hash) = self.shard(key);
+            (*shard.open.get(key)?, shard.duration(hash))
+        };
         let usual = match self.mean.load(Ordering::Relaxed) {
             0 => UNKNOWN,
             mean => duration_from_nanos(mean.into()).clamp(SHORTEST, LONGEST),
         };
         let is_late = now.saturating_since(open.newest) > usual.saturating_mul(LATE).max(UNKNOWN);
-        (!is_late).then_some((open.units, usual))
+        let expected = own.map_or(usual.min(UNKNOWN), |own| own.clamp(SHORTEST, LONGEST));
+        (!is_late).then_some((open.units, expected))
+    }
+}
+
+impl Shard {
+    /// Returns the slot of a key's duration, and its tag.
+    fn slot(hash: u64) -> (usize, u32) {
+        let index = usize::try_from(hash / SHARDS as u64 % RECENT as u64).expect("less than `RECENT`");
+        (index, u32::try_from(hash >> 32).expect("32 bits"))
+    }
+
+    /// Records the duration of a response to the key with this hash.
+    fn note_duration(&mut self, hash: u64, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
+        let (index, tag) = Self::slot(hash);
+        let recent = &mut self.recent[index];
+        *recent = match *recent {
+            Recent { tag: before, mean } if before == tag && mean > 0 => {
+                Recent { tag, mean: mean - mean / 8 + took / 8 }
+            }
+            _ => Recent { tag, mean: took },
+        };
+    }
+
+    /// Returns the mean duration of the recent responses to the key with this hash, if it is known.
+    fn duration(&self, hash: u64) -> Option<Duration> {
+        let (index, tag) = Self::slot(hash);
+        let recent = self.recent[index];
+        (recent.tag == tag && recent.mean > 0).then(|| Duration::from_micros(recent.mean.into()))
     }
 }
 
 impl Default for OpenCharges {
     fn default() -> Self {
-        let shards = std::array::from_fn(|_| Mutex::default());
-        Self { shards, secret: Secret::random(), mean: AtomicU64::new(0) }
+        let shard = || Mutex::new(Shard { open: HashMap::new(), recent: [Recent::default(); RECENT] });
+        Self { shards: std::array::from_fn(|_| shard()), secret: Secret::random(), mean: AtomicU64::new(0) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A response of this key that takes so long.
+    fn respond(charges: &OpenCharges, key: &PartitionKey, took: Duration) {
+        charges.open(key, 0, Timestamp::from_nanos(0));
+        charges.close(key, 0, Some(took));
+    }
 
     #[test]
     fn charges_are_expected_until_they_are_settled() {
@@ -120,11 +184,36 @@ mod tests {
         charges.open(&key, 2, at(0));
         charges.open(&key, 3, at(10));
         assert_eq!(charges.expected(&key, at(20)), Some((5, UNKNOWN)));
-        charges.close(&key, 2);
-        charges.note_duration(Duration::from_millis(20));
+        charges.close(&key, 2, Some(Duration::from_millis(20)));
         assert_eq!(charges.expected(&key, at(20)), Some((3, Duration::from_millis(20))));
-        charges.close(&key, 3);
+        charges.close(&key, 3, None);
         assert_eq!(charges.expected(&key, at(20)), None);
+    }
+
+    /// Requests of others that took 30 seconds made a key wait for nearly as long whose own take 52 ms.
+    #[test]
+    fn slow_responses_to_others_lengthen_no_wait() {
+        // A fixed secret: with a random one, two keys may share a slot.
+        let charges = OpenCharges { secret: Secret::from_bytes([7; 16]), ..OpenCharges::default() };
+        let now = Timestamp::from_nanos(0);
+        let (key, fresh, millis) = (PartitionKey::from("key"), PartitionKey::from("fresh"), Duration::from_millis);
+        for _ in 0..20 {
+            respond(&charges, &key, millis(52));
+        }
+        for _ in 0..1_000 {
+            respond(&charges, &PartitionKey::from("stranger"), Duration::from_secs(30));
+        }
+        for key in [&key, &fresh] {
+            charges.open(key, 1, now);
+        }
+        assert_eq!(charges.expected(&key, now), Some((1, millis(52))));
+        // Nothing is known of this one, and no more than a second is assumed.
+        assert_eq!(charges.expected(&fresh, now), Some((1, UNKNOWN)));
+        // As many strangers as take every slot: its own durations are forgotten.
+        for stranger in 0..10_000_u32 {
+            respond(&charges, &PartitionKey::from(stranger), Duration::from_secs(30));
+        }
+        assert_eq!(charges.expected(&key, now), Some((1, UNKNOWN)));
     }
 
     #[test]
@@ -132,7 +221,7 @@ mod tests {
         let (key, millis) = (PartitionKey::from("key"), Duration::from_millis);
         for (usual, last) in [(millis(20), UNKNOWN), (millis(250), UNKNOWN), (millis(300), 4 * millis(300))] {
             let charges = OpenCharges::default();
-            charges.note_duration(usual);
+            respond(&charges, &key, usual);
             // The latest charge counts.
             charges.open(&key, 1, Timestamp::from_nanos(0));
             let latest = Timestamp::from_nanos(10);
@@ -156,7 +245,7 @@ mod tests {
         ] {
             let charges = OpenCharges::default();
             charges.open(&key, u32::MAX, Timestamp::from_nanos(0));
-            durations.iter().for_each(|took| charges.note_duration(*took));
+            durations.iter().for_each(|took| respond(&charges, &key, *took));
             let units = u32::MAX.into();
             assert_eq!(charges.expected(&key, Timestamp::from_nanos(0)), Some((units, expected)), "{durations:?}");
         }

@@ -8,7 +8,7 @@ use super::{MissingKey, Policy};
 use crate::http::key::{KeyError, missing_extension};
 use crate::store::Stats;
 use crate::util::log;
-use crate::values::{Decision, PartitionKey};
+use crate::values::{Decision, PartitionKey, Quota};
 
 impl Policy {
     pub(crate) const fn meter(&self) -> &Meter {
@@ -29,6 +29,15 @@ impl Policy {
     pub(crate) fn note_key(&self, key: &PartitionKey) {
         if self.same_key.record(key) {
             log::one_key_for_all(&self.name);
+        }
+    }
+
+    /// Logs if the quota of a key goes back and forth within the first 1,000 requests. Called with every quota that is looked
+    /// up; costs one relaxed load once that is settled.
+    #[inline]
+    pub(super) fn note_quota(&self, key: &PartitionKey, quota: Option<Quota>) {
+        if self.quota_check.record(key, quota) {
+            log::quota_alternates(&self.name);
         }
     }
 

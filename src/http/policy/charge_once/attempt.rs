@@ -1,9 +1,11 @@
 //! `Attempt`: one arrival of a request that may be repeated.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::records::Records;
 use crate::limiter::Limiter;
+use crate::values::time::Timestamp;
 use crate::values::{Ask, ChargingOnce, Check, PartitionKey, Quota, Receipt, Retry};
 
 /// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
@@ -30,8 +32,8 @@ enum Stage {
     /// Charged, and its response is awaited. If it is dropped, the response is over.
     Charged,
     /// To pass for free; it has taken so much of the budget. If it is dropped, it was rejected or given up, and may be free
-    /// the next time.
-    ToPass { cost: u32, receipt: Receipt },
+    /// the next time, `until` its record ends, which is known if this process has it.
+    ToPass { cost: u32, receipt: Receipt, until: Option<Timestamp> },
     /// Nothing follows.
     Done,
 }
@@ -40,20 +42,19 @@ impl Attempt {
     /// An attempt that is to be charged, unless a record of this process makes it free.
     pub(super) fn new(keeper: Keeper, charge: &Ask<'_>, retry: Retry) -> Self {
         let mut attempt = Self { keeper, policy_key: charge.key().clone(), retry, stage: Stage::ToCharge };
-        if let Some(receipt) = attempt.take(charge) {
-            attempt.stage = Stage::ToPass { cost: charge.cost(), receipt };
+        if let Some((receipt, until)) = attempt.take(charge) {
+            attempt.stage = Stage::ToPass { cost: charge.cost(), receipt, until: Some(until) };
         }
         attempt
     }
 
-    /// Takes a free retry, if this process has one left for the request, and the budget of the policy key admits it.
-    fn take(&self, charge: &Ask<'_>) -> Option<Receipt> {
+    /// Takes a free retry, if this process has one left for the request, and the budget of the policy key admits it. Returns
+    /// when its record ends, too.
+    fn take(&self, charge: &Ask<'_>) -> Option<(Receipt, Timestamp)> {
         let Keeper::Process { records, budget, quota } = &self.keeper else { return None };
-        if !records.take(&self.retry.request) {
-            return None;
-        }
+        let until = records.take(&self.retry.request)?;
         match budget.decide(&charge.under(*quota)) {
-            Check::Ready(Ok(decision)) if decision.is_allowed() => Some(decision.receipt()),
+            Check::Ready(Ok(decision)) if decision.is_allowed() => Some((decision.receipt(), until)),
             _ => {
                 records.put_back(&self.retry.request, self.retry.free_retries);
                 None
@@ -66,6 +67,16 @@ impl Attempt {
         matches!(self.stage, Stage::ToPass { .. })
     }
 
+    /// What the same request costs after a wait, if it is free now, and its record will have ended by then.
+    pub(crate) fn cost_after(&self, wait: Duration) -> Option<u32> {
+        match (&self.stage, &self.keeper) {
+            (Stage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
+                records.ends_within(*until, wait).then_some(*cost)
+            }
+            _ => None,
+        }
+    }
+
     /// The request as its limiter takes it, if that is to find out whether it is free.
     pub(crate) const fn for_limiter(&self) -> Option<&Retry> {
         match self.keeper {
@@ -76,7 +87,7 @@ impl Attempt {
 
     /// Records that the limiter has found it free, and has taken `cost` of the budget.
     pub(crate) fn found_free(&mut self, cost: u32, receipt: Receipt) {
-        self.stage = Stage::ToPass { cost, receipt };
+        self.stage = Stage::ToPass { cost, receipt, until: None };
     }
 
     /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep the
@@ -120,7 +131,7 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Charged => self.begin(),
-            Stage::ToPass { cost, receipt } => self.put_back(cost, receipt),
+            Stage::ToPass { cost, receipt, .. } => self.put_back(cost, receipt),
             Stage::ToCharge | Stage::Done => {}
         }
     }

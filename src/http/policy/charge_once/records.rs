@@ -35,21 +35,29 @@ impl Records {
     /// Records that a charged request is over: `free` retries are free `within` a time. One that has a record keeps it.
     pub(super) fn begin(&self, key: &PartitionKey, within: Duration, free: u32) {
         let until = self.clock.now().saturating_add(within);
-        self.step(key, &Step::Begin(Record { until, free }));
+        let _ = self.step(key, &Step::Begin(Record { until, free }));
     }
 
-    /// Takes a free retry, if one is left.
-    pub(super) fn take(&self, key: &PartitionKey) -> bool {
-        self.step(key, &Step::Take)
+    /// Takes a free retry, if one is left. Returns when the record ends.
+    pub(super) fn take(&self, key: &PartitionKey) -> Option<Timestamp> {
+        // Before the step, so that the end is not too late.
+        let now = self.clock.now();
+        let decision = self.step(key, &Step::Take);
+        decision.is_allowed().then(|| now.saturating_add(decision.reset_after()))
+    }
+
+    /// Whether a record that ends at `until` will have ended in a time.
+    pub(super) fn ends_within(&self, until: Timestamp, time: Duration) -> bool {
+        until <= self.clock.now().saturating_add(time)
     }
 
     /// Returns a retry that was taken and not admitted, if the record is still there. A record never has more than `most`.
     pub(super) fn put_back(&self, key: &PartitionKey, most: u32) {
-        self.step(key, &Step::PutBack { most });
+        let _ = self.step(key, &Step::PutBack { most });
     }
 
-    fn step(&self, key: &PartitionKey, step: &Step) -> bool {
-        self.table.charge(step, &Ask::charge(key, 1)).is_allowed()
+    fn step(&self, key: &PartitionKey, step: &Step) -> Decision {
+        self.table.charge(step, &Ask::charge(key, 1))
     }
 }
 
@@ -79,7 +87,10 @@ impl Algorithm for Step {
             }
             _ => None,
         };
-        (if next.is_some() { Decision::allow(1, 0) } else { Decision::deny(1, 0, None) }, next)
+        let decision = next.map_or(Decision::deny(1, 0, None), |record| {
+            Decision::allow(1, 0).with_reset_after(record.until.saturating_since(now))
+        });
+        (decision, next)
     }
 
     fn expires_at(&self, record: &Record) -> Timestamp {
@@ -98,21 +109,23 @@ mod tests {
     fn a_record_grants_so_many_retries_until_it_ends() {
         let clock = ManualClock::new();
         let (records, key) = (Records::new(16, Arc::new(clock.clone())), PartitionKey::from("a"));
-        assert!(!records.take(&key), "there is no record");
+        assert_eq!(records.take(&key), None, "there is no record");
         records.put_back(&key, 2);
-        assert!(!records.take(&key), "nothing was taken");
+        assert_eq!(records.take(&key), None, "nothing was taken");
         records.begin(&key, HOUR, 2);
-        assert_eq!([(); 3].map(|()| records.take(&key)), [true, true, false]);
+        let until = Some(clock.now().saturating_add(HOUR));
+        assert_eq!([(); 3].map(|()| records.take(&key)), [until, until, None]);
         records.begin(&key, HOUR, 2);
-        assert!(!records.take(&key), "a charged retry has no free ones in turn");
+        assert_eq!(records.take(&key), None, "a charged retry has no free ones in turn");
         records.put_back(&key, 2);
-        assert_eq!([(); 2].map(|()| records.take(&key)), [true, false]);
+        assert_eq!([(); 2].map(|()| records.take(&key)), [until, None]);
         clock.advance(HOUR);
         records.put_back(&key, 2);
-        assert!(!records.take(&key));
+        assert_eq!(records.take(&key), None);
         records.begin(&key, HOUR, 2);
         records.put_back(&key, 2);
-        assert_eq!([(); 3].map(|()| records.take(&key)), [true, true, false], "no more than two");
+        let until = Some(clock.now().saturating_add(HOUR));
+        assert_eq!([(); 3].map(|()| records.take(&key)), [until, until, None], "no more than two");
     }
 
     #[test]
@@ -124,7 +137,7 @@ mod tests {
             records.begin(&key(number), HOUR, 1);
             clock.advance(Duration::from_secs(1));
         }
-        let kept: Vec<_> = (0..1_000).filter(|number| records.take(&key(*number))).collect();
+        let kept: Vec<_> = (0..1_000).filter(|number| records.take(&key(*number)).is_some()).collect();
         assert!(!kept.is_empty() && kept.len() < 100, "{kept:?}");
         assert!(kept.iter().all(|number| *number > 900), "{kept:?}");
     }

@@ -294,9 +294,7 @@ mod tests {
         let mut series = Table {
             capacity: Gauge::noop(),
             live: Gauge::noop(),
-            evicted: Counter::from_arc(Arc::clone(&evicted)),
-            turned_away: Some(Counter::from_arc(Arc::clone(&turned_away))),
-            added: Vec::new(),
+            lost: Sums::new([&evicted, &turned_away].map(|sum| Some(Counter::from_arc(Arc::clone(sum))))),
         };
         let mut after = |number, evicted_live, turned_away_now, inherited| {
             let number = Some(number);

@@ -1,0 +1,107 @@
+//! `QuotaCheck`: detects quotas that depend on the request, and not on its key.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+use crate::http::key::Streak;
+use crate::values::{PartitionKey, Quota};
+
+/// Whether each key among the first thousand requests of a policy keeps its quota. A change is that of a customer's plan; one
+/// that is taken back at once shows that the quota is not the key's.
+#[derive(Debug)]
+pub(super) struct QuotaCheck {
+    /// By a hash of the key.
+    seen: Mutex<HashMap<u64, Seen>>,
+    streak: Streak,
+}
+
+/// The quotas of a key; `None` is the policy's own.
+#[derive(Debug)]
+struct Seen {
+    last: Option<Quota>,
+    /// The one before the last change, if there was a change.
+    before: Option<Option<Quota>>,
+}
+
+impl QuotaCheck {
+    pub(super) fn new() -> Self {
+        Self { seen: Mutex::default(), streak: Streak::new() }
+    }
+
+    /// Records the quota of a request; returns `true` once, to the first that finds a quota back that had changed.
+    #[inline]
+    pub(super) fn record(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
+        !self.streak.is_decided() && self.compare(key, quota)
+    }
+
+    #[cold]
+    fn compare(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
+        // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.streak.is_decided() {
+            // By another thread, meanwhile.
+            return false;
+        }
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let hash = hasher.finish();
+        let alternates = match seen.get_mut(&hash) {
+            None => {
+                seen.insert(hash, Seen { last: quota, before: None });
+                false
+            }
+            Some(of_key) if of_key.last == quota => false,
+            Some(of_key) => {
+                let before = of_key.before.replace(std::mem::replace(&mut of_key.last, quota));
+                before == Some(quota)
+            }
+        };
+        if alternates {
+            self.streak.interrupt();
+        }
+        if alternates || self.streak.extend() {
+            *seen = HashMap::new();
+        }
+        alternates
+    }
+}
+
+#[cfg(all(test, feature = "tracing"))]
+mod tests {
+    use super::*;
+
+    const LOGIN: Option<Quota> = Some(Quota::per_hour(5));
+    const OTHER: Option<Quota> = Some(Quota::per_second(100));
+
+    /// Returns which of these requests find that the quota of a key alternates.
+    fn reported(requests: impl IntoIterator<Item = (u32, Option<Quota>)>) -> Vec<usize> {
+        let check = QuotaCheck::new();
+        let record = |(number, (key, quota)): (usize, (u32, _))| check.record(&key.into(), quota).then_some(number);
+        let found = requests.into_iter().enumerate().filter_map(record).collect();
+        assert!(check.seen.lock().unwrap().len() <= 1_000);
+        found
+    }
+
+    #[test]
+    fn a_quota_that_goes_back_and_forth_is_reported_once() {
+        assert_eq!(reported([(1, LOGIN), (1, OTHER), (1, LOGIN), (1, OTHER), (1, LOGIN)]), [2]);
+        assert_eq!(reported([(1, None), (2, OTHER), (1, OTHER), (2, None), (1, OTHER), (1, None), (2, OTHER)]), [5]);
+        // The last of the first thousand.
+        let before = (0..999).map(|number| if number < 998 { (1, LOGIN) } else { (1, OTHER) });
+        assert_eq!(reported(before.chain([(1, LOGIN)])), [999]);
+    }
+
+    #[test]
+    fn quotas_of_keys_and_changes_of_plans_are_not_reported() {
+        let none: [usize; 0] = [];
+        assert_eq!(reported((0..3_000).map(|number| (number % 7, if number % 7 < 3 { LOGIN } else { OTHER }))), none);
+        assert_eq!(reported((0..3_000).map(|number| (1, if number < 500 { LOGIN } else { OTHER }))), none);
+        // Beyond the first thousand, nothing is looked at.
+        assert_eq!(
+            reported((0..3_000).map(|number| (1, if number % 2 == 0 || number < 999 { LOGIN } else { OTHER }))),
+            none
+        );
+        assert_eq!(reported((0..3_000).map(|number| (number, LOGIN))), none);
+    }
+}
