@@ -402,10 +402,13 @@ async fn a_cancelled_call_leaves_the_line() {
     assert_eq!(client.waiting(), 0);
 }
 
+/// When calls were served, and how many were rejected.
+type Answered = (Vec<Instant>, usize);
+
 /// A partner that rejects what exceeds 12 calls in any second, and reports nothing. Returns a client that sends it 10 per
 /// second, and counts the calls and the rejections.
-fn strict_partner() -> (Client, Arc<Mutex<(Vec<Instant>, usize)>>) {
-    let seen = Arc::new(Mutex::new((Vec::<Instant>::new(), 0)));
+fn strict_partner() -> (Client, Arc<Mutex<Answered>>) {
+    let seen = Arc::new(Mutex::new(Answered::default()));
     let partner = {
         let seen = Arc::clone(&seen);
         service_fn(move |_: Request<()>| {
