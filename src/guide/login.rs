@@ -204,7 +204,7 @@
 //! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
 //!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: of a bucket of 5 per
 //!   minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
-//!   instant](crate::Policy::charge_when#accuracy).
+//!   instant](crate::Policy::charge_when).
 //! - **A login in flight counts as a failure** until it is answered, also with the right password. Of 30 valid logins of one
 //!   address at one instant, as behind a company's gateway after an outage, 20 pass, and 10 are rejected and told to wait for
 //!   about as long as a login takes. If that happens to you, raise the quota of `address`.

@@ -115,7 +115,7 @@
 //! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status;
 //! so no client has more guesses in flight than the limit of a window allows. Use a window for that: with a bucket of 5
 //! per minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
-//! instant](crate::Policy::charge_when#accuracy).
+//! instant](crate::Policy::charge_when).
 //!
 //! Valid requests in flight count, too, so the limit must exceed what a client has in flight: of 1,000 valid requests of one
 //! address, 100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be. Where the check is
