@@ -204,7 +204,7 @@
 //! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
 //!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: of a bucket of 5 per
 //!   minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
-//!   instant](crate::Policy::charge_when#accuracy).
+//!   instant](crate::Policy::charge_when).
 //! - **The bans are by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
 //!   with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only; on a device
 //!   that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).

@@ -111,7 +111,7 @@
 //! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status;
 //! so no client has more guesses in flight than the limit of a window allows. Use a window for that: with a bucket of 5
 //! per minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
-//! instant](crate::Policy::charge_when#accuracy).
+//! instant](crate::Policy::charge_when).
 //!
 //! # When requests are charged
 //!
