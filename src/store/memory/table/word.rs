@@ -38,7 +38,7 @@ impl Tag {
     /// two keys of a set that the lower half has drawn would have the same tag with a probability of 2^-14, in a table for a
     /// million keys.
     pub(in crate::store::memory) const fn folded(hash: u64) -> Self {
-        Self::from_hash(hash ^ (hash >> 32) / GROUPS * GROUPS)
+        Self::from_hash(hash ^ ((hash >> 32) / GROUPS * GROUPS))
     }
 
     pub(in crate::store::memory) const fn value(self) -> u64 {
