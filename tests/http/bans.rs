@@ -128,6 +128,22 @@ fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
+/// One response that a client held open kept its key from being banned: none of 507 rejections in six seconds counted.
+#[test]
+fn a_response_that_is_held_open_excuses_few_rejections() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(&clock).settled_by_handler().penalty(penalty(&clock, 30)));
+    let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("a"));
+    let held = service.oneshot(request).now_or_never().expect("memory answers at once").unwrap();
+    let waits: Vec<_> = (0..500).map(|_| wait_of(&layer, "a")).collect();
+    drop(held);
+    // Ten are excused. The next one counts, and is the one that the penalty allows.
+    let banned_by = waits.iter().position(|wait| *wait == 30).expect("it is never banned");
+    assert!((2..=11).contains(&banned_by), "banned by rejection {banned_by}");
+}
+
 /// A rejection without a `Retry-After` does not count, although an earlier rejection has advertised a wait.
 #[test]
 fn requests_that_never_fit_are_no_reason_for_a_ban() {

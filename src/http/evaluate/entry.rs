@@ -313,14 +313,17 @@ impl Entry {
         }
         let expected = || policy.open_charges().expected(&self.key, Monotonic.now());
         if let Some((refundable, soon)) = policy.settles_later().then(expected).flatten() {
-            self.decision = self.decision.map(|decision| {
-                let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost.into();
+            let left = self.decision.map_or(0, |decision| decision.remaining());
+            if u64::from(left).saturating_add(refundable) >= self.cost.into() {
                 // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of
                 // its last waiter.
-                let is_known = policy.is_all_or_nothing() && !policy.delays();
-                if fits && is_known { decision.wait_at_most(soon) } else { decision }
-            });
-            return;
+                if policy.is_all_or_nothing() && !policy.delays() {
+                    self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
+                }
+                if policy.open_charges().excuse(&self.key) {
+                    return;
+                }
+            }
         }
         let noted = || policy.penalty_for(&self.key)?.note_rejection(&self.key, &self.decision?);
         if let Some(ban) = noted() {

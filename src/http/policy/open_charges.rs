@@ -11,8 +11,9 @@ use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 
 /// The refundable charges of a policy that are not settled yet, by key.
 ///
-/// A rejection that such charges cause is not misconduct, and may be brief: they may be refunded within the time that a
-/// response takes. Bounded by the requests in flight.
+/// A rejection that such charges cause is no misconduct, and may be brief: they may be refunded within the time that a
+/// response takes. How many are excused is bounded: otherwise, a client that holds one response open could send what it
+/// likes. Bounded by the requests in flight.
 pub(crate) struct OpenCharges {
     /// Sharded by hash, so that requests of different keys seldom take the same lock.
     shards: [Mutex<Shard>; SHARDS],
@@ -53,12 +54,17 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// for longer by holding a response open.
 const LATE: u32 = 4;
 
+/// The rejections that each open charge excuses: about as many as a client has in flight that is not told to wait yet.
+const EXCUSED: u64 = 10;
+
 #[derive(Clone, Copy)]
 struct Open {
     requests: u64,
     units: u64,
     /// The instant of the latest charge.
     newest: Timestamp,
+    /// The rejections that were excused since the first of these charges.
+    excused: u64,
 }
 
 impl OpenCharges {
@@ -73,7 +79,7 @@ impl OpenCharges {
     /// Opens a charge, whose response is awaited from `now` on.
     pub(crate) fn open(&self, key: &PartitionKey, cost: u32, now: Timestamp) {
         let (mut shard, _) = self.shard(key);
-        let open = shard.open.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now });
+        let open = shard.open.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now, excused: 0 });
         open.requests += 1;
         open.units += u64::from(cost);
         open.newest = now;
@@ -94,6 +100,14 @@ impl OpenCharges {
         if open.requests > 0 {
             shard.open.insert(key, open);
         }
+    }
+
+    /// Returns whether a rejection that the open charges of a key have caused is excused, and counts it.
+    pub(crate) fn excuse(&self, key: &PartitionKey) -> bool {
+        let (mut shard, _) = self.shard(key);
+        let Some(open) = shard.open.get_mut(key) else { return false };
+        open.excused += 1;
+        open.excused <= open.requests.saturating_mul(EXCUSED)
     }
 
     /// Records the duration of a response to any key.

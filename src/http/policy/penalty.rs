@@ -34,8 +34,9 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 ///
 /// - rejections while the key is banned: a ban ends when its first response said so;
 /// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;
-/// - rejections while [refundable charges](crate::Policy::charge_when) of the key are open: the limit may turn out
-///   not to be used up. (Once their responses are far overdue, rejections count.)
+/// - rejections of requests that would fit if the [refundable charges](crate::Policy::charge_when) of the key were
+///   refunded whose responses are awaited: the limit may turn out not to be used up. Ten for each of these charges;
+///   beyond, and once their responses are far overdue, rejections count.
 ///
 /// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait
 /// by then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.

@@ -69,6 +69,14 @@ impl Geometry {
         slots * SETS_PER_PAGE.min(sets - page * SETS_PER_PAGE)
     }
 
+    /// Returns the tag by which a key is found.
+    const fn tag(self, hash: u64) -> Tag {
+        match self {
+            Self::SetAssociative { .. } => Tag::from_hash(hash),
+            Self::Locked { .. } => Tag::folded(hash),
+        }
+    }
+
     fn candidate_sets(self, hash: u64) -> [usize; 2] {
         match self {
             Self::SetAssociative { sets } => candidate_sets(sets, hash),
@@ -294,8 +302,8 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
 
     /// Calls `act` with the pages in which a key is, and its index there.
     fn visit(&self, hash: u64, mut act: impl FnMut(&PageCopy<D>, usize)) {
-        let tag = Tag::from_hash(hash);
         for copy in &self.copies {
+            let tag = copy.geometry.tag(hash);
             for set in copy.geometry.candidate_sets(hash) {
                 let page = self.page(copy, set / SETS_PER_PAGE);
                 for index in page.set(set % SETS_PER_PAGE) {

@@ -113,7 +113,7 @@ mod tests {
 
             fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {
                 let set = crate::store::memory::locked::candidate_sets(16, HASH).0;
-                put(Debtor { set, tag: Tag::from_hash(HASH), debt: (), ends: u64::MAX });
+                put(Debtor { set, tag: Tag::folded(HASH), debt: (), ends: u64::MAX });
             }
 
             fn size(&self, _: Tag, (): &()) -> u64 {

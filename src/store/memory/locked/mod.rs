@@ -119,7 +119,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         if geometry == self.geometry() {
             let first = page * SETS_PER_PAGE;
             for (index, set) in self.sets.iter().skip(first).take(SETS_PER_PAGE).enumerate() {
-                open(set).each(|tag, state| act(index, Tag::from_hash(tag.get()), state));
+                open(set).each(|tag, state| act(index, Tag::folded(tag.get()), state));
             }
         }
     }
@@ -510,7 +510,7 @@ mod tests {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
-            put(Debtor { set: 0, tag: Tag::from_hash(HASH), debt: self.0, ends: u64::MAX });
+            put(Debtor { set: 0, tag: Tag::folded(HASH), debt: self.0, ends: u64::MAX });
         }
 
         fn size(&self, _: Tag, state: &FixedWindowState) -> u64 {
@@ -544,7 +544,7 @@ mod tests {
             assert_eq!(geometry.pages(), 4);
             let (set, _) = candidate_sets(4 * SETS_PER_PAGE, HASH);
             if set / SETS_PER_PAGE == page {
-                put(Debtor { set: set % SETS_PER_PAGE, tag: Tag::from_hash(HASH), debt: self.0, ends: u64::MAX });
+                put(Debtor { set: set % SETS_PER_PAGE, tag: Tag::folded(HASH), debt: self.0, ends: u64::MAX });
             }
         }
 
@@ -585,6 +585,18 @@ mod tests {
         assert!(!admits(&table, 1));
         assert_eq!(inherited(HASH), Some(state(10)));
         table.check_invariants(Timestamp::ZERO);
+    }
+
+    /// Both keys had the same tag in the copies, and were in a set that the lower half of the hash had drawn. One took on what
+    /// the other had used, which was forgotten there.
+    #[test]
+    fn keys_that_share_a_half_of_their_hashes_inherit_apart() {
+        for other in [HASH ^ 1 << 45, HASH ^ 1 << 20] {
+            let table = heir(WhenFull::ForgetLeast, 10);
+            let now = Timestamp::ZERO;
+            assert!(table.check(&FixedWindow::new(TEN), other, 10, || now, || now).is_allowed());
+            assert!(!admits(&table, 1));
+        }
     }
 
     const TEN: Quota = Quota::per_day(10);
