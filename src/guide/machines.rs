@@ -56,8 +56,8 @@
 //! | what | is kept | so |
 //! |---|---|---|
 //! | what a key has used, with its quota if that is [its own](crate::Policy::quota_fn) | on the server | all processes count together |
-//! | [bans](crate::Policy::penalty) | on the server; during an outage, each process has its own | a client that one process has banned is rejected by all, and [`reset`](crate::RateLimitLayer::reset) lifts the ban in all |
-//! | [debts](crate::Policy::owe_shortfalls) | on the server; during an outage, each process has its own | what a request costs beyond its charge in one process is paid in all |
+//! | [bans](crate::Policy::penalty) | in each process | a client that one process has banned is limited by the others like any client, and [`reset`](crate::RateLimitLayer::reset) lifts the ban in the process that it is called in: call it in each |
+//! | [debts](crate::Policy::owe_shortfalls) | in each process | what a request costs beyond what its key has left is charged on the server as far as it goes, and the rest keeps the key out of this process alone. A client of *n* processes gets up to *n* times what one may exceed the limit by |
 //! | [free retries](crate::ChargeOnce#on-redis) | on Redis | a retry is free in whichever process it comes; during an outage, it is charged |
 //! | the wait of a key that is used up (negative cache) | in each process | units that another process refunds or resets are seen after half a second and one call, and after a minute at most while calls fail |
 //! | [leased](crate::store::redis::RedisStore::leasing) units | in the process that leased them | they are spent there, or come back when the lease ends |

@@ -232,7 +232,7 @@
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
 //!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported: what was sent, since each
 //!   token is reported before it is. What an
-//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls): the next request pays it. The usage and
+//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls) as far as it exceeds what is left: time pays it, and until then the key is rejected. The usage and
 //!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left after that.
 //! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of `FREE`:
 //!   only a request has the customer's plan.

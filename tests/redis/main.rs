@@ -4,6 +4,7 @@ mod bundles;
 mod calendar;
 mod charge_once;
 mod deadlines;
+mod debts;
 mod faults;
 mod in_flight;
 mod own_quotas;

@@ -189,9 +189,12 @@ impl RateLimitLayer {
         self.named(policy)?.peek_at_key(key).await
     }
 
-    /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that.
-    /// Other processes that share the budget on Redis may reject the key for up to another minute, and a concurrent
-    /// decision may still reject it.
+    /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that. A
+    /// concurrent decision may still reject it.
+    ///
+    /// Bans and [debts](Policy::owe_shortfalls) are those of this process: others that share the budget on a server keep
+    /// theirs, so reset the key in each. What they know of the key as used up they notice to be wrong after half a second and
+    /// one call of theirs, or after a minute at most while their calls fail.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
