@@ -116,7 +116,8 @@ impl Entry {
         let quota = policy.quota_of(head, &key);
         let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
-        let debt = policy.charge_debt(&key, cost, quota).transpose();
+        let may_owe = policy.owes_shortfalls();
+        let debt = may_owe.then(|| policy.charge_debt(&key, cost, quota).transpose()).flatten();
         let is_needed = attempt.is_some() || debt.is_some();
         let stake = is_needed.then(|| Box::new(Stake { debt, attempt, hold: None }));
         Self { stake, ..Self::new(index, key, cost, quota) }
@@ -147,7 +148,9 @@ impl Entry {
         if admission.receipt().is_free_retry() {
             self.free(admission);
         }
-        self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
+        if policy.owes_shortfalls() {
+            self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
+        }
     }
 
     /// Makes it the entry of a free retry, which costs nothing: its limiter has charged the budget of free retries.

@@ -53,7 +53,9 @@ impl Scope<'_> {
             entry.note_rejection(entry.policy_of(policies));
         }
         observe::rejected(policies, entries);
-        self.charge_after_wait(entries);
+        if self.in_force.is_open_ended {
+            self.charge_after_wait(entries);
+        }
         // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
         // that no wait helps; then one whose wait is not known; then the longest wait.
         let rank = |entry: &&Entry| {

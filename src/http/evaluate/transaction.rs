@@ -42,10 +42,11 @@ impl Transaction {
     /// nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
     #[inline]
     pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
+        let may_owe = scope.in_force.is_open_ended;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
             let is_skipped = index == 0 || policy.is_shadow();
-            let is_in_debt = entry.debt_wait().is_some() && !policy.is_shadow();
+            let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.is_shadow();
             if entry.ban.is_some() || is_in_debt || !(is_skipped || entry.precheck(policy, &self.context)) {
                 return false;
             }

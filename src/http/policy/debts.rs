@@ -215,6 +215,10 @@ impl Drop for DebtCharge {
 }
 
 impl Policy {
+    pub(crate) const fn owes_shortfalls(&self) -> bool {
+        self.owes_shortfalls
+    }
+
     /// The quota by which a key pays what it owes; `None` if its policy owes nothing, or advertises no quota.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
         let terms = self.owes_shortfalls.then(|| self.terms_under(quota))??;

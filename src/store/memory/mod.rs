@@ -41,7 +41,7 @@ use self::table::{FixedRule, SlidingRule, TickBucket};
 use super::{Stats, Store, TableStats};
 use crate::algorithm::{Algorithm, ChargedIn, Kind};
 use crate::util::keyed_hash::Secret;
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
 
 /// A table of fixed size in this process's memory. The default store.
@@ -361,7 +361,14 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
 
     /// Returns the table of keys with quotas of their own, made if there is none yet: of a store that was asked without
     /// quotas so far, its keys begin with what they owe there.
+    #[inline]
     fn quotas<'a, A: Algorithm<State = S>>(&self, algorithm: &A, kept: &'a Arc<Kept<S>>) -> &'a QuotaTable<S> {
+        kept.quotas.get().unwrap_or_else(|| self.make_quotas(algorithm, kept))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_quotas<'a, A: Algorithm<State = S>>(&self, algorithm: &A, kept: &'a Arc<Kept<S>>) -> &'a QuotaTable<S> {
         let mut is_made = false;
         let quotas = kept.quotas.get_or_init(|| {
             is_made = true;
@@ -390,6 +397,17 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         let resets = kept.resets.count(hash);
         let decision = quotas.check(under, hash, ask.cost(), || ask.now(&self.clock), || self.clock.now());
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn peek_under<A: Algorithm<State = S>>(
+        &self,
+        under: &Under<A>,
+        algorithm: &A,
+        (hash, now, cost): (u64, Timestamp, u32),
+    ) -> Decision {
+        self.quotas(algorithm, self.kept(algorithm)).peek(under, hash, now, cost)
     }
 
     /// Returns how to judge a question for which the keys' own quotas matter: since it has one, or since questions
@@ -448,7 +466,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         let hash = kept.hash(ask.key());
         let now = ask.now(&self.clock);
         if let Some(under) = Self::under(kept, algorithm, ask) {
-            return self.quotas(algorithm, kept).peek(&under, hash, now, ask.cost());
+            return self.peek_under(&under, algorithm, (hash, now, ask.cost()));
         }
         match &kept.table {
             Table::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
