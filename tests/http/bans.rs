@@ -115,7 +115,7 @@ fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
     let clock = clock();
     let day = Duration::from_secs(86_400);
     let limit = TokenBucket::new(Quota::per(1, day * 90));
-    let ban = Penalty::new(Quota::per(1, day * 90), day * 10).with_clock(clock.clone());
+    let ban = Penalty::new(Quota::per(1, day * 90), day * 60).with_clock(clock.clone());
     let layer = RateLimitLayer::new(Policy::new("api", timed(limit, &clock)).key(User::key()).penalty(ban));
     assert_eq!(wait_of(&layer, "a"), 0);
     let mut waited = 0;
