@@ -230,10 +230,10 @@
 //!   requests of a key. With another one per path, a generous path [forgives](super::quotas#a-quota-per-customer) what a
 //!   strict one has counted.
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
-//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes what was reported: what was sent, since each
-//!   token is reported before it is. What an
-//!   answer took beyond the estimate is [owed](crate::Policy::owe_shortfalls) as far as it exceeds what is left: time pays it, and until then the key is rejected. The usage and
-//!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left after that.
+//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes the number of tokens that were
+//!   sent, since each is reported before it is. Tokens beyond the estimate are charged as far as units are left. The rest is
+//!   [owed](crate::Policy::owe_shortfalls): time pays it, and until then the key is rejected. The usage and
+//!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show how many units are left after that.
 //! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of `FREE`:
 //!   only a request has the customer's plan.
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.

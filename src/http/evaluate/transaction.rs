@@ -38,8 +38,8 @@ impl Transaction {
     }
 
     /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
-    /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not peeked at, since
-    /// nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
+    /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not peeked
+    /// at, since nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
     #[inline]
     pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
         let may_owe = scope.in_force.is_open_ended;

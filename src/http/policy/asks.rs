@@ -1,9 +1,6 @@
 //! What a policy asks of its limiter.
 
-use std::sync::Arc;
-
 use super::Policy;
-use crate::limiter::Limiter;
 use crate::values::{Ask, Check, Decision, LimiterError, Mode, PartitionKey};
 
 impl Policy {
@@ -14,15 +11,18 @@ impl Policy {
 
     /// Charges a request that passes whatever the answer is.
     pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
-        let mode = if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge };
-        self.limiter.decide(&ask.to(mode))
+        self.limiter.decide(&ask.to(self.mode_of_shadows()))
     }
 
-    /// The limiter, and the mode in which it charges for a request that was admitted already.
-    pub(super) fn limiter_for_shortfalls(&self, fell_back: bool) -> (Arc<dyn Limiter>, Mode) {
-        let mode = [(Mode::Fallback, fell_back), (Mode::Shadow, true)].into_iter();
-        let mut answered = mode.filter(|(mode, is_right)| *is_right && self.description.answers(*mode));
-        (Arc::clone(&self.limiter), answered.next().map_or(Mode::Charge, |(mode, _)| mode))
+    /// The mode in which the limiter charges a request that passes whatever the answer is.
+    fn mode_of_shadows(&self) -> Mode {
+        if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge }
+    }
+
+    /// The mode in which it charges for a request that was admitted already, by the local fallback if it `fell_back`.
+    pub(super) fn mode_of_shortfalls(&self, fell_back: bool) -> Mode {
+        let is_local = fell_back && self.description.answers(Mode::Fallback);
+        if is_local { Mode::Fallback } else { self.mode_of_shadows() }
     }
 
     /// Decides by the local fallback, if the limiter has one.

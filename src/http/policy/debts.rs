@@ -296,7 +296,7 @@ impl Policy {
         let record = Arc::clone(&self.record);
         let clock = self.description.clock().cloned();
         let (key, units, own_quota) = (ask.key().clone(), ask.cost(), ask.quota());
-        let (limiter, mode) = self.limiter_for_shortfalls(fell_back);
+        let (limiter, mode) = (Arc::clone(&self.limiter), self.mode_of_shortfalls(fell_back));
         let mut charge = Box::pin(async move {
             let ask = |units| Ask::charge(&key, units).under(own_quota).to(mode);
             let charged = match limiter.decide(&ask(units)).decided().await {
