@@ -27,6 +27,7 @@ use tower_sluice::{
     PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
+use crate::support::clients::PLENTY;
 use crate::support::metrics::Metrics;
 use crate::support::redis::free_port;
 
@@ -314,9 +315,10 @@ async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
     );
 }
 
-/// A Redis address without a server.
+/// A Redis address without a server. On a busy machine, a connection may be refused later than by the default timeout.
 fn nowhere() -> Redis {
-    Redis::open(format!("redis://127.0.0.1:{}", free_port())).unwrap()
+    let builder = Redis::single(format!("redis://127.0.0.1:{}", free_port()));
+    builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 fn on<A: tower_sluice::store::redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {
