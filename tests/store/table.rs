@@ -148,11 +148,14 @@ fn no_interval_of_real_time_admits_more_either() {
     let limiter = RateLimiter::in_memory(TokenBucket::new(quota));
     let run = || {
         let mut log = Vec::new();
-        for _ in 0..rounds(20_000, 300_000) {
+        let mut asked = 0;
+        // Until enough are admitted, which a fast machine takes more questions for.
+        while log.len() < 1_000 || asked < rounds(20_000, 300_000) {
             let before = Monotonic.now();
             if admits(&limiter, 1) {
                 log.push((before, Monotonic.now()));
             }
+            asked += 1;
         }
         log
     };
@@ -163,7 +166,6 @@ fn no_interval_of_real_time_admits_more_either() {
     limiter.store().check_invariants();
     // From each start, count what was answered by each end: quadratic, so on stretches of the log.
     log.sort_unstable();
-    assert!(log.len() >= 1_000, "only {} were admitted: nothing is tested", log.len());
     for stretch in log.windows(400).step_by(97) {
         let (from, mut ends) = (stretch[0].0, stretch.iter().map(|(_, end)| *end).collect::<Vec<_>>());
         ends.sort_unstable();
