@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::debt_copies::{self, DebtCopies, Geometry, PackedDebts, Source};
 use super::debt_sources::Owed;
 #[cfg(feature = "test-util")]
-use super::table::{Bounded, SETS_PER_PAGE};
+use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, Tick, TickBucket, stamp_of_nothing};
 use super::{Occupancy, WhenFull};
 use crate::values::time::Timestamp;
@@ -188,21 +188,21 @@ impl<R: Bounded> Ledger<R> {
         // Once all is paid, nothing of it is inserted any more, or cleared.
         let Some(debts) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
         // Of tables of other sizes, a tag and a set do not say in which sets of this one the key may be.
-        let geometry = self.geometry();
+        let (geometry, mut meetings) = (self.geometry(), Meetings::default());
         for page in 0..geometry.pages() {
             debts.inherited.each_left(geometry, page, |set, tag, debt| {
                 let own = rule.local(at, tag);
                 let debt = rule.stamped(debts.base + debt, own);
                 let set = page * SETS_PER_PAGE + set;
                 if rule.size(debt) > 0 {
-                    let found = self.table.set_of(set, tag);
-                    assert!(found.is_none(), "{tag:?} is in set {found:?}, and what it inherited is not cleared");
+                    self.table.meet(set, tag, &mut meetings);
                     if let Some(flaw) = rule.flaw(debt, own, most) {
                         panic!("of what is inherited, {tag:?} in set {set} {flaw}");
                     }
                 }
             });
         }
+        meetings.check();
     }
 
     /// Returns the most that a key may owe, as the rule counts it.

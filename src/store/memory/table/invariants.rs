@@ -71,7 +71,7 @@ impl<W: Counts> Bounded for WindowRule<W> {
 
 /// Tags that were compared although they may be of different keys, and the equal ones.
 #[derive(Default)]
-struct Meetings {
+pub(in crate::store::memory) struct Meetings {
     compared: u64,
     equal: Vec<String>,
 }
@@ -81,7 +81,7 @@ impl Meetings {
     ///
     /// Two tags are equal with a probability of 2^-28. So as many as are allowed here are met by chance in one of a
     /// million tables, at most.
-    fn check(&self) {
+    pub(in crate::store::memory) fn check(&self) {
         let allowed = match self.compared {
             0..0x100 => 0,
             0x100..0x1_0000 => 1,
@@ -119,13 +119,19 @@ impl SetAssociativeTable {
         self.overflow_page().is_some()
     }
 
-    /// Returns in which set a key is that has this tag and `set` for a candidate, if it is in the table: another key
-    /// has the same tag and such a set with a probability of 2^-28.
-    pub(in crate::store::memory) fn set_of(&self, set: usize, tag: Tag) -> Option<usize> {
+    /// Looks in the table for a key that owes something there which it has inherited, by its tag and a candidate set. Another
+    /// key may have both by chance: then the first of the two to be asked about has taken the debt over.
+    pub(in crate::store::memory) fn meet(&self, set: usize, tag: Tag, meetings: &mut Meetings) {
         let second = second_candidate(self.sets, set, tag);
         // The set may be the second candidate itself, as far behind the first as the second is behind it.
         let first = (2 * set + self.sets - second) % self.sets;
-        [set, second, first].into_iter().find(|set| self.words(*set).any(|(_, word)| word.is(tag)))
+        for other in [set, second, first] {
+            meetings.compared += self.words(other).count() as u64;
+            if self.words(other).any(|(_, word)| word.is(tag)) {
+                meetings.equal.push(format!("{tag:?} is in set {other}, and what it inherited is not cleared"));
+                return;
+            }
+        }
     }
 
     /// Returns the words of a set that are not empty, with their slots.

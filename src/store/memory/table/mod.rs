@@ -105,7 +105,7 @@ mod windows;
 mod word;
 
 #[cfg(feature = "test-util")]
-pub(super) use self::invariants::Bounded;
+pub(super) use self::invariants::{Bounded, Meetings};
 pub(super) use self::rule::{Rule, stamp_of_nothing};
 pub(super) use self::search::candidate_sets;
 pub(super) use self::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
