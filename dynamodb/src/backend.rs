@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tower_sluice::store::SharingStats;
-use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Target, Transition};
+use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Target, Transition};
+use tower_sluice::time::Timestamp;
 use tower_sluice::{LimiterError, Receipt};
 
 use crate::dynamo::Dynamo;
 use crate::fault::{DynamoFault, FaultKind, failed};
 use crate::hints::Hints;
-use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name};
-use crate::table::{Table, Written};
+use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name, standing};
+use crate::table::{Item, Table, Write, Written};
 
 /// The keys of one limiter on DynamoDB.
 #[derive(Debug)]
@@ -62,9 +63,40 @@ impl<A: Kept> KeyItem<A> {
         Moment { now: self.table.now(), error: self.table.clock_error }
     }
 
-    /// The key of the item at that moment.
-    fn key(&self, at: Moment) -> String {
-        format!("{}{}", self.prefix, self.algorithm.suffix(at.now))
+    /// The key of the item at that time.
+    fn key(&self, now: Timestamp) -> String {
+        format!("{}{}", self.prefix, self.algorithm.suffix(now))
+    }
+
+    /// Charges or refunds, unless the item has a standing.
+    async fn write(&self, key: &str, write: Write) -> Result<Written, DynamoFault> {
+        self.table.write(key, standing::unless_any(write)).await
+    }
+
+    /// What a transition has read that changes nothing, if the standing of the item is in force. One that is over is taken
+    /// off the item, and off `item`.
+    async fn in_force(
+        &self,
+        key: &str,
+        item: &mut Option<Item>,
+        at: Moment,
+    ) -> Result<Option<Applied<A::State>>, DynamoFault> {
+        let Some((held, standing)) = item.as_mut().and_then(|item| standing::read(item).map(|it| (item, it))) else {
+            return Ok(None);
+        };
+        if standing.is_in_force(at.now) {
+            let end = Moment { now: standing.until(), ..at };
+            let old = self.algorithm.read(Some(held), end).map_err(|bad| bad_item(key, bad))?;
+            return Ok(Some(Applied { now: at.now, old, standing, kept: None, charged: 0 }));
+        }
+        match self.table.write(key, standing::over(standing)).await? {
+            Written::Applied(_) => {
+                held.remove("b");
+                held.remove("d");
+            }
+            Written::Unmet(other) => *item = other,
+        }
+        Ok(None)
     }
 
     async fn apply(self, transition: Transition, limits: CallLimits) -> Result<Applied<A::State>, DynamoFault> {
@@ -73,13 +105,20 @@ impl<A: Kept> KeyItem<A> {
             Transition::Charge { cost, count } => self.charge(cost, count, attempts).await,
             Transition::Refund { cost, receipt } => self.refund(cost, receipt, attempts).await,
             Transition::Reset => self.reset().await,
+            Transition::Ban { span } => {
+                self.change(|standing, state, now| (standing.ban(now, span), state), attempts).await
+            }
+            Transition::Owe { units } => {
+                let owe = |standing: Standing, state, now| standing.charge(&self.algorithm, state, now, units);
+                self.change(owe, attempts).await
+            }
             _ => self.read().await,
         }
     }
 
     async fn charge(&self, cost: u32, count: u32, mut attempts: Attempts) -> Result<Applied<A::State>, DynamoFault> {
         let charge = Charge { at: self.moment(), cost, count };
-        let key = self.key(charge.at);
+        let key = self.key(charge.at.now);
         let hint = self.hints.get(&key);
         // A clock that may be wrong writes nothing: the answer to a read shows whether it is right.
         let mut plan = if self.table.clock_check.is_right() { self.algorithm.guess(hint, charge) } else { Plan::Read };
@@ -91,7 +130,7 @@ impl<A: Kept> KeyItem<A> {
             item = match plan {
                 Plan::Reject => break 0,
                 Plan::Read => self.table.read(&key).await?,
-                Plan::Charge(write, count) => match self.table.write(&key, write).await? {
+                Plan::Charge(write, count) => match self.write(&key, write).await? {
                     Written::Applied(old) => {
                         let another = old.as_ref().and_then(|old| quota_name::another(old, &self.algorithm.quota()));
                         self.counts.conversions.fetch_add(another.is_some().into(), Ordering::Relaxed);
@@ -106,6 +145,9 @@ impl<A: Kept> KeyItem<A> {
                     }
                 },
             };
+            if let Some(applied) = self.in_force(&key, &mut item, charge.at).await? {
+                return Ok(applied);
+            }
             is_seen = true;
             plan = self.algorithm.plan(item.as_ref(), charge).map_err(|bad| bad_item(&key, bad))?;
         };
@@ -115,31 +157,80 @@ impl<A: Kept> KeyItem<A> {
             new = self.algorithm.decide(new, charge.at.now, cost).1.or(new);
         }
         self.hints.set(&key, self.algorithm.hint(hint, old.as_ref(), new.as_ref(), charge.at));
-        Ok(Applied { now: charge.at.now, old, kept: None, charged })
+        Ok(Applied { now: charge.at.now, old, standing: Standing::default(), kept: None, charged })
     }
 
     /// Reads the state as it counts under the quota by which it was written.
     async fn read(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
-        let key = self.key(at);
+        let key = self.key(at.now);
         let item = self.table.read(&key).await?;
+        let standing = item.as_ref().and_then(standing::read).filter(|standing| standing.is_in_force(at.now));
         let another = item.as_ref().and_then(|item| quota_name::another(item, &self.algorithm.quota()));
         let (kept, algorithm) = match another.and_then(|quota| Some((quota, self.algorithm.under(quota)?))) {
             Some((quota, algorithm)) => (Some(quota), algorithm),
             None => (None, self.algorithm.clone()),
         };
+        if let Some(standing) = standing {
+            let old = self.algorithm.read(item.as_ref(), Moment { now: standing.until(), ..at });
+            let old = old.map_err(|bad| bad_item(&key, bad))?;
+            return Ok(Applied { now: at.now, old, standing, kept: None, charged: 0 });
+        }
         let old = algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
         if kept.is_none() {
             self.hints.set(&key, algorithm.hint(self.hints.get(&key), old.as_ref(), old.as_ref(), at));
         }
-        Ok(Applied { now: at.now, old, kept, charged: 0 })
+        Ok(Applied { now: at.now, old, standing: Standing::default(), kept, charged: 0 })
     }
 
     async fn reset(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
-        let key = self.key(at);
-        self.table.delete(&key).await?;
-        Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
+        let key = self.key(at.now);
+        let standing = self.table.delete(&key).await?.as_ref().and_then(standing::read);
+        for key in self.later_items(at.now, standing.unwrap_or_default().until()) {
+            self.table.delete(&key).await?;
+        }
+        Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
+    }
+
+    /// The keys of the items in which a key goes on after the present one until a standing is over, with that of the window
+    /// that begins then.
+    fn later_items(&self, now: Timestamp, until: Timestamp) -> Vec<String> {
+        let next = |at: &Timestamp| self.algorithm.item_ends(*at).filter(|end| *end <= until);
+        let begins = std::iter::successors(next(&now), next).take(MOST_ITEMS - 1);
+        begins.map(|begin| self.key(begin)).collect()
+    }
+
+    /// Changes the standing of a key, and its state with it: of a window, in the item of each window until it is over, the
+    /// present one first.
+    async fn change(
+        &self,
+        change: impl Fn(Standing, Option<A::State>, Timestamp) -> (Standing, Option<A::State>),
+        mut attempts: Attempts,
+    ) -> Result<Applied<A::State>, DynamoFault> {
+        loop {
+            let at = self.moment();
+            let key = self.key(at.now);
+            let item = self.table.read(&key).await?;
+            let before = item.as_ref().and_then(standing::read).unwrap_or_default();
+            let before = if before.is_in_force(at.now) { before } else { Standing::default() };
+            let end = Moment { now: at.now.max(before.until()), ..at };
+            let old = self.algorithm.read(item.as_ref(), end).map_err(|bad| bad_item(&key, bad))?;
+            let (standing, old) = change(before, old, at.now);
+            let end = Moment { now: at.now.max(standing.until()), ..at };
+            let applied = Applied { now: at.now, old, standing, kept: None, charged: 0 };
+            let put = self.algorithm.put(old.as_ref(), end);
+            let put = if standing.is_in_force(at.now) { standing::with(put, standing) } else { put };
+            if let Written::Unmet(_) = self.table.write(&key, standing::replacing(put.clone(), item.as_ref())).await? {
+                self.lost(&mut attempts).await?;
+                continue;
+            }
+            self.hints.set(&key, None);
+            for key in self.later_items(at.now, standing.until()) {
+                self.table.write(&key, standing::extending(put.clone())).await?;
+            }
+            return Ok(applied);
+        }
     }
 
     async fn refund(
@@ -149,7 +240,7 @@ impl<A: Kept> KeyItem<A> {
         mut attempts: Attempts,
     ) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
-        let key = self.key(at);
+        let key = self.key(at.now);
         if !self.table.clock_check.is_right() {
             // Fails if it is wrong: how much of the charge time has paid is not known then.
             self.table.read(&key).await?;
@@ -157,7 +248,7 @@ impl<A: Kept> KeyItem<A> {
         let mut write = self.algorithm.guess_refund(cost, receipt, at);
         let mut is_seen = false;
         while let Some(refund) = write {
-            write = match self.table.write(&key, refund).await? {
+            write = match self.write(&key, refund).await? {
                 Written::Applied(item) => {
                     // Otherwise the next charge would be predicted by the debt from before the refund.
                     let old = self.algorithm.read(item.as_ref(), at).unwrap_or_default();
@@ -165,7 +256,10 @@ impl<A: Kept> KeyItem<A> {
                     self.hints.set(&key, self.algorithm.hint(self.hints.get(&key), old.as_ref(), new.as_ref(), at));
                     None
                 }
-                Written::Unmet(item) => {
+                Written::Unmet(mut item) => {
+                    if let Some(applied) = self.in_force(&key, &mut item, at).await? {
+                        return Ok(applied);
+                    }
                     if is_seen {
                         self.lost(&mut attempts).await?;
                     }
@@ -175,7 +269,7 @@ impl<A: Kept> KeyItem<A> {
                 }
             };
         }
-        Ok(Applied { now: at.now, old: None, kept: None, charged: 0 })
+        Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
 
     /// Waits for the next attempt: another process has changed the item since it was seen.
@@ -184,6 +278,9 @@ impl<A: Kept> KeyItem<A> {
         Ok(attempts.lost().await?)
     }
 }
+
+/// Of a key with an item for each window, a standing is written into so many.
+const MOST_ITEMS: usize = 64;
 
 fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
     DynamoFault::new(FaultKind::ForeignItem, format!("item {key:?}: {bad}"))
@@ -215,6 +312,10 @@ impl<A: Kept> Backend<A> for DynamoBackend {
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok(algorithm.fits()?)
+    }
+
+    fn keeps_standing(&self, _: &A) -> bool {
+        true
     }
 
     fn is_failing(&self, _: &Target<'_, A>) -> bool {

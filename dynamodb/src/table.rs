@@ -30,7 +30,7 @@ pub struct Write {
     pub(crate) update: String,
     pub(crate) condition: String,
     pub(crate) names: Vec<(String, String)>,
-    pub(crate) values: Vec<(&'static str, AttributeValue)>,
+    pub(crate) values: Vec<(String, AttributeValue)>,
 }
 
 impl Write {
@@ -45,14 +45,18 @@ impl Write {
     }
 
     /// Stands for a number in the expressions.
-    pub(crate) fn number(mut self, place: &'static str, number: impl Into<u128>) -> Self {
-        self.values.push((place, AttributeValue::N(number.into().to_string())));
-        self
+    pub(crate) fn number(self, place: &'static str, number: impl Into<u128>) -> Self {
+        self.value(place, AttributeValue::N(number.into().to_string()))
     }
 
     /// Stands for a text in the expressions.
-    pub(crate) fn text(mut self, place: &'static str, text: impl Into<String>) -> Self {
-        self.values.push((place, AttributeValue::S(text.into())));
+    pub(crate) fn text(self, place: &'static str, text: impl Into<String>) -> Self {
+        self.value(place, AttributeValue::S(text.into()))
+    }
+
+    /// Stands for a value in the expressions.
+    pub(crate) fn value(mut self, place: impl Into<String>, value: AttributeValue) -> Self {
+        self.values.push((place.into(), value));
         self
     }
 }
@@ -117,7 +121,7 @@ impl Table {
     pub(crate) async fn write(&self, key: &str, write: Write) -> Result<Written, DynamoFault> {
         let date = AnswerDate::default();
         let names = Some(write.names.into_iter().collect::<HashMap<_, _>>()).filter(|names| !names.is_empty());
-        let values = write.values.into_iter().map(|(place, value)| (place.to_owned(), value)).collect();
+        let values = write.values.into_iter().collect();
         let request = self.client.update_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
         let request = request.update_expression(write.update).condition_expression(write.condition);
         let request = request.set_expression_attribute_names(names);
@@ -144,13 +148,12 @@ impl Table {
         Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.item.filter(|item| !item.is_empty()))
     }
 
-    /// Deletes an item, if there is one.
-    pub(crate) async fn delete(&self, key: &str) -> Result<(), DynamoFault> {
+    /// Deletes an item, if there is one, and returns what it was.
+    pub(crate) async fn delete(&self, key: &str) -> Result<Option<Item>, DynamoFault> {
         let date = AnswerDate::default();
         let request = self.client.delete_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
-        let send = request.customize().interceptor(date.clone()).send();
-        self.judged(send, &date).await?.map_err(DynamoFault::from)?;
-        Ok(())
+        let send = request.return_values(ReturnValue::AllOld).customize().interceptor(date.clone()).send();
+        Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.attributes)
     }
 }
 

@@ -50,7 +50,7 @@ fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
     let mut applying = policies.iter().filter(|policy| policy.has_penalty() && policy.applies_to(head));
     applying.any(|policy| {
         let key = policy.extractor().extract(head);
-        key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
+        key.is_ok_and(|key| policy.known_ban(&key).is_some())
     })
 }
 

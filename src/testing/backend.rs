@@ -10,11 +10,12 @@ use super::Random;
 use super::store::{admitted_one_by_one, assert_same, frozen_clock};
 use crate::algorithm::Algorithm;
 use crate::store::Store;
-use crate::store::remote::{Applied, Backend, CallLimits, RemoteStore, Tags, Target, Transition};
+use crate::store::remote::{Applied, Backend, CallLimits, RemoteStore, Standing, Tags, Target, Transition};
 use crate::values::time::{Clock, ManualClock};
 use crate::values::{Ask, PartitionKey};
 
-/// Checks a backend: charges, reads, refunds and resets are those of the algorithm over a plain map, and eight tasks that
+/// Checks a backend: charges, reads, refunds, resets and, if it [keeps them](Backend::keeps_standing), bans and debts are
+/// those of the algorithm over a plain map, and eight tasks that
 /// contend for one key of a store over it are together admitted exactly what the algorithm admits at one instant.
 ///
 /// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from the
@@ -78,7 +79,7 @@ where
 {
     let clock = frozen_clock();
     let backend = make(clock.clone());
-    let mut model: HashMap<u64, A::State> = HashMap::new();
+    let mut model: HashMap<u64, (Standing, Option<A::State>)> = HashMap::new();
     let quota = algorithm.quota();
     let full = quota.period() / quota.limit() * quota.max_burst();
     let tolerance = full / (1 << 30) + Duration::from_micros(1);
@@ -86,21 +87,34 @@ where
         let (id, now) = (random.below(16), clock.now());
         let most = algorithm.max_cost();
         let (cost, count) = (random.pick(&[1, 1, 1, 2.min(most), most]), random.pick(&[1, 1, 2, 5]));
-        let transition = match random.below(32) {
-            0 => Transition::Reset,
-            1..8 => Transition::Read,
+        let transition = match random.below(64) {
+            0..2 => Transition::Reset,
+            2..16 => Transition::Read,
+            16 if backend.keeps_standing(algorithm) => Transition::Ban { span: quota.period() / (1 + count * 4) },
+            17..19 if backend.keeps_standing(algorithm) => Transition::Owe { units: cost * count },
             _ => Transition::Charge { cost, count },
         };
         let applied = apply(&backend, algorithm, id, transition).await;
         let context = format!("step {step}: {transition:?} at {now:?}");
-        let state = model.get(&id).copied();
+        let (standing, state) = model.get(&id).copied().unwrap_or_default();
+        let standing = if standing.is_in_force(now) { standing } else { Standing::default() };
         match transition {
             Transition::Reset => drop(model.remove(&id)),
+            Transition::Ban { span } => drop(model.insert(id, (standing.ban(now, span), state))),
+            Transition::Owe { units } => drop(model.insert(id, standing.charge(algorithm, state, now, units))),
+            _ if standing.is_in_force(now) => {
+                let cost = if matches!(transition, Transition::Charge { .. }) { cost } else { 0 };
+                let [decision, expected] = [(applied.standing, applied.old), (standing, state)]
+                    .map(|(standing, state)| standing.decide(algorithm, state, now, cost));
+                let decision = decision.unwrap_or_else(|| panic!("{context}: the key has no standing in force"));
+                assert_same(&decision, &expected.expect("it is in force"), tolerance, &context);
+                assert_eq!(applied.charged, 0, "{context}");
+            }
             Transition::Charge { .. } => {
                 let (decisions, _) = applied.replay(algorithm, cost, count).unwrap_or_else(|_| {
                     panic!("{context}: {} were charged, which contradicts the state before", applied.charged)
                 });
-                let expected = Applied { now, old: state, kept: None, charged: applied.charged };
+                let expected = Applied { old: state, now, ..applied };
                 let (expected, next) = expected
                     .replay(algorithm, cost, count)
                     .unwrap_or_else(|_| panic!("{context}: {} were charged", applied.charged));
@@ -108,12 +122,12 @@ where
                     assert_same(decision, expected, tolerance, &context);
                 }
                 if let Some(next) = next {
-                    model.insert(id, next);
+                    model.insert(id, (standing, Some(next)));
                 }
                 let last = expected.last().zip(decisions.last()).filter(|(last, _)| last.is_allowed());
                 if let Some((expected, decision)) = last.filter(|_| random.below(8) == 0) {
                     apply(&backend, algorithm, id, Transition::Refund { cost, receipt: decision.receipt() }).await;
-                    if let Some(state) = model.get_mut(&id) {
+                    if let Some((_, Some(state))) = model.get_mut(&id) {
                         *state = algorithm.refund(*state, now, cost, expected.receipt());
                     }
                 }

@@ -112,6 +112,12 @@ impl Decision {
         Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
+    /// How long the request has to wait, if its key is banned on a server.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn ban(&self) -> Option<Duration> {
+        self.retry_after().filter(|_| self.receipt.is_ban())
+    }
+
     /// The decision for a key whose ban lasts for another `left`: rejected until the ban ends, or for longer if it
     /// would be rejected for longer without the ban.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::values::time::Clock;
-use crate::values::{Batching, ChargingOnce, Mode, Terms};
+use crate::values::{Batching, ChargingOnce, KeepsStanding, Mode, Terms};
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
 ///
@@ -20,14 +20,24 @@ pub struct Description {
     modes: u8,
     batching: Option<Arc<dyn Batching>>,
     charging_once: Option<Arc<dyn ChargingOnce>>,
+    keeps_standing: Option<Arc<dyn KeepsStanding>>,
     clock: Option<Arc<dyn Clock>>,
 }
 
 impl Description {
     /// Describes a limiter that is not advertised, admits any cost, never delays, and answers [`Mode::Charge`] only.
     pub const fn new() -> Self {
-        let (batching, charging_once, clock) = (None, None, None);
-        Self { terms: None, max_cost: None, delays: false, holds: false, modes: 0, batching, charging_once, clock }
+        Self {
+            terms: None,
+            max_cost: None,
+            delays: false,
+            holds: false,
+            modes: 0,
+            batching: None,
+            charging_once: None,
+            keeps_standing: None,
+            clock: None,
+        }
     }
 
     /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and
@@ -87,6 +97,11 @@ impl Description {
         self
     }
 
+    pub(crate) fn keeping_standing(mut self, limiter: impl KeepsStanding) -> Self {
+        self.keeps_standing = Some(Arc::new(limiter));
+        self
+    }
+
     /// Sets the clock by which it decides in this process.
     pub(crate) fn deciding_by(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -142,6 +157,11 @@ impl Description {
     /// The limiter, if its store keeps the records of requests whose retries are free.
     pub(crate) const fn charges_once(&self) -> Option<&Arc<dyn ChargingOnce>> {
         self.charging_once.as_ref()
+    }
+
+    /// The limiter, if its server keeps bans and debts.
+    pub(crate) const fn keeps_standing(&self) -> Option<&Arc<dyn KeepsStanding>> {
+        self.keeps_standing.as_ref()
     }
 }
 

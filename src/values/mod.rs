@@ -15,6 +15,8 @@ mod decision;
 mod description;
 mod failure_mode;
 mod inheritance;
+#[cfg_attr(not(all(feature = "http", feature = "remote")), allow(dead_code))]
+mod keeps_standing;
 mod partition_key;
 mod quota;
 mod receipt;
@@ -36,6 +38,7 @@ pub use self::description::Description;
 pub use self::failure_mode::FailureMode;
 pub(crate) use self::inheritance::Finish;
 pub use self::inheritance::{Heritage, Inheritance};
+pub(crate) use self::keeps_standing::KeepsStanding;
 pub use self::partition_key::PartitionKey;
 pub(crate) use self::partition_key::little_endian;
 pub(crate) use self::quota::gcd;

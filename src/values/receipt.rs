@@ -36,6 +36,8 @@ enum Origin {
     Fallback,
     /// The budget of free retries, in place of the limit: see [`ChargingOnce`](super::ChargingOnce).
     FreeRetry,
+    /// Nobody: the key is banned.
+    Ban,
 }
 
 /// The issuer of a receipt, which says what [`Proof`] it holds.
@@ -73,6 +75,15 @@ pub(crate) trait Proof: Sized {
 impl Receipt {
     /// The receipt of no charge, or of one that cannot be refunded.
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
+
+    /// What the rejection of a key that is banned on a server has in place of a receipt.
+    #[cfg_attr(not(feature = "remote"), allow(dead_code))]
+    pub(crate) const BAN: Self = Self { origin: Origin::Ban, ..Self::NONE };
+
+    /// Whether it is [`BAN`](Self::BAN).
+    pub(crate) const fn is_ban(self) -> bool {
+        matches!(self.origin, Origin::Ban)
+    }
 
     /// A receipt of a custom limiter, algorithm or store. Only the issuer knows what `value` means.
     #[must_use]

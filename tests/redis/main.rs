@@ -4,7 +4,6 @@ mod bundles;
 mod calendar;
 mod charge_once;
 mod deadlines;
-mod debts;
 mod faults;
 mod in_flight;
 mod own_quotas;
@@ -12,6 +11,7 @@ mod pacer;
 mod permissions;
 mod queue;
 mod runtimes;
+mod standing;
 mod store;
 mod topologies;
 

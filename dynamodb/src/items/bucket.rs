@@ -148,6 +148,11 @@ macro_rules! bucket {
                 if written > at.latest() { Ok(None) } else { self.state(tat, &quota, at.now).map(Some) }
             }
 
+            fn put(&self, state: Option<&GcraState>, at: Moment) -> Write {
+                let tat = state.map_or(0, |state| self.tat(state));
+                self.signed(Write::new(SET, "").number(":t", tat), tat.max(self.units().at(at.now)), at)
+            }
+
             fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
                 let (units, now) = (self.units(), self.units().at(charge.at.now));
                 let all = u128::from(charge.count) * units.price(charge.cost);

@@ -4,6 +4,7 @@ mod bucket;
 mod bytes;
 pub(crate) mod quota_name;
 mod sliding_window;
+pub(crate) mod standing;
 mod window;
 
 use std::error::Error;
@@ -119,6 +120,15 @@ pub(crate) mod sealed {
 
         /// Reads the state that an item holds, as it counts at that moment.
         fn read(&self, item: Option<&Item>, at: Moment) -> Result<Option<Self::State>, BadItem>;
+
+        /// When the key goes on in another item than at that moment. `None` if it never does.
+        fn item_ends(&self, now: Timestamp) -> Option<Timestamp> {
+            let _ = now;
+            None
+        }
+
+        /// The write, without a condition, of the state that counts at that moment, `None` if nothing is owed.
+        fn put(&self, state: Option<&Self::State>, at: Moment) -> Write;
 
         /// Plans a charge by what this process remembers of the key.
         fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan;

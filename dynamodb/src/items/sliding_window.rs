@@ -160,6 +160,16 @@ impl Items for SlidingWindow {
         item.map(|item| Ok(state(self, read(self, item, at)?, at.now))).transpose()
     }
 
+    fn put(&self, state: Option<&SlidingWindowState>, at: Moment) -> Write {
+        let none = Counts { window: present(self, at), previous: 0, current: 0 };
+        let Counts { window, previous, current } = state.map_or(none, |state| counts(self, state));
+        let end = Timestamp::from_nanos(window.saturating_add(2).saturating_mul(period(self))).max(at.now);
+        let write = Write::new("SET #c = :c, #p = :p, l = :w, q = :q, x = :x", "");
+        let write = write.name("#c", name(Some(window))).name("#p", name(window.checked_sub(1)));
+        let write = write.number(":c", current).number(":p", previous).number(":w", window);
+        write.text(":q", quota_name::of(&self.quota())).number(":x", at.expiry(end))
+    }
+
     fn guess(&self, hint: Option<Hint>, asked: Charge) -> Plan {
         let Some(Hint::Window { window, previous, used }) = hint else { return Plan::Read };
         let is_present = window >= present(self, asked.at) && may_have_begun(self, window, asked.at);

@@ -99,6 +99,18 @@ macro_rules! window {
                 item.map(|item| Ok(self.state(used(item)?, at.now))).transpose()
             }
 
+            fn item_ends(&self, now: Timestamp) -> Option<Timestamp> {
+                Some(self.end(now))
+            }
+
+            fn put(&self, state: Option<&Self::State>, at: Moment) -> Write {
+                let end = self.end(at.now);
+                // What was used of an earlier window does not count any more.
+                let used = state.filter(|state| self.expires_at(state) == end).map_or(0, |state| self.used(state));
+                let write = Write::new("SET n = :n, q = :q, x = :x", "").number(":n", used);
+                write.text(":q", quota_name::of(&self.quota())).number(":x", at.expiry(end))
+            }
+
             fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
                 let window = self.end(charge.at.now).as_nanos();
                 let used = match hint {

@@ -103,7 +103,7 @@ fn rooms_of_sliding_windows_withstand_the_counterexamples() {
         let asked = Charge { at: moment(case), cost: 1, count: 1 };
         let write = planned(&SlidingWindow::new(quota), Some(hint), asked, 1);
         // What may be used beside the one request.
-        let (_, most) = write.values.iter().find(|(place, _)| *place == ":most").unwrap();
+        let (_, most) = write.values.iter().find(|(place, _)| place == ":most").unwrap();
         [("room", most.as_n().unwrap().parse::<u128>().unwrap() + 1)]
     });
 }

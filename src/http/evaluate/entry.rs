@@ -300,7 +300,7 @@ impl Entry {
 
     /// Combines the decision with a ban, which lasts for another `ban`.
     #[cold]
-    fn impose(&mut self, policy: &Policy, ban: Duration) {
+    pub(super) fn impose(&mut self, policy: &Policy, ban: Duration) {
         // For a limiter that cannot be peeked at, the wait that an earlier rejection advertised.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::deny(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
@@ -313,6 +313,10 @@ impl Entry {
     pub(super) fn note_rejection(&mut self, policy: &Policy) {
         if self.ban.is_some() {
             return;
+        }
+        self.ban = self.decision.and_then(|decision| decision.ban());
+        if let Some(ban) = self.ban {
+            return policy.note_ban(&self.key, ban);
         }
         let expected = || policy.open_charges().expected(&self.key, Monotonic.now());
         if let Some((refundable, soon)) = policy.settles_later().then(expected).flatten() {
@@ -328,8 +332,8 @@ impl Entry {
                 }
             }
         }
-        let noted = || policy.penalty_for(&self.key)?.note_rejection(&self.key, &self.decision?);
-        if let Some(ban) = noted() {
+        let noted = |rejection| policy.note_rejection(&self.key, &rejection);
+        if let Some(ban) = self.decision.and_then(noted) {
             self.impose(policy, ban);
         }
     }

@@ -138,7 +138,7 @@ impl Scope<'_> {
         for (index, policy) in (0..).zip(&self.in_force.policies) {
             match entry::key(policy, head) {
                 Ok(key) => {
-                    let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
+                    let ban = policy.ban_before_limiter(&key);
                     // Pushed in either case, so that the common entry is built where it stays.
                     if self.in_force.is_open_ended {
                         let entry = Entry::open_ended(index, policy, key, head);

@@ -193,6 +193,11 @@ impl Transaction {
             }
             Err(error) => error,
         };
+        // Failed, and this process knows that the key is banned.
+        if let Some(ban) = policy.known_ban(&entry.key).filter(|_| !is_closed) {
+            entry.impose(policy, ban);
+            return Step::RollBack(Cause::Rejected);
+        }
         // Failed, and passes uncounted: a shadow, even a closed one, or a policy that fails open.
         if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
             policy.note(Fate::StoreError, Some(&entry.key), None);

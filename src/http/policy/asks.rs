@@ -1,5 +1,7 @@
 //! What a policy asks of its limiter.
 
+use std::time::Duration;
+
 use super::Policy;
 use crate::values::{Ask, Check, Decision, LimiterError, Mode, PartitionKey};
 
@@ -53,10 +55,41 @@ impl Policy {
         let ask = Ask::charge(key, 0);
         let ask = if self.has_quotas() { ask.keeping_quota() } else { ask };
         let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
-        Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
+        Ok(match self.ban_before_limiter(key) {
             Some(left) => decision.banned_for(left),
             None => decision,
         })
+    }
+
+    /// The rest of the ban of a key, by which its requests are rejected before their limiter is asked. A server that keeps
+    /// bans is asked.
+    #[inline]
+    pub(crate) fn ban_before_limiter(&self, key: &PartitionKey) -> Option<Duration> {
+        self.penalty_for(key).filter(|_| self.description.keeps_standing().is_none())?.banned_for(key)
+    }
+
+    /// The rest of the ban of a key, as far as this process knows.
+    #[cold]
+    pub(crate) fn known_ban(&self, key: &PartitionKey) -> Option<Duration> {
+        self.penalty_for(key)?.banned_for(key)
+    }
+
+    /// Records a rejection by the limiter. Returns the ban, if the key is banned.
+    #[cold]
+    pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
+        let penalty = self.penalty_for(key)?;
+        match self.description.keeps_standing() {
+            Some(server) => penalty.note_rejection_on(server, key, rejection),
+            None => penalty.note_rejection(key, rejection),
+        }
+    }
+
+    /// Records that a server has found the key of a request to be banned.
+    #[cold]
+    pub(crate) fn note_ban(&self, key: &PartitionKey, left: Duration) {
+        if let Some(penalty) = self.penalty_for(key) {
+            penalty.remember(key, left);
+        }
     }
 
     /// Lifts the ban of a key, also one that is kept while there is no penalty.

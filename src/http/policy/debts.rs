@@ -11,7 +11,7 @@ use super::record::Record;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, Store, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp, duration_from_nanos};
-use crate::values::{Ask, Decision, PartitionKey, Quota, Shape};
+use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
 /// The debts of a policy's keys, for up to 65,536 of them (3 MiB from the first debt on). Beyond, those that are paid
 /// first are forgiven, which is counted, and logged once.
@@ -284,11 +284,25 @@ impl Policy {
     /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
     pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
         match self.quota_of_debts(ask.quota()) {
-            Some(quota) => self.charge_or_owe(ask, fell_back, quota),
+            Some(quota) => match self.description.keeps_standing().filter(|_| !fell_back) {
+                Some(server) => self.owe_on(server, ask, quota),
+                None => self.charge_or_owe(ask, fell_back, quota),
+            },
             // The limiter failed on this request, so the rest is charged where the first part was.
             None if fell_back => self.fall_back_up_to(ask),
             None => self.charge_up_to(ask),
         }
+    }
+
+    /// Lets a key owe on the server that keeps its debts; here, if that fails.
+    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
+        let (record, owed) = (Arc::clone(&self.record), server.owe(ask));
+        let (key, units) = (ask.key().clone(), ask.cost());
+        crate::util::spawn(async move {
+            if owed.await.is_err() {
+                record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units);
+            }
+        });
     }
 
     /// A limiter that calls a server is charged in the background, where there is a runtime; else all is owed.

@@ -10,7 +10,7 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::{MemoryStore, Store, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
+use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Quota};
 
 /// Bans a key that keeps sending after being rejected; see [`Policy::penalty`](crate::Policy::penalty).
 ///
@@ -45,8 +45,15 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 ///
 /// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
 /// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
-/// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis,
-/// each process bans by its own rejections.
+/// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route).
+///
+/// # On several machines
+///
+/// A limit on a server that [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the
+/// budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key, which takes a call
+/// in the background, all reject it, by the calls that they make anyway, and [`RateLimitLayer::reset`](crate::RateLimitLayer::reset)
+/// in one process lifts the ban in all. While the server does not answer, a process rejects the keys that it has banned, or
+/// has seen to be banned. A limit in memory is of one process, and so are its bans.
 #[doc(alias("ban", "block", "fail2ban"))]
 pub struct Penalty {
     rejections: Quota,
@@ -64,6 +71,9 @@ pub(crate) struct PenaltyRecord {
     /// does not share it.
     clock: TypeId,
 }
+
+/// A server is asked to ban a key once in this time.
+const MAKES_ONE_CALL: Duration = Duration::from_secs(1);
 
 impl PenaltyRecord {
     /// Forgets the ban and the advertised wait of a key.
@@ -124,14 +134,47 @@ impl Penalty {
     /// Counts a rejection if it came before the end of an advertised wait, and advertises one itself. Returns the ban,
     /// if the key is banned now.
     pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
-        rejection.retry_after()?;
-        self.advised_for(key)?;
-        let another = self.misconduct.decide(&Ask::charge(key, 1));
-        if matches!(another, Check::Ready(Ok(decision)) if decision.is_allowed()) {
+        if self.tolerates(key, rejection) {
             return None;
         }
         self.record.bans.begin(key, self.ban);
         self.banned_for(key)
+    }
+
+    /// Does what [`note_rejection`](Self::note_rejection) does for a key whose bans are kept on a server: makes a new ban
+    /// there in the background, and remembers it here for outages.
+    pub(crate) fn note_rejection_on(
+        &self,
+        server: &Arc<dyn KeepsStanding>,
+        key: &PartitionKey,
+        rejection: &Decision,
+    ) -> Option<Duration> {
+        if self.tolerates(key, rejection) {
+            return None;
+        }
+        // A call is under way for the first of several requests at once.
+        let is_under_way = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(MAKES_ONE_CALL));
+        self.remember(key, self.ban);
+        if !is_under_way {
+            let ban = server.ban(key, self.ban);
+            // If it fails, the next premature retry makes it again.
+            crate::util::spawn(async move { drop(ban.await) });
+        }
+        self.banned_for(key)
+    }
+
+    /// Records the ban that a server has replied with, for outages.
+    pub(crate) fn remember(&self, key: &PartitionKey, left: Duration) {
+        self.record.bans.extend(key, left);
+    }
+
+    /// Counts a rejection. Returns whether the key is not to be banned for it.
+    fn tolerates(&self, key: &PartitionKey, rejection: &Decision) -> bool {
+        if rejection.retry_after().is_none() || self.advised_for(key).is_none() {
+            return true;
+        }
+        let another = self.misconduct.decide(&Ask::charge(key, 1));
+        matches!(another, Check::Ready(Ok(decision)) if decision.is_allowed())
     }
 
     /// Records the wait that the response to a rejected request advertises.

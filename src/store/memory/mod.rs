@@ -493,7 +493,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     }
 
     #[cold]
-    fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+    pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let decision = self.charge(algorithm, ask);
         match decision.partial_cost(ask.cost()) {
             Some(left) => self.charge(algorithm, &ask.costing(left)),

@@ -14,7 +14,9 @@ use super::evalsha::Call;
 use super::key::{Key, Names};
 use super::script::{self, BadReply, OwnQuota, ScriptReply, Scripted, Under};
 use crate::store::SharingStats;
-use crate::store::remote::{Answered, Applied, Backend, CallLimits, GaveUp, Tag, Tags, Target, Transition};
+use crate::store::remote::{
+    Answered, Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Tag, Tags, Target, Transition,
+};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Check, LimiterError, Quota, Receipt};
 
@@ -109,6 +111,9 @@ impl RedisBackend {
             let is_lost = is_converting || kept.is_some();
             script::add_one(&mut call, OwnQuota { quota, conversion });
             let mut answer = self.call_for_one(call, limits).await?;
+            if let Some(applied) = under.in_force(&mut answer)? {
+                return Ok(applied);
+            }
             let other = if is_lost { under.other(&answer, 0, quota, cost)? } else { None };
             if other.is_some() {
                 answer.charged_nothing()?;
@@ -145,6 +150,9 @@ impl RedisBackend {
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
         let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
         let mut answer = self.call_for_one(call, limits).await?;
+        if let Some(applied) = Under::of(target).in_force(&mut answer)? {
+            return Ok(applied);
+        }
         let has_state = answer.old(0)?.is_some();
         let kept = Under::of(target).keep(&mut answer, 0)?;
         let is_another = has_state && kept.quota() != target.algorithm().quota();
@@ -165,12 +173,54 @@ impl RedisBackend {
             let refund = script::refund(target.algorithm(), &kept, self.key::<A>(target.tag()), cost, receipt, asked);
             let mut call = refund.expect("something was charged");
             script::add_one(&mut call, OwnQuota { quota, conversion: None });
-            let answer = self.call(&call, limits).await?;
+            let mut answer = self.call(&call, limits).await?;
+            if let Some(applied) = under.in_force(&mut answer)? {
+                return Ok(applied);
+            }
             match under.kept_quota(&answer, quota) {
                 Some(kept) => quota = kept,
                 // What it held is not asked for.
-                None => return Ok(Applied { now: answer.now, old: None, kept: None, charged: 0 }),
+                None => {
+                    let (standing, now) = (Standing::default(), answer.now);
+                    return Ok(Applied { now, old: None, standing, kept: None, charged: 0 });
+                }
             }
+        }
+    }
+
+    /// Bans a key in one call.
+    async fn ban<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        span: Duration,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, Fault> {
+        let mut answer = self.call(&script::ban(self.key::<A>(target.tag()), span), limits).await?;
+        Ok(Under::of(target).in_force(&mut answer)?.ok_or(BadReply::State)?)
+    }
+
+    /// Lets a key owe what it has cost: reads what it holds, computes, and replaces it unless it has changed meanwhile.
+    async fn owe<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        units: u32,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, Fault> {
+        let (under, quota) = (Under::of(target), self.carried_quota(target));
+        let mut attempts = Attempts::new(limits.deadline);
+        let (mut swap, mut owing) = (None, None);
+        loop {
+            let mut answer = self.call(&script::swap(self.key::<A>(target.tag()), swap), limits).await?;
+            if let Some(applied) = owing.filter(|_| answer.admitted > 0) {
+                return Ok(applied);
+            }
+            if owing.is_some() {
+                self.count_conversion(true);
+                attempts.lost().await.map_err(|_| FaultKind::TimedOut)?;
+            }
+            let (applied, next) = under.owing(&mut answer, quota, units)?;
+            let Some(next) = next else { return Ok(applied) };
+            (swap, owing) = (Some(next), Some(applied));
         }
     }
 
@@ -188,6 +238,8 @@ impl RedisBackend {
                 let answer = self.call(&script::reset(self.key::<A>(target.tag())), limits).await?;
                 Ok(answer.applied(target.algorithm())?)
             }
+            Transition::Ban { span } => self.ban(target, span, limits).await,
+            Transition::Owe { units } => self.owe(target, units, limits).await,
         }
     }
 }
@@ -212,6 +264,10 @@ impl<A: Scripted> Backend<A> for RedisBackend {
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok(algorithm.fits()?)
+    }
+
+    fn keeps_standing(&self, _: &A) -> bool {
+        true
     }
 
     fn is_failing(&self, target: &Target<'_, A>) -> bool {

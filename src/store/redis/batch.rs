@@ -11,7 +11,7 @@ use super::backend::{RedisBackend, failed};
 use super::connection::{Fault, Redis};
 use super::key::Key;
 use super::script::{self, BadReply, Charge, Conversion, OwnQuota, ScriptReply, Scripted, Under};
-use crate::store::remote::{Answered, KeyQuery, Observation};
+use crate::store::remote::{Answered, KeyQuery, Observation, Standing};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answers, Claim, Decision, Quota};
 
@@ -130,10 +130,16 @@ async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Resu
         let value = claims[0].redis.call_by(&call, deadline, 1).await?;
         let answered = Monotonic.now();
         let mut answer = ScriptReply::read(value)?;
+        let standings = (0..claims.len()).map(|index| answer.take_standing(index)).collect::<Result<Vec<_>, _>>()?;
         // As for one key.
         let mut others = Vec::with_capacity(claims.len());
         conversions = Vec::with_capacity(claims.len());
         for (index, (part, quota)) in parts.iter().zip(quotas).enumerate() {
+            if standings[index].is_in_force(answer.now) {
+                conversions.push(None);
+                others.push(None);
+                continue;
+            }
             let is_lost = are_sent[index] || kept[index].is_some();
             let other = if is_lost { claims[index].part.other(&answer, index, quota)? } else { None };
             let conversion = if other.is_some() { None } else { part.convert(&mut answer, index, quota)? };
@@ -151,7 +157,7 @@ async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Resu
             continue;
         }
         let seen = Observation { server: answer.now, sent, answered };
-        match conclude(&parts, intent, &answer, &conversions, seen) {
+        match conclude(&parts, intent, &answer, &standings, &conversions, seen) {
             // As for one key.
             Err(BadReply::Disagreement) if parts.iter().any(|part| part.is_uncovered(&answer, asked)) => {
                 asked = answer.now;
@@ -166,12 +172,14 @@ fn conclude(
     claims: &[&dyn ClaimPart],
     intent: Intent,
     answer: &ScriptReply,
+    standings: &[Standing],
     conversions: &[Option<Conversion>],
     seen: Observation,
 ) -> Result<Vec<Decision>, BadReply> {
     let reply = |(index, conversion): (usize, &Option<Conversion>)| KeyReply {
         answer,
         index,
+        standing: standings[index],
         seen,
         is_converted: conversion.is_some(),
     };
@@ -192,6 +200,8 @@ fn conclude(
 struct KeyReply<'a> {
     answer: &'a ScriptReply,
     index: usize,
+    /// Was taken off what the key held.
+    standing: Standing,
     seen: Observation,
     /// Whether the key stays under another quota, under which its state was read.
     is_converted: bool,
@@ -253,6 +263,20 @@ impl<A: Scripted> KeyClaim<A> {
     fn algorithm(&self) -> &A {
         self.kept.as_ref().map_or(&self.query.algorithm, |(_, kept)| kept)
     }
+
+    /// Returns the decision on a key whose standing is in force, and its state at the end of that.
+    fn by_standing(
+        &self,
+        KeyReply { answer, index, standing, .. }: KeyReply<'_>,
+        cost: u32,
+    ) -> Result<Option<(Decision, Option<A::State>)>, BadReply> {
+        if !standing.is_in_force(answer.now) {
+            return Ok(None);
+        }
+        let state = Under::of(&self.query.target()).state_at(answer, index, standing.until())?;
+        let decision = standing.decide(&self.query.algorithm, state, answer.now, cost);
+        Ok(decision.map(|decision| (decision, state)))
+    }
 }
 
 impl<A: Scripted> ClaimPart for KeyClaim<A> {
@@ -302,15 +326,19 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         answer.is_uncovered(self.algorithm(), asked)
     }
 
-    fn decide(&self, KeyReply { answer, index, .. }: KeyReply<'_>) -> Result<Decision, BadReply> {
-        answer.decision(self.algorithm(), index, self.cost)
+    fn decide(&self, reply: KeyReply<'_>) -> Result<Decision, BadReply> {
+        match self.by_standing(reply, self.cost)? {
+            Some((decision, _)) => Ok(decision),
+            None => reply.answer.decision(self.algorithm(), reply.index, self.cost),
+        }
     }
 
-    fn record_charge(
-        &self,
-        KeyReply { answer, index, seen, is_converted }: KeyReply<'_>,
-        decision: Decision,
-    ) -> Result<Decision, BadReply> {
+    fn record_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply> {
+        if let Some((_, state)) = self.by_standing(reply, self.cost)? {
+            self.query.learn_standing(reply.standing, state, reply.seen);
+            return Ok(decision);
+        }
+        let KeyReply { answer, index, seen, is_converted, .. } = reply;
         if let Some((_, kept)) = &self.kept {
             let decision = self.query.under_another(kept, decision);
             self.query.learn(&[decision], None, seen, self.cost);
@@ -325,11 +353,12 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         Ok(decision)
     }
 
-    fn record_no_charge(
-        &self,
-        KeyReply { answer, index, seen, is_converted }: KeyReply<'_>,
-        decision: Decision,
-    ) -> Result<Decision, BadReply> {
+    fn record_no_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply> {
+        if let Some((unchanged, state)) = self.by_standing(reply, 0)? {
+            self.query.learn_standing(reply.standing, state, reply.seen);
+            return Ok(if decision.is_allowed() { unchanged } else { decision });
+        }
+        let KeyReply { answer, index, seen, is_converted, .. } = reply;
         let old = answer.state(self.algorithm(), index)?;
         if !is_converted && self.kept.is_none() {
             self.query.learn(&[], old, seen, self.cost);

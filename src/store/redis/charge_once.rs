@@ -115,6 +115,16 @@ async fn decide<A: Scripted>(
         let value = backend.redis.call_by(&call, deadline, 1).await.map_err(failed)?;
         let answered = Monotonic.now();
         let mut answer = ScriptReply::read(value).map_err(failed)?;
+        let seen = Observation { server: answer.now, sent, answered };
+        let standing = answer.take_standing(0).map_err(failed)?;
+        if standing.is_in_force(answer.now) {
+            let state = under.state_at(&answer, 0, standing.until()).map_err(failed)?;
+            query.learn_standing(standing, state, seen);
+            return match answer.once_in_force(&query.algorithm, budget, cost, (standing, state)).map_err(failed)? {
+                Once::Free(decision, receipt, _) => Ok(decision.with_receipt(receipt.mark_free_retry())),
+                Once::AsEver(decision, _) => Ok(decision),
+            };
+        }
         if is_lost && answer.admitted == 0 {
             let other = under.other(&answer, 0, quota, cost).map_err(failed)?;
             if other.is_some() {
@@ -135,7 +145,6 @@ async fn decide<A: Scripted>(
             (kept, conversion) = (None, conversion.filter(|_| kept.is_none()));
             continue;
         }
-        let seen = Observation { server: answer.now, sent, answered };
         match answer.once(algorithm, budget, cost) {
             Ok(Once::Free(decision, receipt, state)) => {
                 if conversion.is_none() && kept.is_none() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::standing::Standing;
 use super::tag::Tag;
 use crate::algorithm::Algorithm;
 use crate::store::SharingStats;
@@ -68,6 +69,16 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Whether a read costs less than a charge that is rejected. Then a key that this process knows to be used up is asked
     /// by a read, and charged only if it is not used up any more. By default it does not.
     fn reads_are_cheaper(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps the [standing](Standing) of keys: their bans and debts, beside their states. By default it does not,
+    /// and each process has its own.
+    ///
+    /// If it does, then while a standing is [in force](Standing::is_in_force), charges and refunds change nothing; and
+    /// [`Transition::Ban`], [`Transition::Owe`] and [`Transition::Reset`] change it.
+    fn keeps_standing(&self, algorithm: &A) -> bool {
+        let _ = algorithm;
         false
     }
 
@@ -147,8 +158,19 @@ pub enum Transition {
         /// The receipt of the charge.
         receipt: Receipt,
     },
-    /// Forgets what the key owes.
+    /// Forgets what the key owes, and its [standing](Standing).
     Reset,
+    /// [Bans](Standing::ban) the key from now on. Only for backends that [keep standings](Backend::keeps_standing).
+    Ban {
+        /// For how long.
+        span: Duration,
+    },
+    /// [Charges](Standing::charge) as many units as are left; the key owes the others. Only for backends that
+    /// [keep standings](Backend::keeps_standing).
+    Owe {
+        /// The units.
+        units: u32,
+    },
 }
 
 /// What a [`Transition`] has read and done.
@@ -157,8 +179,10 @@ pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
     /// The state before, as it counts under the quota of the [target](Target::algorithm); `None` if there was none, and
-    /// after a reset.
+    /// after a reset. While a standing is in force: the state at [its end](Standing::until), `None` also if it is not known.
     pub old: Option<S>,
+    /// The standing of the key, after the transition.
+    pub standing: Standing,
     /// Of a [read](Transition::Read), and of a charge that was made under the quota that the key had, since the key kept
     /// changing: the quota under which `old` is kept and counts, if it is not that of the target. Such a charge is for no
     /// more than [the requests that wait](CallLimits::requests).

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::attempts::Attempts;
 use super::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 use super::calls::Calls;
+use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
 use crate::store::{SharingStats, quota_change};
 use crate::values::time::{Clock, Timestamp, Wall};
@@ -69,7 +70,8 @@ pub trait KeyValue: Send + Sync + 'static {
 /// # What a key holds
 ///
 /// In `NAME:TAG`, a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the [bytes](Portable) of a state:
-/// at most 43 bytes. If another quota has written it, it is converted, and what was used stays used. If it holds something
+/// at most 43 bytes. Of a key that is banned or owes more than it had left, a byte 3, the clock, when the ban ends, when the
+/// debt is paid, and the bytes of a state, if it has one: at most 59 bytes. If another quota has written it, it is converted, and what was used stays used. If it holds something
 /// else, that is an error, and nothing is overwritten; [reset](crate::Mode::Reset) deletes it.
 pub struct KeyValueBackend<K, C = Wall> {
     store: Arc<K>,
@@ -152,49 +154,95 @@ const STAMPED: u8 = 2;
 /// A clock that is ahead of the reader's by more is wrong.
 const MOST_AHEAD: Duration = Duration::from_secs(60);
 
-/// Returns when a state was written, if that is known, and its bytes.
-fn split(bytes: &[u8]) -> (Timestamp, &[u8]) {
-    match bytes.split_first().and_then(|(first, rest)| rest.split_first_chunk().filter(|_| *first == STAMPED)) {
-        Some((written, state)) => (Timestamp::from_nanos(u64::from_be_bytes(*written)), state),
-        None => (Timestamp::ZERO, bytes),
-    }
+/// The first byte if the [standing](Standing) is between the clock and the state.
+const WITH_STANDING: u8 = 3;
+
+/// Splits off the next time, in nanoseconds.
+fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
+    let (nanos, rest) = bytes.split_first_chunk()?;
+    Some((Timestamp::from_nanos(u64::from_be_bytes(*nanos)), rest))
 }
 
-/// Adds to a state when it was written.
-fn stamped(state: &[u8], now: Timestamp) -> Vec<u8> {
-    [&[STAMPED][..], &now.as_nanos().to_be_bytes(), state].concat()
+/// Returns when a state was written, if that is known, the standing, and the bytes of the state.
+fn split(bytes: &[u8]) -> (Timestamp, Standing, &[u8]) {
+    let parts = || {
+        let (first, rest) = bytes.split_first()?;
+        let (written, rest) = time(rest)?;
+        match *first {
+            STAMPED => Some((written, Standing::default(), rest)),
+            WITH_STANDING => {
+                let (banned_until, rest) = time(rest)?;
+                let (owing_until, rest) = time(rest)?;
+                Some((written, Standing { banned_until, owing_until }, rest))
+            }
+            _ => None,
+        }
+    };
+    parts().unwrap_or((Timestamp::ZERO, Standing::default(), bytes))
+}
+
+/// The reverse of [`split`].
+fn joined(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
+    let times = [written, standing.banned_until, standing.owing_until].map(|time| time.as_nanos().to_be_bytes());
+    if standing.is_in_force(written) {
+        [&[WITH_STANDING][..], times.as_flattened(), state].concat()
+    } else {
+        [&[STAMPED][..], &times[0], state].concat()
+    }
 }
 
 /// What a key holds.
 struct Kept<A: Portable> {
-    /// `None` if it owes nothing.
+    /// If it is in force; if not, that of a key that has none.
+    standing: Standing,
+    /// `None` if it owes nothing. While the standing is in force: that at its end.
     state: Option<A::State>,
     /// If another quota has written it: the algorithm under that quota.
     under: Option<A>,
-    /// Whether the state is to be written even if nothing is charged.
+    /// Whether it is to be written even if nothing is charged.
     is_corrected: bool,
 }
 
 impl<A: Portable> Kept<A> {
-    fn read(algorithm: &A, bytes: &[u8], now: Timestamp) -> Result<Self, LimiterError> {
-        let (written, bytes) = split(bytes);
+    /// What a key is that holds nothing.
+    const NOTHING: Self = Self { standing: Standing::NONE, state: None, under: None, is_corrected: false };
+
+    fn read(algorithm: &A, stored: Option<&[u8]>, now: Timestamp) -> Result<Self, LimiterError> {
+        let Some(bytes) = stored else { return Ok(Self::NOTHING) };
+        let (written, before, bytes) = split(bytes);
         let another = written_under(bytes).filter(|quota| *quota != algorithm.quota());
         let under = another.and_then(|quota| algorithm.under(quota));
         let is_ahead = written > now.saturating_add(MOST_AHEAD);
         let writer = under.as_ref().unwrap_or(algorithm);
-        let state = writer.from_bytes(bytes, if is_ahead { written } else { now });
-        let state = state.map_err(|unknown| LimiterError::new(unknown.to_string()).with_source(unknown))?;
-        let state = if is_ahead { used_now(writer, state, written, now) } else { Some(state) };
+        // By the clock that has written it, if that is ahead.
+        let then = if is_ahead { written } else { now };
+        let standing = if before.is_in_force(then) { before.seen_at(then, now) } else { Standing::NONE };
+        let (end, end_then) = (now.max(standing.until()), then.max(before.until()));
+        let state = match bytes {
+            [] if before.is_some() => None,
+            bytes => {
+                let state = writer.from_bytes(bytes, end_then);
+                let state = state.map_err(|unknown| LimiterError::new(unknown.to_string()).with_source(unknown))?;
+                if is_ahead { used_now(writer, state, end_then, end) } else { Some(state) }
+            }
+        };
         // Otherwise a converted state would be paid off at the old rate, and one from the future never: no advertised
         // wait would be true.
         let is_corrected = is_ahead || under.is_some();
-        Ok(Self { state, under, is_corrected })
+        Ok(Self { standing, state, under, is_corrected })
+    }
+
+    /// What a transition has read that charges nothing.
+    fn in_force(&self, algorithm: &A, now: Timestamp) -> Applied<A::State> {
+        Applied { now, old: self.converted(algorithm, now), standing: self.standing, kept: None, charged: 0 }
     }
 
     /// Returns the state as it counts under the quota of the question.
     fn converted(&self, algorithm: &A, now: Timestamp) -> Option<A::State> {
         match &self.under {
-            Some(under) => quota_change::converted(algorithm, self.state?, &under.quota(), now),
+            Some(under) => {
+                quota_change::converted(algorithm, self.state?, &under.quota(), now.max(self.standing.until()))
+            }
             None => self.state,
         }
     }
@@ -220,9 +268,12 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-        let kept = stored.map(|bytes| Kept::read(algorithm, &bytes, now)).transpose()?;
-        let quota = kept.as_ref().and_then(|kept| kept.under.as_ref()).map(Algorithm::quota);
-        Ok(Applied { now, old: kept.and_then(|kept| kept.state), kept: quota, charged: 0 })
+        let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+        if kept.standing.is_some() {
+            return Ok(kept.in_force(algorithm, now));
+        }
+        let quota = kept.under.as_ref().map(Algorithm::quota);
+        Ok(Applied { now, old: kept.state, standing: kept.standing, kept: quota, charged: 0 })
     }
 
     async fn charge<A: Portable>(
@@ -235,20 +286,18 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         let mut attempts = Attempts::new(limits.deadline);
         loop {
             let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-            let kept = stored.as_deref().map(|bytes| Kept::read(algorithm, bytes, now)).transpose()?;
-            let old = kept.as_ref().and_then(|kept| kept.converted(algorithm, now));
-            let (mut state, mut charged) = (old, 0);
-            while charged < count {
+            let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+            let mut applied = kept.in_force(algorithm, now);
+            let mut state = applied.old;
+            while applied.charged < count && !kept.standing.is_some() {
                 let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
-                (state, charged) = (Some(next), charged + 1);
+                (state, applied.charged) = (Some(next), applied.charged + 1);
             }
-            let applied = Applied { now, old, kept: None, charged };
-            if charged == 0 && kept.as_ref().is_none_or(|kept| !kept.is_corrected) {
+            if applied.charged == 0 && !kept.is_corrected {
                 return Ok(applied);
             }
-            if self.write(algorithm, key, stored, state, now, limits).await? {
-                let is_converted = kept.is_some_and(|kept| kept.under.is_some());
-                self.conversions.fetch_add(is_converted.into(), Ordering::Relaxed);
+            if self.write(algorithm, key, stored, (kept.standing, state), now, limits).await? {
+                self.conversions.fetch_add(kept.under.is_some().into(), Ordering::Relaxed);
                 return Ok(applied);
             }
             self.lost(&mut attempts).await?;
@@ -267,15 +316,15 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         let mut attempts = Attempts::new(limits.deadline);
         loop {
             let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-            let kept = stored.as_deref().map(|bytes| Kept::read(algorithm, bytes, now)).transpose()?;
-            let applied = Applied { now, old: None, kept: None, charged: 0 };
-            let Some(Kept { state: Some(state), under, .. }) = kept else { return Ok(applied) };
+            let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+            let applied = Applied { old: None, ..kept.in_force(algorithm, now) };
+            let Kept { standing: Standing::NONE, state: Some(state), under, .. } = kept else { return Ok(applied) };
             let under = under.as_ref().unwrap_or(algorithm);
             if !quota_change::has_units_of(algorithm, &under.quota()) {
                 return Ok(applied);
             }
             let refunded = under.refund(state, now, cost, receipt);
-            if self.write(under, key, stored, Some(refunded), now, limits).await? {
+            if self.write(under, key, stored, (Standing::NONE, Some(refunded)), now, limits).await? {
                 return Ok(applied);
             }
             self.lost(&mut attempts).await?;
@@ -287,25 +336,47 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         loop {
             let (stored, now) = (self.get(key, limits).await?, self.clock.now());
             if stored.is_none() || self.swap(key, stored, None, Duration::ZERO, limits).await? {
-                return Ok(Applied { now, old: None, kept: None, charged: 0 });
+                return Ok(Applied { now, old: None, standing: Standing::NONE, kept: None, charged: 0 });
             }
             self.lost(&mut attempts).await?;
         }
     }
 
-    /// Writes a state in place of what was read; `false` if another process was faster.
+    /// Changes the standing of a key at the time that it is called with, and its state with it.
+    async fn change<A: Portable>(
+        &self,
+        algorithm: &A,
+        key: &str,
+        change: impl Fn(Standing, Option<A::State>, Timestamp) -> (Standing, Option<A::State>) + Send,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        let mut attempts = Attempts::new(limits.deadline);
+        loop {
+            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
+            let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+            let (standing, old) = change(kept.standing, kept.converted(algorithm, now), now);
+            if self.write(algorithm, key, stored, (standing, old), now, limits).await? {
+                return Ok(Applied { now, old, standing, kept: None, charged: 0 });
+            }
+            self.lost(&mut attempts).await?;
+        }
+    }
+
+    /// Writes a standing and a state in place of what was read; `false` if another process was faster.
     async fn write<A: Portable>(
         &self,
         algorithm: &A,
         key: &str,
         stored: Option<Vec<u8>>,
-        state: Option<A::State>,
+        (standing, state): (Standing, Option<A::State>),
         now: Timestamp,
         limits: CallLimits,
     ) -> Result<bool, LimiterError> {
-        let lifetime = state.map_or(Duration::ZERO, |state| algorithm.expires_at(&state).saturating_since(now));
-        let bytes = state.map(|state| stamped(&algorithm.to_bytes(&state), now));
-        self.swap(key, stored, bytes, lifetime, limits).await
+        let expires = state.map_or(Timestamp::ZERO, |state| algorithm.expires_at(&state)).max(standing.until());
+        let bytes = state.map(|state| algorithm.to_bytes(&state)).unwrap_or_default();
+        let holds_something = state.is_some() || standing.is_in_force(now);
+        let bytes = holds_something.then(|| joined(now, standing, &bytes));
+        self.swap(key, stored, bytes, expires.saturating_since(now), limits).await
     }
 
     /// Waits for the next attempt: in this one, another process was faster.
@@ -328,7 +399,19 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             Transition::Charge { cost, count } => self.charge(algorithm, &key, [cost, count], limits).await,
             Transition::Refund { cost, receipt } => self.refund(algorithm, &key, (cost, receipt), limits).await,
             Transition::Reset => self.reset(&key, limits).await,
+            Transition::Ban { span } => {
+                let ban = |standing: Standing, state, now| (standing.ban(now, span), state);
+                self.change(algorithm, &key, ban, limits).await
+            }
+            Transition::Owe { units } => {
+                let owe = |standing: Standing, state, now| standing.charge(algorithm, state, now, units);
+                self.change(algorithm, &key, owe, limits).await
+            }
         }
+    }
+
+    fn keeps_standing(&self, _: &A) -> bool {
+        true
     }
 
     fn timeout(&self) -> Duration {

@@ -12,6 +12,8 @@
 //!    `circuit_breaker` and the pauses of `backoff`. Where other processes change the key in between, it makes several
 //!    [`Attempts`].
 //!
+//! A ban or a debt of a key is its [`Standing`], which is kept and read with its state.
+//!
 //! `testing::check_backend` (feature `test-util`) tests a backend of yours.
 
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "Redis has more uses for these"))]
@@ -29,6 +31,7 @@ mod leases;
 mod negative_cache;
 mod query;
 mod single_flight;
+mod standing;
 mod store;
 mod tag;
 
@@ -37,6 +40,7 @@ pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition
 pub use self::calls::Calls;
 pub use self::circuit_breaker::BreakerState;
 pub use self::key_value::{KeyValue, KeyValueBackend};
+pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 
 #[cfg(test)]

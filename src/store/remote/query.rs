@@ -10,6 +10,7 @@ use super::backend::{Applied, Backend, CallLimits, Decisions, GaveUp, Target, Tr
 use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
 use super::single_flight::{BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
+use super::standing::Standing;
 use super::tag::{Tag, Tags};
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, quota_change};
@@ -21,12 +22,21 @@ pub(crate) struct StoreInner<S, B> {
     pub(crate) backend: B,
     pub(super) tags: Tags,
     pub(super) fallback: MemoryStore<S>,
-    /// With the quotas under which states were read: a bucket's is in units of its rate.
-    pub(super) negative_cache: NegativeCache<(S, Quota)>,
+    pub(super) negative_cache: NegativeCache<Known<S>>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
     /// See [`SharingStats`](crate::store::SharingStats).
     pub(super) number: u64,
+}
+
+/// What this process knows of a key from which nothing could be taken.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<S> {
+    /// That at the end of the standing, if there is one.
+    state: Option<S>,
+    /// That under which the state was read: a bucket's is in units of its rate.
+    quota: Quota,
+    standing: Standing,
 }
 
 /// The answer to one request.
@@ -103,10 +113,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
     }
 
-    /// Returns the rejection by a state that was read under the same quota. Of one that was read under another, nothing
-    /// is concluded: the server converts it.
-    fn known_rejection(&self, (state, quota): (A::State, Quota), at: Timestamp, cost: u32) -> Option<Decision> {
-        if quota == self.algorithm.quota() { self.rejection(state, at, cost) } else { None }
+    /// Returns the rejection by a state that was read under the same quota, or by a standing. Of a state that was read under
+    /// another quota nothing is concluded: the server converts it.
+    fn known_rejection(&self, known: Known<A::State>, at: Timestamp, cost: u32) -> Option<Decision> {
+        let state = known.state.filter(|_| known.quota == self.algorithm.quota());
+        match known.standing.decide(&self.algorithm, state, at, cost) {
+            Some(decision) => Some(decision).filter(|decision| !decision.is_allowed()),
+            None => self.rejection(state?, at, cost),
+        }
     }
 
     fn rejection(&self, state: A::State, at: Timestamp, cost: u32) -> Option<Decision> {
@@ -313,8 +327,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let limits = CallLimits { deadline, requests };
         if !(1..=self.algorithm.max_cost()).contains(&cost) {
             // What is free, or can never be admitted, is only looked at.
-            let (state, now) = self.read(limits).await?;
-            let decision = self.algorithm.decide(state, now, cost).0;
+            let decision = self.decision_by_a_read(cost, limits).await?;
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
         if let Some(rejection) = self.rejection_by_a_read(cost, limits).await? {
@@ -323,6 +336,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let sent = Monotonic.now();
         let applied = self.apply(Transition::Charge { cost, count }, limits).await?;
         let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
+        if let Some(rejection) = self.rejection_by_standing(&applied, seen, cost) {
+            return Ok(((0..count).map(|_| rejection).collect(), true));
+        }
         let disagrees = |disagreement| self.gave_up(disagreement);
         if let Some(kept) = applied.kept.and_then(|kept| self.algorithm.under(kept)) {
             let (decisions, _) = applied.replay(&kept, cost, requests.min(count)).map_err(disagrees)?;
@@ -342,8 +358,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             return Ok(None);
         }
         let sent = Monotonic.now();
-        let Applied { now, old, kept, .. } = self.apply(Transition::Read, limits).await?;
+        let applied = self.apply(Transition::Read, limits).await?;
+        let Applied { now, old, kept, .. } = applied;
         let seen = Observation { server: now, sent, answered: Monotonic.now() };
+        if let Some(rejection) = self.rejection_by_standing(&applied, seen, cost) {
+            return Ok(Some(rejection));
+        }
         // A state under another quota is converted by a charge.
         let used_up = old.filter(|_| kept.is_none());
         let rejection = used_up.and_then(|state| self.rejection(state, now, cost));
@@ -351,6 +371,19 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             self.learn(&[], used_up, seen, cost);
         }
         Ok(rejection)
+    }
+
+    /// Returns the rejection of a request that is not free, whose key is banned or owes something, and records it.
+    fn rejection_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u32) -> Option<Decision> {
+        let rejection = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
+        self.learn_standing(applied.standing, applied.old, seen);
+        Some(rejection)
+    }
+
+    /// Records that a key is banned or owes something.
+    pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
+        let known = Known { state, quota: self.algorithm.quota(), standing };
+        self.inner.negative_cache.note(self.tag, standing.is_in_force(seen.server).then_some(known), seen);
     }
 
     /// Returns a decision that was made under the quota that the key has. It is refunded by what it was asked under, so
@@ -363,22 +396,26 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Returns the state of the key as it counts under the quota of the question. If it is kept under another one it stays
+    /// Decides by the state of the key as it counts under the quota of the question. If it is kept under another one it stays
     /// so: then it pays its debt at that rate, so nothing is learnt of it.
-    async fn read(&self, limits: CallLimits) -> Result<(Option<A::State>, Timestamp), LimiterError> {
-        let Applied { now, old, kept, .. } = self.apply(Transition::Read, limits).await?;
+    async fn decision_by_a_read(&self, cost: u32, limits: CallLimits) -> Answered {
+        let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?;
+        if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
+            return Ok(decision);
+        }
         let converted = |state| match &kept {
             Some(kept) => quota_change::converted(&self.algorithm, state, kept, now),
             None => Some(state),
         };
-        Ok((old.and_then(converted), now))
+        Ok(self.algorithm.decide(old.and_then(converted), now, cost).0)
     }
 
     /// Records an answer of the server.
     pub(crate) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
-        let used_up = used_up.map(|state| (state, self.algorithm.quota()));
+        let known = |state| Known { state: Some(state), quota: self.algorithm.quota(), standing: Standing::default() };
+        let used_up = used_up.map(known);
         self.inner.negative_cache.note(self.tag, used_up, seen);
         // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
         for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
@@ -419,17 +456,28 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides in a call of its own, which charges nothing.
     pub(crate) async fn peek(self, cost: u32) -> Answered {
-        let (state, now) = self.read(CallLimits { deadline: self.deadline(), requests: 1 }).await?;
-        Ok(self.algorithm.decide(state, now, cost).0)
+        self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
     /// Returns what is left of a key, under the quota that it was last charged under; if it owes nothing, under that of the
     /// limiter.
     pub(crate) async fn look(self) -> Answered {
         let limits = CallLimits { deadline: self.deadline(), requests: 1 };
-        let Applied { now, old, kept, .. } = self.apply(Transition::Read, limits).await?;
+        let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?;
         let kept = kept.and_then(|kept| self.algorithm.under(kept)).unwrap_or(self.algorithm);
-        Ok(kept.decide(old, now, 0).0)
+        Ok(standing.decide(&kept, old, now, 0).unwrap_or_else(|| kept.decide(old, now, 0).0))
+    }
+
+    /// Bans the key, or lets it owe something. Returns the decision on a request that costs nothing.
+    pub(crate) async fn change_standing(self, change: Transition) -> Answered {
+        let limits = CallLimits { deadline: self.deadline(), requests: 1 };
+        let sent = Monotonic.now();
+        let Applied { now, old, standing, .. } = self.apply(change, limits).await?;
+        let seen = Observation { server: now, sent, answered: Monotonic.now() };
+        if standing.is_in_force(now) {
+            self.learn_standing(standing, old, seen);
+        }
+        Ok(standing.decide(&self.algorithm, old, now, 0).unwrap_or_else(|| self.algorithm.decide(old, now, 0).0))
     }
 
     /// Deletes the key, and forgets what this process knows of it.

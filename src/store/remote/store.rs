@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::Backend;
+use super::backend::{Backend, Transition};
 use super::leases::{LeaseReceipt, Leases};
 use super::negative_cache::NegativeCache;
 use super::query::{KeyQuery, StoreInner};
@@ -12,7 +12,10 @@ use super::single_flight::SingleFlight;
 use super::tag::Tags;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, SharingStats, Stats, Store, next_table_number};
-use crate::values::{Ask, Check, Description, Heritage, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt};
+use crate::values::{
+    Ask, Check, Description, Heritage, Inheritance, KeepsStanding, LimiterError, Mode, PartitionKey, Pending, Quota,
+    Receipt,
+};
 
 /// Keeps the budgets of one limiter on a server, where all processes that name it alike share them.
 ///
@@ -185,6 +188,31 @@ fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u32) -
     known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
 }
 
+/// Changes the standings of the keys of one limiter.
+struct StandingKeeper<A: Algorithm, B> {
+    inner: Arc<StoreInner<A::State, B>>,
+    algorithm: A,
+}
+
+impl<A: Algorithm + Clone, B: Backend<A>> StandingKeeper<A, B> {
+    fn change(&self, ask: &Ask<'_>, change: Transition) -> Pending {
+        let query = KeyQuery::of(&self.inner, &self.algorithm, ask);
+        Box::pin(async move { query?.change_standing(change).await })
+    }
+}
+
+impl<A: Algorithm + Clone, B: Backend<A>> KeepsStanding for StandingKeeper<A, B> {
+    fn ban(&self, key: &PartitionKey, span: Duration) -> Pending {
+        self.change(&Ask::peek(key, 1), Transition::Ban { span })
+    }
+
+    /// The fallback counts it, too, as far as units are left there.
+    fn owe(&self, ask: &Ask<'_>) -> Pending {
+        let _ = self.inner.fallback.charge_up_to(&self.algorithm, ask);
+        self.change(ask, Transition::Owe { units: ask.cost() })
+    }
+}
+
 impl<A: Algorithm + Clone, B: Backend<A>> Store<A> for RemoteStore<A::State, B> {
     /// # Panics
     ///
@@ -236,8 +264,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> Store<A> for RemoteStore<A::State, B> 
         self.inner.fallback.take_quotas(algorithm)
     }
 
-    fn describe(&self, _: &A) -> Description {
-        Description::new().answering_all()
+    fn describe(&self, algorithm: &A) -> Description {
+        let description = Description::new().answering_all();
+        if !self.inner.backend.keeps_standing(algorithm) {
+            return description;
+        }
+        description.keeping_standing(StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() })
     }
 
     /// Inherits from a store whose backend [keeps the same keys](Backend::shares_keys_with): the server keeps what it

@@ -14,6 +14,7 @@
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
+//! - The standing of a key, if it is banned or owes more than it had left, is before its state: `standing` has the rest.
 //! - The record of a request whose retries are free is `-` and their number. It ends when they are no longer free.
 //! - A state of a key with a quota of its own has that quota behind it. What is kept under another quota than the call's is
 //!   left as it is, and the reply shows it; `own_quota` has the rest.
@@ -43,6 +44,7 @@ mod own_quota;
 #[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
 pub(crate) mod random;
 mod reply;
+mod standing;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 mod tests;
@@ -58,6 +60,7 @@ pub(crate) use self::bucket::{Grid, Span};
 pub(super) use self::once::Once;
 pub(super) use self::own_quota::{Conversion, OwnQuota, Under, add_one};
 pub(crate) use self::reply::{BadReply, ScriptReply};
+pub(super) use self::standing::{ban, swap};
 pub use self::unfit_quota::UnfitQuota;
 
 use super::evalsha::Script;
@@ -157,17 +160,31 @@ macro_rules! by_algorithm {
 }
 
 pub(super) static BUCKET: Script =
-    Script::new(lua!("open", "each_key", "own_quota", "bucket_read", "bucket_take", "close"));
+    Script::new(lua!("open", "each_key", "standing", "own_quota", "bucket_read", "bucket_take", "close"));
 
 static FIXED_WINDOW: Script =
-    Script::new(lua!("open", "each_key", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
+    Script::new(lua!("open", "each_key", "standing", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
 
-static SLIDING_WINDOW: Script =
-    Script::new(lua!("open", "each_key", "own_quota", "sliding_window_read", "sliding_window_take", "close"));
+static SLIDING_WINDOW: Script = Script::new(lua!(
+    "open",
+    "each_key",
+    "standing",
+    "own_quota",
+    "sliding_window_read",
+    "sliding_window_take",
+    "close"
+));
 
 #[cfg(feature = "calendar")]
-static CALENDAR_WINDOW: Script =
-    Script::new(lua!("open", "each_key", "own_quota", "calendar_window_read", "calendar_window_take", "close"));
+static CALENDAR_WINDOW: Script = Script::new(lua!(
+    "open",
+    "each_key",
+    "standing",
+    "own_quota",
+    "calendar_window_read",
+    "calendar_window_take",
+    "close"
+));
 
 /// Returns the script of one algorithm. It charges any number of keys alike, each by itself.
 fn script_of<A: Scripted>() -> &'static Script {
@@ -182,21 +199,21 @@ fn script_of<A: Scripted>() -> &'static Script {
 }
 
 pub(super) static SEVERAL: Script = Script::new(concat!(
-    lua!("several_open", "own_quota"),
+    lua!("several_open", "standing", "own_quota"),
     "if algorithm == '0' then\n  admitted = 1\n",
     by_algorithm!("take"),
     lua!("several_close"),
 ));
 
 pub(super) static REFUND: Script = Script::new(concat!(
-    lua!("refund_open", "own_quota"),
+    lua!("refund_open", "standing", "own_quota"),
     "if not old then\n",
     by_algorithm!("refund"),
     lua!("refund_close"),
 ));
 
 static ONCE: Script = Script::new(concat!(
-    lua!("once_open", "own_quota"),
+    lua!("once_open", "standing", "own_quota"),
     // A cost that can never be admitted.
     "if algorithm == '0' then\n",
     by_algorithm!("take"),
@@ -208,6 +225,10 @@ static BEGIN_RECORD: Script = Script::new(include_str!("lua/begin_record.lua"));
 static RAISE_RECORD: Script = Script::new(include_str!("lua/raise_record.lua"));
 
 static RESET: Script = Script::new(include_str!("lua/reset.lua"));
+
+static BAN: Script = Script::new(include_str!("lua/ban.lua"));
+
+static SWAP: Script = Script::new(include_str!("lua/swap.lua"));
 
 /// From here on, a double does not hold every whole number.
 const EXACT: u64 = 1 << 53;

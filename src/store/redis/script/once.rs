@@ -1,6 +1,7 @@
 //! What is replied about a request that may be a retry.
 
 use super::{BadReply, ScriptReply, Scripted, whole};
+use crate::store::remote::Standing;
 use crate::values::{Decision, Receipt};
 
 /// What the server has done with a request that may be a retry.
@@ -25,8 +26,7 @@ impl ScriptReply {
         cost: u32,
     ) -> Result<Once<A::State>, BadReply> {
         let old = self.state(algorithm, 0)?;
-        let free = if self.free_retries()? > 0 { Some(self.decision(budget, 1, cost)?) } else { None };
-        let (charged, once) = match free.filter(Decision::is_allowed) {
+        let (charged, once) = match self.free(budget, cost)? {
             Some(free) => (BUDGET, Once::Free(algorithm.decide(old, self.now, 0).0, free.receipt(), old)),
             None => {
                 let (decision, next) = algorithm.decide(old, self.now, cost);
@@ -34,6 +34,32 @@ impl ScriptReply {
             }
         };
         if charged == self.admitted { Ok(once) } else { Err(BadReply::Disagreement) }
+    }
+
+    /// Returns what a [`decide_once`](super::decide_once) has done about a key whose standing is in force, with the state at its
+    /// end. What is owed is no debt of free retries, so these pass.
+    pub(crate) fn once_in_force<A: Scripted>(
+        &self,
+        algorithm: &A,
+        budget: &A::Budget,
+        cost: u32,
+        (standing, state): (Standing, Option<A::State>),
+    ) -> Result<Once<A::State>, BadReply> {
+        let is_banned = standing.banned_until > self.now;
+        let free = if is_banned { None } else { self.free(budget, cost)? };
+        let (charged, cost) = if free.is_some() { (BUDGET, 0) } else { (0, cost) };
+        let decision = standing.decide(algorithm, state, self.now, cost).ok_or(BadReply::Disagreement)?;
+        let once = match free {
+            Some(free) => Once::Free(decision, free.receipt(), state),
+            None => Once::AsEver(decision, state),
+        };
+        if charged == self.admitted { Ok(once) } else { Err(BadReply::Disagreement) }
+    }
+
+    /// The decision on a free retry, if the record had one and the budget has admitted it.
+    fn free<B: Scripted>(&self, budget: &B, cost: u32) -> Result<Option<Decision>, BadReply> {
+        let free = if self.free_retries()? > 0 { Some(self.decision(budget, 1, cost)?) } else { None };
+        Ok(free.filter(Decision::is_allowed))
     }
 
     /// How many free retries the record had.

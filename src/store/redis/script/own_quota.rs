@@ -7,6 +7,7 @@ use crate::store::quota_change;
 use crate::store::redis::evalsha::Call;
 use crate::store::remote::Target;
 use crate::values::Quota;
+use crate::values::time::Timestamp;
 
 /// An algorithm under the quota of a question, and what is needed to read states that are kept under other quotas.
 pub(crate) struct Under<'a, A> {
@@ -68,8 +69,7 @@ impl<'a, A: Scripted> Under<'a, A> {
         let read = String::from_utf8(stored.to_vec()).map_err(|_| BadReply::State)?;
         let conversion = match &converted {
             Some((state, expires)) => {
-                let [limit, burst, period] = parts(own);
-                let written = format!("{state}@{limit}:{burst}:{period}");
+                let written = format!("{state}{}", behind(own));
                 // What a bucket owes was rounded up, so a millisecond more.
                 Conversion { read, written, expires: expires.as_nanos() / 1_000_000 + 2 }
             }
@@ -107,6 +107,23 @@ impl<'a, A: Scripted> Under<'a, A> {
         let length = state.len();
         answer.truncate(index, length);
         self.kept_under(quota.as_ref())
+    }
+
+    /// Returns the state of the key at `index` as it counts at `at` under the quota of the question.
+    pub(crate) fn state_at(
+        &self,
+        answer: &ScriptReply,
+        index: usize,
+        at: Timestamp,
+    ) -> Result<Option<A::State>, BadReply> {
+        let Some(stored) = answer.old(index)? else { return Ok(None) };
+        let (state, quota) = split(stored).ok_or(BadReply::State)?;
+        let kept = self.kept_under(quota.as_ref())?;
+        let state = kept.read(state, at).ok_or(BadReply::State)?;
+        if kept.quota() == self.algorithm.quota() {
+            return Ok(Some(state));
+        }
+        Ok(quota_change::converted(self.algorithm, state, &kept.quota(), at))
     }
 
     /// Returns the quota under which the key of a refund is kept, `None` for that of the limiter, if the refund was not
@@ -151,6 +168,12 @@ pub(super) fn add(call: &mut Call, quotas: impl AsRef<[OwnQuota]> + IntoIterator
             call.texts.extend(texts);
         }
     }
+}
+
+/// Returns what stands behind the states of a quota.
+pub(super) fn behind(quota: Quota) -> String {
+    let [limit, burst, period] = parts(quota);
+    format!("@{limit}:{burst}:{period}")
 }
 
 /// Returns the numbers by which a quota is written.

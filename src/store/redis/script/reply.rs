@@ -7,7 +7,7 @@ use ::redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Scripted, whole};
-use crate::store::remote::Applied;
+use crate::store::remote::{Applied, Standing};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
@@ -147,7 +147,8 @@ impl ScriptReply {
 
     /// Returns what a call for one key has read and done.
     pub(crate) fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
-        Ok(Applied { now: self.now, old: self.state(algorithm, 0)?, kept: None, charged: self.admitted })
+        let (old, standing) = (self.state(algorithm, 0)?, Standing::default());
+        Ok(Applied { now: self.now, old, standing, kept: None, charged: self.admitted })
     }
 
     /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,

@@ -14,6 +14,9 @@ if record then
   if not free or free >= 4294967296 then
     return redis.error_reply('SLUICE the key holds no record of a request')
   end
+  -- A client that is banned has no free retries, see standing.lua.
+  local banned = tonumber(olds[1] and string.match(olds[1], '^!(%d+):') or 0)
+  if banned > now then free = 0 end
   if free > 0 then olds[2] = call('GET', KEYS[2]) end
 end
 -- Which key is charged: 1, the state, or 2, the budget, if the retry is free. 0 is a rejection.

@@ -4,8 +4,6 @@
 -- ARGV from `own` on: the three numbers (0: none), and the millisecond at which a converted state expires. From `texts` on,
 -- if a state is to be converted: the text that was read, and the one to put in its place (empty: none). It is stored
 -- whatever is decided, and only if the key still holds what was read.
-repeat
-if problem then break end
 if ARGV[own] then
   if old and old ~= '' and old == ARGV[texts] then
     old = ARGV[texts + 1]

@@ -17,7 +17,7 @@ use crate::values::{Quota, Receipt};
 
 /// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and
 /// a fraction, and those of windows have counts below 2^32 behind colons.
-pub(super) const FOREIGN: [&str; 36] = [
+pub(super) const FOREIGN: [&str; 43] = [
     // Other types of values.
     "",
     "hello",
@@ -60,6 +60,14 @@ pub(super) const FOREIGN: [&str; 36] = [
     "-1+",
     "-1+-1",
     "-1+1-",
+    // No standing, or one that is over, before what is no state.
+    "!",
+    "!5",
+    "!5:6",
+    "!5:6:7!-1",
+    "!9007199254740992:0!",
+    "!0:9007199254740992!",
+    "!5:6!hello",
 ];
 
 /// The scripts that decide on one key, or refund, reply to a value that they cannot read with an error that has a code,

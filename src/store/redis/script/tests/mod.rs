@@ -7,6 +7,7 @@ mod model;
 mod once;
 mod own_quotas;
 mod proofs;
+mod standings;
 mod stored;
 mod traces;
 mod variants;
@@ -15,8 +16,8 @@ use ::redis::{Connection, cmd};
 
 use super::variant::{hash_of, source_of};
 use super::{
-    BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
-    SLIDING_WINDOW, ScriptReply, Scripted,
+    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
+    SLIDING_WINDOW, SWAP, ScriptReply, Scripted,
 };
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::{Call, Script};
@@ -24,7 +25,7 @@ use crate::store::redis::servers::RedisServer;
 use crate::store::remote::{Decisions, GaveUp};
 use crate::values::time::Timestamp;
 
-static ALL: [&Script; 10] = [
+static ALL: [&Script; 12] = [
     &BUCKET,
     &FIXED_WINDOW,
     &SLIDING_WINDOW,
@@ -35,6 +36,8 @@ static ALL: [&Script; 10] = [
     &ONCE,
     &BEGIN_RECORD,
     &RAISE_RECORD,
+    &BAN,
+    &SWAP,
 ];
 
 /// What the caller's clock shows, where that does not matter.

@@ -1,6 +1,6 @@
 //! Scripts with one mistake each: the properties notice every one, so they would notice it in the scripts, too.
 
-use super::{each_key, hostile, lives, once, own_quotas, stored, traces};
+use super::{each_key, hostile, lives, once, own_quotas, standings, stored, traces};
 use crate::store::redis::script::variant::{Changes, all_are_noticed};
 
 macro_rules! block {
@@ -424,6 +424,77 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
                 ("' 0 '", "' 1 '"),
                 ("time[1] .. ' ' .. time[2]", "time[2] .. ' ' .. time[1]"),
             ],
+        },
+    ]);
+}
+
+#[test]
+fn mistakes_about_bans_and_debts_are_noticed() {
+    all_are_noticed(&[
+        Changes {
+            block: block!("standing"),
+            properties: &[
+                hostile::a_foreign_value_is_an_error,
+                each_key::a_key_that_cannot_be_read_concerns_no_other,
+                standings::bans_and_debts_agree_with_a_plain_map,
+            ],
+            changes: &[
+                ("if problem then break end\n", ""),
+                ("old and string.byte(old) == 33", "false"),
+                ("'^!(%d+):(%d+)!(.*)$'", "'^!(%d+):(%d+)!(.+)$'"),
+                (
+                    "banned, owing = tonumber(banned), tonumber(owing)",
+                    "owing, banned = tonumber(banned), tonumber(owing)",
+                ),
+                ("banned >= 9007199254740992 or", ""),
+                ("or owing >= 9007199254740992", ""),
+                ("if banned > now or", "if banned >= now or"),
+                ("if banned > now or", "if"),
+                ("owing > now and", "owing >= now and"),
+                ("owing > now and algorithm ~= '0'", "owing > now"),
+                ("owing > now and algorithm ~= '0'", "false"),
+                ("if owing <= now then old", "if owing > now then old"),
+                ("rest ~= '' and rest", "rest"),
+            ],
+        },
+        Changes {
+            block: block!("ban"),
+            properties: &[
+                standings::a_foreign_value_is_never_banned_or_replaced,
+                standings::a_ban_forgets_no_state,
+                standings::bans_and_debts_agree_with_a_plain_map,
+            ],
+            changes: &[
+                ("0, 0, old or ''", "0, 0, ''"),
+                ("string.byte(old) == 33", "false"),
+                (
+                    "banned, owing = tonumber(banned), tonumber(owing)",
+                    "owing, banned = tonumber(banned), tonumber(owing)",
+                ),
+                ("or banned >= 9007199254740992", ""),
+                ("or owing >= 9007199254740992", ""),
+                ("or old and not string.find(old, '^[-!]')", ""),
+                ("if banned <= now then", "if true then"),
+                ("if banned <= now then", "if banned < 0 then"),
+                ("banned = now + ARGV[1]", "banned = now"),
+                ("math.max((banned + 999) / 1000, now / 1000 + left + 1)", "now / 1000 + left + 1"),
+                ("math.max((banned + 999) / 1000, now / 1000 + left + 1)", "(banned + 999) / 1000"),
+            ],
+        },
+        Changes {
+            block: block!("swap"),
+            properties: &[standings::bans_and_debts_agree_with_a_plain_map],
+            changes: &[
+                ("if old == ARGV[2] then", "if ARGV[2] then"),
+                ("if old == ARGV[2] then", "if false then"),
+                ("  swapped = 1\n", ""),
+                ("ARGV[3], 'PXAT', ARGV[1]", "ARGV[3], 'PXAT', ARGV[1] - 100000"),
+            ],
+        },
+        Changes {
+            block: block!("once_open"),
+            properties: &[standings::bans_and_debts_agree_with_a_plain_map],
+            changes: &[("if banned > now then free = 0 end", ""), ("if banned > now then", "if banned > 0 then")],
         },
     ]);
 }

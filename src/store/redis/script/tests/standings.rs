@@ -1,0 +1,259 @@
+//! Bans and debts: the scripts, with the computations of their callers, decide as a plain map does.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::{ALL, hostile};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::store::redis::key::Key;
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
+use crate::store::redis::script::random::Random;
+use crate::store::redis::script::{
+    Charge, Once, OwnQuota, Scripted, Under, add_one, ban, begin_record, decide, decide_all, decide_once, refund,
+    reset, swap,
+};
+use crate::store::remote::{Applied, Standing};
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
+
+const DAY: u64 = 86_400_000_000;
+
+/// A key, and what it should be.
+struct Checked<A: Scripted> {
+    server: ManualServer,
+    algorithm: A,
+    quota: Option<Quota>,
+    key: Key,
+    standing: Standing,
+    state: Option<A::State>,
+    now: u64,
+}
+
+impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
+    /// With or without a quota behind its states.
+    fn new(algorithm: A, has_quotas: bool) -> Self {
+        let quota = has_quotas.then(|| algorithm.quota());
+        let (server, standing) = (ManualServer::new(&ALL), Standing::default());
+        Self { server, algorithm, quota, key: key("checked"), standing, state: None, now: START }
+    }
+
+    fn under(&self) -> Under<'_, A> {
+        Under { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
+    }
+
+    fn pass(&mut self, micros: u64) {
+        self.now += micros;
+        if !self.standing.is_in_force(at(self.now)) {
+            self.standing = Standing::default();
+        }
+    }
+
+    fn expected(&self, cost: u32) -> Decision {
+        let (now, algorithm) = (at(self.now), &self.algorithm);
+        let by_standing = self.standing.decide(algorithm, self.state, now, cost);
+        by_standing.unwrap_or_else(|| algorithm.decide(self.state, now, cost).0)
+    }
+
+    fn own(&self) -> OwnQuota {
+        OwnQuota { quota: self.quota, conversion: None }
+    }
+
+    /// What the server answers to a request, and whether it charges it.
+    fn charge(&mut self, cost: u32) -> Decision {
+        let mut call = decide(&self.algorithm, self.key.clone(), cost, 1, at(self.now));
+        add_one(&mut call, self.own());
+        let mut answer = self.server.run(self.now, &call);
+        let (decision, next) = match self.under().in_force(&mut answer).unwrap() {
+            Some(Applied { now, old, standing, .. }) => {
+                (standing.decide(&self.algorithm, old, now, cost).unwrap(), None)
+            }
+            None => {
+                assert_eq!(self.under().convert(&mut answer, 0, self.quota).unwrap(), None);
+                let (decisions, next) = answer.replay(&self.algorithm, cost, 1).unwrap();
+                (decisions[0], next)
+            }
+        };
+        assert_eq!(decision, self.expected(cost), "{cost} of {:?}, {:?}", self.state, self.standing);
+        self.state = next.or(self.state);
+        decision
+    }
+
+    /// The same beside another key, which always has room: both are charged or none, or this one is only read.
+    fn charge_beside(&mut self, cost: u32, is_read: bool) {
+        let other = key("other");
+        self.server.delete(&other);
+        let asked = if is_read { 0 } else { cost };
+        let charges =
+            [self.key.clone(), other.clone()].map(|key| Charge::new(&self.algorithm, key, cost, at(self.now)));
+        let [_, beside] = charges;
+        let first = Charge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
+        let mut answer = self.server.run(self.now, &decide_all([first, beside]));
+        let expected = self.expected(asked);
+        assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
+        assert_eq!(self.server.get(&other).is_some(), expected.is_allowed());
+        let standing = answer.take_standing(0).unwrap();
+        assert_eq!(standing.is_in_force(at(self.now)), self.standing.is_in_force(at(self.now)));
+        if expected.is_allowed() && !is_read {
+            self.state = self.algorithm.decide(self.state, at(self.now), cost).1.or(self.state);
+        }
+    }
+
+    /// A request that may be a retry, and has `free` free ones.
+    fn charge_once(&mut self, cost: u32, free: u32) {
+        let (budget, [budget_key, record]) = (A::budget(Quota::per_day(1_000)), ["budget", "record"].map(key));
+        self.server.delete(&record);
+        self.server.add_silent(&begin_record(record.clone(), free, Duration::from_secs(1_000)));
+        self.server.replies();
+        let state = Charge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
+        let budget_charge = Charge::new(&budget, budget_key, cost, at(self.now));
+        let mut answer = self.server.run(self.now, &decide_once(state, budget_charge, record));
+        let standing = answer.take_standing(0).unwrap();
+        let (is_banned, now) = (self.standing.banned_until > at(self.now), at(self.now));
+        let is_free = free > 0 && !is_banned;
+        let once = if standing.is_in_force(now) {
+            let state = self.under().state_at(&answer, 0, standing.until()).unwrap();
+            answer.once_in_force(&self.algorithm, &budget, cost, (standing, state)).unwrap()
+        } else {
+            let _ = self.under().convert(&mut answer, 0, self.quota).unwrap();
+            answer.once(&self.algorithm, &budget, cost).unwrap()
+        };
+        match once {
+            Once::Free(decision, ..) => {
+                assert!(is_free);
+                assert_eq!(decision, self.expected(0));
+            }
+            Once::AsEver(decision, _) => {
+                assert!(!is_free);
+                assert_eq!(decision, self.expected(cost));
+                if decision.is_allowed() {
+                    self.state = self.algorithm.decide(self.state, now, cost).1;
+                }
+            }
+        }
+    }
+
+    /// Nothing is refunded while the standing lasts.
+    fn refund(&mut self, cost: u32, receipt: Receipt) {
+        let call = refund(&self.algorithm, &self.algorithm, self.key.clone(), cost, receipt, at(self.now));
+        let Some(mut call) = call else { return };
+        add_one(&mut call, self.own());
+        let mut answer = self.server.run(self.now, &call);
+        let in_force = self.under().in_force(&mut answer).unwrap();
+        assert_eq!(in_force.is_some(), self.standing.is_in_force(at(self.now)));
+        if in_force.is_none() {
+            self.state = self.state.map(|state| self.algorithm.refund(state, at(self.now), cost, receipt));
+        }
+    }
+
+    fn ban(&mut self, span: Duration) {
+        let mut answer = self.server.run(self.now, &ban(self.key.clone(), span));
+        self.standing = self.standing.ban(at(self.now), span);
+        let applied = self.under().in_force(&mut answer).unwrap().unwrap();
+        assert_eq!(applied.standing, self.standing);
+        assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
+    }
+
+    fn owe(&mut self, units: u32) {
+        let (standing, state) = self.standing.charge(&self.algorithm, self.state, at(self.now), units);
+        let round_up = |until: Timestamp| at(until.as_nanos().div_ceil(1_000));
+        self.standing = Standing { owing_until: round_up(standing.owing_until), ..standing };
+        self.state = state;
+        let mut answer = self.server.run(self.now, &swap(self.key.clone(), None));
+        let (_, next) = self.under().owing(&mut answer, self.quota, units).unwrap();
+        let put = swap(self.key.clone(), Some(next.expect("something changes")));
+        // Another process is faster than the second one: that changes nothing.
+        assert_eq!(self.server.run(self.now, &put).admitted, 1);
+        assert_eq!(self.server.run(self.now, &put).admitted, 0);
+        assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
+    }
+}
+
+fn millis(time: Timestamp) -> i64 {
+    i64::try_from(time.as_nanos() / 1_000_000).unwrap()
+}
+
+fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
+    let (mut random, mut rejected, mut admitted) = (Random::seeded(), 0, 0);
+    for batch in 0..20 {
+        // Their times are whole microseconds.
+        let quota = Quota::per_day(random.pick(&[1, 2, 4, 5, 8]));
+        let mut checked = Checked::new(make(quota), batch % 2 > 0);
+        let mut receipt = None;
+        for _ in 0..120 {
+            checked.pass(random.pick(&[0, 1, DAY / 100, DAY / 10, DAY / 3]));
+            let cost = 1 + random.below(u64::from(quota.limit())) as u32;
+            match random.below(17) {
+                10 => {
+                    // To the very end of a ban or a debt.
+                    let until = random.pick(&[checked.standing.banned_until, checked.standing.owing_until]);
+                    checked.pass(until.saturating_since(at(checked.now)).as_micros() as u64);
+                    let _ = checked.charge(cost);
+                }
+                0 => checked.ban(Duration::from_micros(1 + random.below(DAY))),
+                1 => checked.owe(cost * random.pick(&[1, 3, 20])),
+                2 => {
+                    let answer = checked.server.run(checked.now, &reset(checked.key.clone()));
+                    assert_eq!(answer.admitted, 0);
+                    (checked.standing, checked.state) = Default::default();
+                }
+                3..5 => {
+                    let _ = checked.charge(0);
+                }
+                5..7 => checked.charge_beside(cost, random.below(2) == 0),
+                7..9 => checked.charge_once(cost, random.below(2) as u32),
+                9 => {
+                    if let Some((cost, receipt)) = receipt.take() {
+                        checked.refund(cost, receipt);
+                    }
+                }
+                _ => {
+                    let decision = checked.charge(cost);
+                    let count = if decision.is_allowed() { &mut admitted } else { &mut rejected };
+                    *count += 1;
+                    receipt = decision.is_allowed().then(|| (cost, decision.receipt()));
+                }
+            }
+        }
+    }
+    println!("{admitted} admitted, {rejected} rejected");
+    assert!(admitted > 100 && rejected > 200);
+}
+
+#[test]
+pub(super) fn bans_and_debts_agree_with_a_plain_map() {
+    check(TokenBucket::new);
+    check(LeakyBucket::new);
+    check(FixedWindow::new);
+    check(SlidingWindow::new);
+    check(|quota| CalendarWindow::daily(quota.limit()));
+}
+
+/// A ban of nine hours does not let a bucket of a month forget what it owes.
+#[test]
+pub(super) fn a_ban_forgets_no_state() {
+    let mut checked = Checked::new(TokenBucket::new(Quota::per(8, Duration::from_secs(30 * 86_400))), false);
+    assert!(checked.charge(8).is_allowed());
+    let owes_until = checked.server.expiry(&checked.key);
+    checked.ban(Duration::from_secs(9 * 3_600));
+    assert!(checked.server.expiry(&checked.key) >= owes_until);
+    checked.pass(DAY);
+    assert!(!checked.charge(1).is_allowed());
+}
+
+#[test]
+pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
+    let mut server = ManualServer::new(&ALL);
+    let name = key("foreign");
+    for value in ["hello", "!5", "!5:6:7!", "!9007199254740992:0!", "!0:9007199254740992!", "5"] {
+        server.set(&name, value);
+        server.add(START, &ban(name.clone(), Duration::from_secs(1)));
+        let error = server.error().to_string();
+        assert!(error.contains("SLUICE"), "{value}: {error}");
+        assert_eq!(server.get(&name).as_deref(), Some(value));
+        let bucket = TokenBucket::new(Quota::per_day(1));
+        let under = Under { algorithm: &bucket, limiter: bucket.quota() };
+        let mut answer = server.run(START, &swap(name.clone(), None));
+        assert!(under.owing(&mut answer, None, 1).is_err(), "{value}");
+    }
+    assert!(hostile::FOREIGN.contains(&"!5"));
+}

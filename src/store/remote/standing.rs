@@ -1,0 +1,248 @@
+//! [`Standing`]: the ban and the debt of a key, beside its state.
+
+use std::time::Duration;
+
+use crate::algorithm::Algorithm;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Receipt};
+
+/// Until when a key is rejected whatever its state: since it is [banned](crate::Penalty), or since it
+/// [owes](crate::Policy::owe_shortfalls) more than it had left.
+///
+/// It is kept with the state, so a request learns of it by the call that it makes anyway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a backend writes both")]
+pub struct Standing {
+    /// When its ban ends; zero if it was never banned.
+    pub banned_until: Timestamp,
+    /// From when on time restores units again, since all that it owes is paid; zero if it never owed anything. The state of
+    /// the key is that of this instant.
+    pub owing_until: Timestamp,
+}
+
+/// A debt is paid after 35 years at the latest: the clocks of servers count so far.
+const LONGEST: Duration = Duration::from_micros(1 << 50);
+
+/// A debt is charged in parts of a full budget, so that a sliding window restores them as it passes.
+const PARTS: u32 = 16;
+
+impl Standing {
+    /// That of a key that was never banned, and never owed anything.
+    pub(crate) const NONE: Self = Self { banned_until: Timestamp::ZERO, owing_until: Timestamp::ZERO };
+
+    /// Whether there is one, be it in force or not.
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// One that was written by a clock that shows `then`, by one that shows `now`.
+    pub(crate) fn seen_at(self, then: Timestamp, now: Timestamp) -> Self {
+        let seen = |until: Timestamp| match until.saturating_since(then) {
+            Duration::ZERO => Timestamp::ZERO,
+            left => now.saturating_add(left),
+        };
+        Self { banned_until: seen(self.banned_until), owing_until: seen(self.owing_until) }
+    }
+
+    /// When both are over.
+    #[must_use]
+    pub fn until(self) -> Timestamp {
+        self.banned_until.max(self.owing_until)
+    }
+
+    /// Whether the key is banned at `now`, or owes something.
+    #[must_use]
+    pub fn is_in_force(self, now: Timestamp) -> bool {
+        self.until() > now
+    }
+
+    /// The standing of a key that is banned for `span`. A ban that has begun ends when its first response said.
+    #[must_use]
+    pub fn ban(self, now: Timestamp, span: Duration) -> Self {
+        if self.banned_until > now { self } else { Self { banned_until: now.saturating_add(span), ..self } }
+    }
+
+    /// Charges `units` to a key at `now`: as many as are left at once, and the others as soon as time restores them. Until
+    /// the last of them is charged, the key owes something. `state` is that of now, or of the end of an earlier debt.
+    /// Returns also the state at the end of the debt, or of now if there is none.
+    ///
+    /// In the long run it is paid at the rate of the quota, by any algorithm. If it is more than 35 years until then, the
+    /// rest is forgiven.
+    #[must_use]
+    pub fn charge<A: Algorithm>(
+        self,
+        algorithm: &A,
+        mut state: Option<A::State>,
+        now: Timestamp,
+        units: u32,
+    ) -> (Self, Option<A::State>) {
+        let (most, quota) = (algorithm.max_cost().max(1), algorithm.quota());
+        let (mut at, mut left) = (now.max(self.owing_until), units);
+        // What is left now.
+        while left > 0 {
+            let (decision, next) = algorithm.decide(state, at, left.min(most));
+            let (part, next) = match next {
+                Some(next) => (left.min(most), Some(next)),
+                None => match decision.partial_cost(left.min(most)) {
+                    Some(part) => (part, algorithm.decide(state, at, part).1),
+                    None => break,
+                },
+            };
+            if next.is_none() {
+                break;
+            }
+            (state, left) = (next, left - part);
+        }
+        // Many times a full budget: after these, it is used up as it is now.
+        if left / most > 8 {
+            let skipped = (left / most - 4) * most;
+            at = at.saturating_add(quota.time_to_restore(skipped));
+            (state, left) = (algorithm.decide(None, at, most).1, left - skipped);
+        }
+        let end = now.saturating_add(LONGEST);
+        while left > 0 && at < end {
+            let part = left.min((most / PARTS).max(1));
+            let (decision, next) = algorithm.decide(state, at, part);
+            match (next, decision.retry_after()) {
+                (Some(next), _) => (state, left) = (Some(next), left - part),
+                (None, Some(wait)) if !wait.is_zero() => at = at.saturating_add(wait),
+                (None, _) => break,
+            }
+        }
+        if at > end {
+            (at, state) = (end, algorithm.decide(None, end, most).1);
+        }
+        let owing_until = if at > now { at } else { self.owing_until };
+        (Self { owing_until, ..self }, state)
+    }
+
+    /// Decides on a request of a key that is banned or owes something; `None` if it is neither. `state` is that of the end.
+    /// A request of cost 0 is rejected only if the key is banned.
+    pub(crate) fn decide<A: Algorithm>(
+        self,
+        algorithm: &A,
+        state: Option<A::State>,
+        now: Timestamp,
+        cost: u32,
+    ) -> Option<Decision> {
+        if !self.is_in_force(now) {
+            return None;
+        }
+        let (left, is_banned) = (self.until().saturating_since(now), self.banned_until > now);
+        let then = algorithm.decide(state, self.until(), cost).0;
+        let reset = left.saturating_add(then.reset_after());
+        if cost == 0 && !is_banned {
+            let owing = Decision::allow(then.limit(), 0).with_reset_after(reset);
+            return Some(owing.with_next_after(left.saturating_add(then.next_after().unwrap_or_default())));
+        }
+        if !then.is_allowed() && then.retry_after().is_none() {
+            return Some(then);
+        }
+        let wait = left.saturating_add(then.retry_after().unwrap_or_default());
+        let rejection = Decision::deny(then.limit(), 0, Some(wait)).with_reset_after(reset);
+        Some(if is_banned { rejection.with_receipt(Receipt::BAN) } else { rejection })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+    use crate::values::Quota;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn at(span: Duration) -> Timestamp {
+        Timestamp::ZERO.saturating_add(span)
+    }
+
+    /// How long a key that nothing was charged before has to wait for one unit.
+    fn wait_after<A: Algorithm>(algorithm: &A, now: Timestamp, units: u32) -> Duration {
+        let (standing, state) = Standing::default().charge(algorithm, None, now, units);
+        let decision = standing.decide(algorithm, state, now, 1);
+        decision.unwrap_or_else(|| algorithm.decide(state, now, 1).0).retry_after().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_bucket_restores_what_it_owes_before_it_admits_anything() {
+        let bucket = TokenBucket::new(Quota::per_hour(100).burst(10));
+        let now = at(HOUR * 1_000);
+        for (units, wait) in [(5, Duration::ZERO), (10, HOUR / 100), (11, HOUR / 50), (110, HOUR * 101 / 100)] {
+            assert_eq!(wait_after(&bucket, now, units), wait, "{units}");
+        }
+        assert_eq!(wait_after(&bucket, now, 1_000_010), HOUR * 1_000_001 / 100);
+    }
+
+    #[test]
+    fn windows_are_used_up_one_after_the_other() {
+        let (fixed, now) = (FixedWindow::new(Quota::per_hour(100)), at(HOUR * 1_000 + HOUR / 4));
+        let left = HOUR * 3 / 4;
+        for (units, wait) in
+            [(99, Duration::ZERO), (100, left), (199, left), (200, left + HOUR), (450, left + 3 * HOUR)]
+        {
+            assert_eq!(wait_after(&fixed, now, units), wait, "{units}");
+        }
+        let (standing, state) = Standing::default().charge(&fixed, None, now, 130);
+        assert_eq!(standing.until(), at(HOUR * 1_001));
+        assert_eq!(fixed.decide(state, standing.until(), 0).0.remaining(), 70);
+        let month = CalendarWindow::monthly(10).in_zone("UTC").unwrap();
+        assert!(wait_after(&month, now, 25) > 24 * HOUR * 31);
+    }
+
+    /// One hundred per hour, over a thousand hours.
+    #[test]
+    fn every_algorithm_restores_at_the_rate_of_its_quota() {
+        fn hours<A: Algorithm>(algorithm: A) -> u128 {
+            wait_after(&algorithm, at(HOUR * 1_000), 100_000).as_nanos().div_ceil(HOUR.as_nanos())
+        }
+        let quota = Quota::per_hour(100);
+        for hours in [hours(TokenBucket::new(quota)), hours(FixedWindow::new(quota)), hours(SlidingWindow::new(quota))]
+        {
+            assert!((998..=1_002).contains(&hours), "{hours}");
+        }
+    }
+
+    #[test]
+    fn debts_add_up() {
+        let bucket = TokenBucket::new(Quota::per_hour(10));
+        let now = at(HOUR * 1_000);
+        let (mut standing, mut state) = Standing::default().charge(&bucket, None, now, 10);
+        assert!(!standing.is_in_force(now), "nothing more than was left");
+        for _ in 0..9 {
+            (standing, state) = standing.charge(&bucket, state, now, 10);
+        }
+        let rejection = standing.decide(&bucket, state, now, 1).unwrap();
+        assert_eq!(rejection.retry_after(), Some(HOUR * 91 / 10));
+        // A part of it is paid.
+        let later = now.saturating_add(5 * HOUR);
+        (standing, state) = standing.charge(&bucket, state, later, 10);
+        assert_eq!(standing.decide(&bucket, state, later, 1).unwrap().retry_after(), Some(HOUR * 51 / 10));
+        let paid = standing.until();
+        assert!(standing.decide(&bucket, state, paid, 1).is_none());
+        assert_eq!(bucket.decide(state, paid, 1).0.retry_after(), Some(HOUR / 10));
+    }
+
+    #[test]
+    fn a_debt_of_a_thousand_years_is_cut() {
+        let bucket = TokenBucket::new(Quota::per_day(1));
+        let now = at(HOUR);
+        let (standing, _) = Standing::default().charge(&bucket, None, now, u32::MAX);
+        assert_eq!(standing.until(), now.saturating_add(LONGEST));
+    }
+
+    #[test]
+    fn a_ban_ends_when_its_first_response_said() {
+        let bucket = TokenBucket::new(Quota::per_hour(10));
+        let now = at(HOUR);
+        let banned = Standing::default().ban(now, HOUR);
+        assert_eq!(banned.ban(at(HOUR * 3 / 2), HOUR), banned);
+        let rejection = banned.decide(&bucket, None, at(HOUR * 3 / 2), 1).unwrap();
+        assert_eq!((rejection.retry_after(), rejection.ban()), (Some(HOUR / 2), Some(HOUR / 2)));
+        assert!(!banned.decide(&bucket, None, now, 0).unwrap().is_allowed(), "nor is what costs nothing admitted");
+        assert!(banned.decide(&bucket, None, at(2 * HOUR), 1).is_none());
+        let (owing, state) = Standing::default().charge(&bucket, None, now, 20);
+        assert_eq!(owing.decide(&bucket, state, now, 1).unwrap().ban(), None);
+        assert!(owing.decide(&bucket, state, now, 0).unwrap().is_allowed());
+        assert_eq!(owing.decide(&bucket, state, now, 11).unwrap().retry_after(), None, "it never fits");
+    }
+}
