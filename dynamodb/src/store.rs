@@ -49,6 +49,16 @@ use crate::items::Kept;
 /// not let two quotas take turns for long. A window continues to count under another limit. With another period, or
 /// another calendar, windows start without a count.
 ///
+/// # Bans and debts
+///
+/// The [ban](tower_sluice::Penalty#on-several-machines) of a key, and what it
+/// [owes](tower_sluice::Policy::owe_shortfalls) beyond its budget, are in the item of its state: each write has the condition
+/// that there is none, and otherwise returns the item, so a decision takes no further request. A rejection by them takes the
+/// write that does nothing, unless this process knows of them. A ban and a debt take a read and a write each, in the
+/// background; the first charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has
+/// an item, and each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th.
+/// Refunds of earlier charges do nothing meanwhile.
+///
 /// # When DynamoDB fails, throttles, or does not answer
 ///
 /// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Dynamo::timeout), with a

@@ -56,12 +56,13 @@
 //! | what | is kept | so |
 //! |---|---|---|
 //! | what a key has used, with its quota if that is [its own](crate::Policy::quota_fn) | on the server | all processes count together |
-//! | [bans](crate::Policy::penalty) | in each process | a client that one process has banned is limited by the others like any client, and [`reset`](crate::RateLimitLayer::reset) lifts the ban in the process that it is called in: call it in each |
-//! | [debts](crate::Policy::owe_shortfalls) | in each process | what a request costs beyond what its key has left is charged on the server as far as it goes, and the rest keeps the key out of this process alone. A client of *n* processes gets up to *n* times what one may exceed the limit by |
+//! | [bans](crate::Penalty#on-several-machines) | on the server, with what the key has used | a client that one process bans is rejected by all, and [`reset`](crate::RateLimitLayer::reset) in one lifts the ban in all. During an outage, each process knows those that it has made or seen, also one that was lifted elsewhere |
+//! | [debts](crate::Policy::owe_shortfalls) | on the server, with what the key has used | a debt that one process makes is paid in all. One that is made during an outage is kept by its process |
 //! | [free retries](crate::ChargeOnce#on-redis) | on Redis | a retry is free in whichever process it comes; during an outage, it is charged |
-//! | the wait of a key that is used up (negative cache) | in each process | units that another process refunds or resets are seen after half a second and one call, and after a minute at most while calls fail |
-//! | [leased](crate::store::redis::RedisStore::leasing) units | in the process that leased them | they are spent there, or come back when the lease ends |
+//! | the wait of a key that is used up, is banned or owes something (negative cache) | in each process | what another process refunds or resets is seen after half a second and one call, and after a minute at most while calls fail |
+//! | [leased](crate::store::redis::RedisStore::leasing) units | in the process that leased them | they are spent there, or come back when the lease ends; a ban by another process is seen then |
 //! | which requests come too early, as counted for a ban | in each process | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned |
+//! | bans and debts of [queues](super::queue), of limits of [requests in flight](super::in_flight), and of stores that [keep none](crate::store::remote::Backend::keeps_standing) | in each process | [reset](crate::RateLimitLayer::reset) such a key in each |
 //! | the budget of [exempt preflights](crate::RateLimitLayerBuilder::exempt_preflights) | in each process | *n* processes exempt up to *n* times as many |
 //! | the count of what a [shadow](crate::Policy::shadow) would have rejected, and all [metrics](super::operating#metrics) | in each process | add them up |
 //! | [live changes](super::operating#change-a-limit) | in each process | change each of them |

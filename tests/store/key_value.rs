@@ -1,19 +1,26 @@
 //! Any algorithm over a key-value store that can compare and swap.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
+use std::future::ready;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, Portable, SlidingWindow, TokenBucket,
 };
+use tower_sluice::key::User;
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::testing::check_backend;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, Limiter, LimiterExt, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{
+    Ask, Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
+};
 
 /// A map behind a network: other tasks run before and after each call.
 #[derive(Default)]
@@ -174,6 +181,59 @@ async fn another_quota_keeps_what_was_used() {
 }
 
 /// An error with its sources, as a log prints it.
+/// The seconds in `Retry-After` for a request of cost 1 that turns out to cost so much; zero if it passes.
+async fn wait(layer: &RateLimitLayer, settled: u32) -> u64 {
+    let handler = service_fn(move |request: Request<()>| {
+        request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
+        ready(Ok::<_, Infallible>(Response::new(())))
+    });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("alice"));
+    let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
+    for _ in 0..100 {
+        // What is done in the background.
+        tokio::task::yield_now().await;
+    }
+    response.headers().get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
+}
+
+/// A ban and a debt of one process hold in the others, and a reset by one ends both in all.
+#[tokio::test]
+async fn bans_and_debts_are_part_of_what_a_key_holds() {
+    let (map, clock) = (Arc::new(Map::default()), ManualClock::starting_at(NOW));
+    let (day, week) = (86_400, Duration::from_secs(7 * 86_400));
+    let process = || {
+        let store = RemoteStore::new(backend(&map, &clock));
+        let policy = Policy::new("api", RateLimiter::new(TokenBucket::new(Quota::per_day(10)), store)).key(User::key());
+        let policy = policy.settled_by_handler().owe_shortfalls();
+        RateLimitLayer::new(policy.penalty(Penalty::new(Quota::per_day(1), week)))
+    };
+    let first = process();
+    assert_eq!(wait(&first, 25).await, 0);
+    // 15 are owed.
+    assert_eq!(wait(&process(), 1).await, 16 * day / 10);
+    let value = map.values.lock().unwrap().values().next().unwrap().clone();
+    assert_eq!((value[0], value.len()), (3, 59));
+    let waits = [wait(&first, 1).await, wait(&first, 1).await, wait(&first, 1).await];
+    assert_eq!(waits, [16 * day / 10, 16 * day / 10, 7 * day]);
+    let reads = map.reads.load(Ordering::Relaxed);
+    assert_eq!(wait(&process(), 1).await, 7 * day);
+    assert_eq!(map.reads.load(Ordering::Relaxed) - reads, 1, "as each rejection takes");
+    // A clock that is a year behind, of another process, is not right. It does not make the ban longer.
+    let behind = ManualClock::starting_at(Timestamp::from_nanos(NOW.as_nanos() - 365 * day * 1_000_000_000));
+    let other = || {
+        let store = RemoteStore::new(backend(&map, &behind));
+        let policy = Policy::new("api", RateLimiter::new(TokenBucket::new(Quota::per_day(10)), store));
+        RateLimitLayer::new(policy.key(User::key()).settled_by_handler())
+    };
+    assert_eq!(wait(&other(), 1).await, 7 * day);
+    behind.advance(week);
+    assert_eq!(wait(&other(), 1).await, 0);
+    clock.advance(week);
+    let _ = process().reset("api", &"alice".into()).await.unwrap();
+    assert_eq!(wait(&process(), 1).await, 0);
+}
+
 fn chain(error: &dyn Error) -> String {
     let texts = std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string);
     texts.collect::<Vec<_>>().join(": ")

@@ -14,6 +14,7 @@ mod items;
 mod proofs;
 mod quotas;
 mod service;
+mod standing;
 mod tables;
 mod writes;
 

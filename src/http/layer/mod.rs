@@ -192,9 +192,9 @@ impl RateLimitLayer {
     /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that. A
     /// concurrent decision may still reject it.
     ///
-    /// Bans and [debts](Policy::owe_shortfalls) are those of this process: others that share the budget on a server keep
-    /// theirs, so reset the key in each. What they know of the key as used up they notice to be wrong after half a second and
-    /// one call of theirs, or after a minute at most while their calls fail.
+    /// Bans and [debts](Policy::owe_shortfalls) of a key end with its budget. If a server keeps these, they end for all
+    /// processes: one that knows the key as used up or as banned notices it after half a second and one call of its own, or
+    /// after a minute at most while its calls fail.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -404,6 +404,14 @@ impl Policy {
     ///
     /// In this process: from the first debt on, 3 MiB for 65,536 keys that owe something. If more do, those that would have
     /// paid first are forgiven; that is logged once, and [counted](crate::RateLimitLayerBuilder::route).
+    ///
+    /// # On several machines
+    ///
+    /// A server that [keeps debts](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the budgets:
+    /// what one process makes a key owe, all have paid, and learn of it by the calls that they make anyway. A debt is made in
+    /// the background, on Redis by two calls. It keeps its length if the quota of its key changes, and a charge that is
+    /// refunded while its key owes something stays. If the server cannot be told, the process that made the debt keeps it, as
+    /// above.
     pub fn owe_shortfalls(mut self) -> Self {
         self.owes_shortfalls = true;
         self

@@ -32,7 +32,7 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// expiry to when the key owes nothing any more. Requests for one key that come while a call for it is in flight on
 /// their runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
-/// look at a table in this process, of 0.8 MiB.
+/// look at a table in this process, of 1.1 MiB.
 ///
 /// What is asked about different keys while a call of this store is in flight goes to the server as one run of the script
 /// for up to 32 keys, a *bundle*: it waits for no timer, only for the tasks that its runtime has ready, and takes the
@@ -86,6 +86,13 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// charges it under the quota that it has: the decision shows that quota, and is refunded only if the two have the same rate,
 /// or windows of the same period. In all, a bucket admits no more than one with the greater burst and the greater rate of the two, and windows of one period
 /// no more than the greater limit.
+///
+/// # Bans and debts
+///
+/// The [ban](crate::Penalty#on-several-machines) of a key, and what it [owes](crate::Policy::owe_shortfalls) beyond its
+/// budget, stand before its state, some 20 bytes more: the scripts read both with it, so a decision takes no further call.
+/// While one of them lasts, a charge is rejected, and a refund of an earlier charge does nothing. A ban is made by one call,
+/// and a debt by two, in the background. Both end by the server's clock; a debt is forgiven after 35 years.
 ///
 /// # When Redis is out of reach
 ///

@@ -46,6 +46,9 @@ pub trait KeyValue: Send + Sync + 'static {
 /// progress. If none of its swaps is applied in time, the decision fails with [`GaveUp::Contention`]. Requests of one
 /// process for one key share these calls, and [leases](super::RemoteStore::leasing) save most of them.
 ///
+/// A [ban](crate::Penalty#on-several-machines) and a [debt](crate::Policy::owe_shortfalls) take two calls, in the background. A
+/// decision on a key that is banned or owes something reads it, as for any rejection.
+///
 /// # A hot key
 ///
 /// No more than one swap of a key is applied in the time that a call takes. So processes that charge one key all the time

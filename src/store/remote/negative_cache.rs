@@ -167,6 +167,7 @@ impl<S: Copy> NegativeCache<S> {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, GcraState, TokenBucket};
+    use crate::store::remote::query::Known;
     use crate::store::remote::tag::Tags;
     use crate::values::{PartitionKey, Quota};
 
@@ -292,11 +293,11 @@ mod tests {
 
     /// As documented for `RedisStore`, which keeps a quota with each state, and for `RedisQueue`.
     #[test]
-    fn it_takes_up_to_eight_tenths_of_a_mebibyte_or_seven_without_quotas() {
+    fn it_takes_up_to_eleven_tenths_of_a_mebibyte_or_seven_without_quotas_and_bans() {
         fn tenths<S: Copy>() -> usize {
             (10 * (KeyCache::<Entry<S>>::SIZE + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
         }
-        assert!((7..=8).contains(&tenths::<(GcraState, Quota)>()));
+        assert!((10..=11).contains(&tenths::<Known<GcraState>>()));
         assert!((6..=7).contains(&tenths::<GcraState>()));
     }
 }

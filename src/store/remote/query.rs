@@ -382,6 +382,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records that a key is banned or owes something.
     pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
+        if let Some(leases) = &self.inner.leases {
+            // A lease is spent before the server is asked.
+            leases.forget(self.tag);
+        }
         let known = Known { state, quota: self.algorithm.quota(), standing };
         self.inner.negative_cache.note(self.tag, standing.is_in_force(seen.server).then_some(known), seen);
     }

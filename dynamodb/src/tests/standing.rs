@@ -1,0 +1,131 @@
+//! Bans and debts that processes share, since they are kept in the items of the budgets.
+
+use std::convert::Infallible;
+use std::future::ready;
+
+use http::{HeaderMap, Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::key::User;
+use tower_sluice::{Penalty, Policy, RateLimitLayer, Settlement};
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Longer than any wait without it.
+const BAN: Duration = Duration::from_secs(7 * 86_400);
+
+/// One process with ten units a day, of which a request takes as many as its query says.
+fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> RateLimitLayer {
+    let policy = Policy::new("api", limiter(&dynamo(service, clock), algorithm)).key(User::key());
+    let policy = policy.cost_fn(|request| request.uri().query().map_or(1, |cost| cost.parse().unwrap()));
+    RateLimitLayer::new(policy.penalty(Penalty::new(per_day(1), BAN)).settled_by_handler().owe_shortfalls())
+}
+
+/// Sends a request that is charged `cost` and turns out to cost `settled`. Returns the seconds in `Retry-After`; zero if it
+/// passes.
+async fn wait(layer: &RateLimitLayer, cost: u32, settled: u32) -> u64 {
+    let handler = service_fn(move |request: Request<()>| {
+        request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
+        ready(Ok::<_, Infallible>(Response::new(())))
+    });
+    let mut request = Request::get(format!("/?{cost}")).body(()).unwrap();
+    request.extensions_mut().insert(User::new("alice"));
+    let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
+    let headers: HeaderMap = response.headers().clone();
+    headers.get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
+}
+
+/// What is done in the background is done when no other task has anything to do.
+async fn settled() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_ban(wait: u64) -> bool {
+    (6 * 86_400 + 1..=7 * 86_400).contains(&wait)
+}
+
+async fn bans<A: Kept>(algorithm: A, letter: &str) {
+    let (service, clock) = service().await;
+    let process = || process(&service, &clock, algorithm.clone());
+    let first = process();
+    assert_eq!(wait(&first, 5, 5).await, 0);
+    for _ in 0..2 {
+        let wait = wait(&first, 10, 10).await;
+        assert!(wait > 0 && !is_ban(wait), "{letter}: {wait}");
+    }
+    assert!(is_ban(wait(&first, 10, 10).await));
+    settled().await;
+    let (second, alice) = (process(), "alice".into());
+    service.forget_counts();
+    assert!(is_ban(wait(&second, 1, 1).await), "{letter}");
+    let counts = service.counts();
+    assert_eq!(counts.reads + counts.writes, 1, "{letter}: as each decision takes");
+    assert!(!second.peek("api", &alice).await.unwrap().is_allowed());
+    // In the window after the next, and at its end.
+    clock.advance(2 * DAY);
+    let left = wait(&process(), 1, 1).await;
+    assert!(left > 4 * 86_400 && left <= 5 * 86_400, "{letter}: {left}");
+    clock.advance(5 * DAY);
+    assert_eq!(wait(&process(), 10, 10).await, 0, "{letter}: all is restored by the end");
+    assert!(wait(&process(), 1, 1).await > 0, "{letter}");
+}
+
+#[tokio::test]
+async fn what_one_process_bans_all_reject_without_a_further_request() {
+    bans(TokenBucket::new(per_day(10)), "bucket").await;
+    bans(SlidingWindow::new(per_day(10)), "sliding window").await;
+    bans(FixedWindow::new(per_day(10)), "fixed window").await;
+}
+
+async fn resets<A: Kept>(algorithm: A) {
+    let (service, clock) = service().await;
+    let process = || process(&service, &clock, algorithm.clone());
+    let first = process();
+    for _ in 0..4 {
+        let _ = wait(&first, 10, 10).await;
+    }
+    settled().await;
+    assert!(is_ban(wait(&process(), 1, 1).await));
+    assert!(process().reset("api", &"alice".into()).await.unwrap().is_allowed());
+    assert_eq!(wait(&process(), 1, 1).await, 0);
+    assert_eq!(service.items().len(), 1, "no item of a later window is left");
+}
+
+#[tokio::test]
+async fn a_reset_in_one_process_lifts_the_ban_in_all() {
+    resets(TokenBucket::new(per_day(10))).await;
+    resets(SlidingWindow::new(per_day(10))).await;
+    resets(FixedWindow::new(per_day(10))).await;
+}
+
+async fn debts<A: Kept>(algorithm: A, letter: &str) {
+    let (service, clock) = service().await;
+    let process = || process(&service, &clock, algorithm.clone());
+    assert_eq!(wait(&process(), 1, 25).await, 0);
+    settled().await;
+    let second = process();
+    service.forget_counts();
+    let left = wait(&second, 1, 1).await;
+    assert!(left > 86_400 && left < 3 * 86_400, "{letter}: {left}");
+    let counts = service.counts();
+    assert_eq!(counts.reads + counts.writes, 1, "{letter}");
+    // Another one adds up.
+    clock.advance(Duration::from_secs(left - 1));
+    assert!(wait(&process(), 1, 1).await > 0, "{letter}");
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(wait(&process(), 1, 25).await, 0, "{letter}: the wait is true");
+    settled().await;
+    let left = wait(&process(), 1, 1).await;
+    assert!(left > 86_400 && left < 4 * 86_400, "{letter}: {left}");
+}
+
+#[tokio::test]
+async fn what_a_request_costs_in_one_process_is_owed_in_all() {
+    debts(TokenBucket::new(per_day(10)), "bucket").await;
+    debts(SlidingWindow::new(per_day(10)), "sliding window").await;
+    debts(FixedWindow::new(per_day(10)), "fixed window").await;
+}
