@@ -342,7 +342,7 @@
 //! | the period of a window | the count of the present window counts in the present window of the new period. Back to a longer one, it is [gone](crate::LimitsHandle#the-period-of-a-window): from 1,000 per day to 10 per second and back, 1,000 more pass |
 //! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
 //! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
-//! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced |
+//! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced, but for those that [a server keeps](crate::Penalty#on-several-machines) |
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!

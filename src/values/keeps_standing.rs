@@ -10,6 +10,6 @@ pub(crate) trait KeepsStanding: Send + Sync + 'static {
     /// Bans a key, unless it is banned: all its requests are rejected, with a decision that [says so](crate::Decision::ban).
     fn ban(&self, key: &PartitionKey, span: Duration) -> Pending;
 
-    /// Charges what a request has cost: as many units as are left, and the key owes the others.
+    /// Charges the cost of a request while units are left, and lets the key owe the rest.
     fn owe(&self, ask: &Ask<'_>) -> Pending;
 }

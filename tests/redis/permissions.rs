@@ -7,14 +7,16 @@ use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 use http::HeaderName;
 use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::{Ask, ChargeOnce, Limiter, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{
+    Ask, ChargeOnce, Limiter, Penalty, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue,
+};
 
 /// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in flight
 /// do.
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
-    let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time"];
+    let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time", "+pttl"];
     let of_hashes = ["+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
     server.run::<()>(
         &[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..], &of_hashes[..]].concat(),
@@ -37,6 +39,12 @@ async fn the_documented_permissions_are_enough() {
     eventually("it is recorded", async || !records().is_empty()).await;
     assert!(is_decided(&send(&once, "a").await));
     assert_eq!(server.run::<String>(&["GET", &records()[0]]), "-0");
+    let penalty = Penalty::new(Quota::per_day(1), Duration::from_secs(7 * 86_400));
+    let banning = RateLimitLayer::new(per_client(&redis, "bans", at_most(1)).penalty(penalty));
+    for _ in 0..4 {
+        let _ = send(&banning, "a").await;
+    }
+    eventually("it is banned", async || !banning.peek("bans", &key("a")).await.unwrap().is_allowed()).await;
     let limiter = RateLimiter::new(at_most(5), RedisStore::new(&redis, "c"));
     let receipt = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().receipt();
     limiter.refund(&key("a"), receipt, 1);

@@ -1,7 +1,7 @@
 //! Bans and debts: `b`, until when the key is banned, and `d`, until when it owes something, in nanoseconds.
 //!
-//! An item with these is written by [`replacing`] alone: all other writes have the condition that it has none. While one of
-//! them lasts, the state in the item is that of the end.
+//! Only the writes of this file apply to an item with these: all others have the condition that they are absent. While one of
+//! them lasts, the state in the item is as of the end.
 
 use tower_sluice::store::remote::Standing;
 use tower_sluice::time::Timestamp;
@@ -51,7 +51,7 @@ pub(crate) fn replacing(mut write: Write, item: Option<&Item>) -> Write {
     write
 }
 
-/// Lets a write of a standing apply only to an item that has none which lasts longer.
+/// Lets a write of a standing apply unless the item's own lasts longer.
 pub(crate) fn extending(mut write: Write) -> Write {
     write.condition = "attribute_not_exists(b) OR (b <= :b AND d <= :d)".to_owned();
     write

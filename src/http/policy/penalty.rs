@@ -141,8 +141,8 @@ impl Penalty {
         self.banned_for(key)
     }
 
-    /// Does what [`note_rejection`](Self::note_rejection) does for a key whose bans are kept on a server: makes a new ban
-    /// there in the background, and remembers it here for outages.
+    /// As [`note_rejection`](Self::note_rejection), for a limiter whose server keeps bans: makes a new ban there in the
+    /// background, and remembers it here for outages.
     pub(crate) fn note_rejection_on(
         &self,
         server: &Arc<dyn KeepsStanding>,

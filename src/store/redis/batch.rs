@@ -258,18 +258,20 @@ struct KeyClaim<A: Scripted> {
     kept: Option<(Option<Quota>, A)>,
 }
 
+/// The decision on a key whose standing is in force, and its state at the end of that.
+type ByStanding<S> = Option<(Decision, Option<S>)>;
+
 impl<A: Scripted> KeyClaim<A> {
     /// The algorithm by which the key is charged.
     fn algorithm(&self) -> &A {
         self.kept.as_ref().map_or(&self.query.algorithm, |(_, kept)| kept)
     }
 
-    /// Returns the decision on a key whose standing is in force, and its state at the end of that.
     fn by_standing(
         &self,
         KeyReply { answer, index, standing, .. }: KeyReply<'_>,
         cost: u32,
-    ) -> Result<Option<(Decision, Option<A::State>)>, BadReply> {
+    ) -> Result<ByStanding<A::State>, BadReply> {
         if !standing.is_in_force(answer.now) {
             return Ok(None);
         }

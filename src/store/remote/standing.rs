@@ -6,8 +6,9 @@ use crate::algorithm::Algorithm;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Receipt};
 
-/// Until when a key is rejected whatever its state: since it is [banned](crate::Penalty), or since it
-/// [owes](crate::Policy::owe_shortfalls) more than it had left.
+/// The ban and the debt of a key: until they are over, its requests are rejected whatever its state.
+///
+/// A process bans a key for its [penalty](crate::Penalty), and lets it owe a [shortfall](crate::Policy::owe_shortfalls).
 ///
 /// It is kept with the state, so a request learns of it by the call that it makes anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,8 +16,7 @@ use crate::values::{Decision, Receipt};
 pub struct Standing {
     /// When its ban ends; zero if it was never banned.
     pub banned_until: Timestamp,
-    /// From when on time restores units again, since all that it owes is paid; zero if it never owed anything. The state of
-    /// the key is that of this instant.
+    /// When the last unit of its debt is charged; zero if it never owed anything. The key's state is as of this instant.
     pub owing_until: Timestamp,
 }
 
@@ -62,9 +62,9 @@ impl Standing {
         if self.banned_until > now { self } else { Self { banned_until: now.saturating_add(span), ..self } }
     }
 
-    /// Charges `units` to a key at `now`: as many as are left at once, and the others as soon as time restores them. Until
-    /// the last of them is charged, the key owes something. `state` is that of now, or of the end of an earlier debt.
-    /// Returns also the state at the end of the debt, or of now if there is none.
+    /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them. Until the
+    /// last of them is charged, the key owes something. `state` is as of now, or as of the end of an earlier debt. Returns
+    /// also the state at the end of the debt, or now without a debt.
     ///
     /// In the long run it is paid at the rate of the quota, by any algorithm. If it is more than 35 years until then, the
     /// rest is forgiven.
@@ -78,7 +78,7 @@ impl Standing {
     ) -> (Self, Option<A::State>) {
         let (most, quota) = (algorithm.max_cost().max(1), algorithm.quota());
         let (mut at, mut left) = (now.max(self.owing_until), units);
-        // What is left now.
+        // At once.
         while left > 0 {
             let (decision, next) = algorithm.decide(state, at, left.min(most));
             let (part, next) = match next {
@@ -116,7 +116,7 @@ impl Standing {
         (Self { owing_until, ..self }, state)
     }
 
-    /// Decides on a request of a key that is banned or owes something; `None` if it is neither. `state` is that of the end.
+    /// Decides on a request of a key that is banned or owes something; `None` for any other key. `state` is as of the end.
     /// A request of cost 0 is rejected only if the key is banned.
     pub(crate) fn decide<A: Algorithm>(
         self,
@@ -192,11 +192,12 @@ mod tests {
     /// One hundred per hour, over a thousand hours.
     #[test]
     fn every_algorithm_restores_at_the_rate_of_its_quota() {
-        fn hours<A: Algorithm>(algorithm: A) -> u128 {
-            wait_after(&algorithm, at(HOUR * 1_000), 100_000).as_nanos().div_ceil(HOUR.as_nanos())
+        fn hours<A: Algorithm>(algorithm: &A) -> u128 {
+            wait_after(algorithm, at(HOUR * 1_000), 100_000).as_nanos().div_ceil(HOUR.as_nanos())
         }
         let quota = Quota::per_hour(100);
-        for hours in [hours(TokenBucket::new(quota)), hours(FixedWindow::new(quota)), hours(SlidingWindow::new(quota))]
+        for hours in
+            [hours(&TokenBucket::new(quota)), hours(&FixedWindow::new(quota)), hours(&SlidingWindow::new(quota))]
         {
             assert!((998..=1_002).contains(&hours), "{hours}");
         }

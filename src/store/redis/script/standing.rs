@@ -1,4 +1,4 @@
-//! Bans and debts of keys, which stand before their states, and the scripts that change them.
+//! Bans and debts, which stand before the states of keys, and the scripts that change them.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use crate::store::remote::{Applied, Standing};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// Bans a key for this time, rounded up to a microsecond. The reply has what the key holds then.
+/// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
 pub(crate) fn ban(key: Key, span: Duration) -> Call {
     // Its sum with any time of a server is exact.
     let micros = u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1);
     Call { script: &BAN, keys: smallvec![key], args: smallvec![micros], texts: Vec::new() }
 }
 
-/// What a key is to hold in place of what was read.
+/// The replacement of a key's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swap {
     read: String,
     written: String,
-    /// From when on that counts no more, in milliseconds.
+    /// When the key expires, in milliseconds.
     expires: u64,
 }
 
-/// Replaces what a key holds, unless it has changed: then the reply has what it holds. `None` only reads.
+/// Replaces the text of a key, unless it has changed: then the reply has the new one. With `None`, the script only reads.
 pub(crate) fn swap(key: Key, swap: Option<Swap>) -> Call {
     let (mut args, mut texts): (SmallVec<_>, _) = (smallvec![0], Vec::new());
     if let Some(Swap { read, written, expires }) = swap {
@@ -37,7 +37,7 @@ pub(crate) fn swap(key: Key, swap: Option<Swap>) -> Call {
     Call { script: &SWAP, keys: smallvec![key], args, texts }
 }
 
-/// The standing is over before this: sums with it are exact.
+/// Lua's numbers are exact up to here.
 const MAX_MICROS: u64 = EXACT - 1;
 
 fn from_micros(digits: &[u8]) -> Option<Timestamp> {
@@ -59,8 +59,8 @@ fn split(stored: &[u8]) -> Option<(Standing, &[u8])> {
 }
 
 impl ScriptReply {
-    /// Takes the standing off what the key at `index` held. A script replies with one only while it is in force, or if it did
-    /// not look at the state.
+    /// Takes the standing off the text of the key at `index`. Scripts take it off themselves once it is over, if they look at
+    /// the state.
     pub(crate) fn take_standing(&mut self, index: usize) -> Result<Standing, BadReply> {
         let Some(stored) = self.old(index)?.filter(|stored| stored.starts_with(b"!")) else {
             return Ok(Standing::default());
@@ -73,8 +73,8 @@ impl ScriptReply {
 }
 
 impl<A: Scripted> Under<'_, A> {
-    /// Takes the standing off what the only key of a call held. If it is in force, the call has charged nothing: returns what
-    /// it has read.
+    /// Takes the standing off the text of a call's only key. If it is in force, the call has charged nothing, and this
+    /// returns its outcome.
     pub(crate) fn in_force(&self, answer: &mut ScriptReply) -> Result<Option<Applied<A::State>>, BadReply> {
         let standing = answer.take_standing(0)?;
         if !standing.is_in_force(answer.now) {
@@ -85,8 +85,8 @@ impl<A: Scripted> Under<'_, A> {
         Ok(Some(Applied { now: answer.now, old, standing, kept: None, charged: 0 }))
     }
 
-    /// Charges what a key has cost to what it held, as [`Standing::charge`] does, for a process whose states have this quota
-    /// behind them, if any. Returns what it comes to, and what the key is to hold; `None` if nothing changes.
+    /// Lets a key owe these units, as [`Standing::charge`] does. `quota` is written behind the state if the process
+    /// [carries](super::OwnQuota) one. Returns the outcome, and the replacement of the key's text if that changes.
     pub(crate) fn owing(
         &self,
         answer: &mut ScriptReply,
@@ -104,7 +104,7 @@ impl<A: Scripted> Under<'_, A> {
         let end = Timestamp::from_nanos(owing * 1_000).max(now);
         let state_text = self.algorithm.write(&state, end) + &quota.map(super::own_quota::behind).unwrap_or_default();
         let written = if standing.is_in_force(now) { format!("!{banned}:{owing}!{state_text}") } else { state_text };
-        // What a bucket owes was rounded up, so a millisecond more.
+        // The debt of a bucket was rounded up to a microsecond, so a millisecond more.
         let expires = self.algorithm.expires_at(&state).max(standing.until()).as_nanos() / 1_000_000 + 2;
         Ok((applied, Some(Swap { read, written, expires })))
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_before_a_state_is_read_or_an_error() {
+    fn a_standing_is_read_or_an_error() {
         let standing = |banned, owing| {
             let [banned_until, owing_until] = [banned, owing].map(|micros: u64| Timestamp::from_nanos(micros * 1_000));
             Standing { banned_until, owing_until }
