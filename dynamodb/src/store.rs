@@ -53,8 +53,7 @@ use crate::items::Kept;
 ///
 /// The [ban](tower_sluice::Penalty#on-several-machines) of a key, and what it
 /// [owes](tower_sluice::Policy::owe_shortfalls) beyond its budget, are in the item of its state: each write has the condition
-/// that there is none, and otherwise returns the item, so a decision takes no further request. A rejection by them takes the
-/// write that does nothing, unless this process knows of them. A ban and a debt take a read and a write each, in the
+/// that there is none, and otherwise returns the item, so a decision takes no further request. A ban and a debt take a read and a write each, in the
 /// background; the first charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has
 /// an item, and each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th.
 /// Refunds of earlier charges do nothing meanwhile.

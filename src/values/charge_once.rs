@@ -1,7 +1,9 @@
 //! Limiters that charge a request and its retries once.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::values::time::Timestamp;
 use crate::values::{Ask, Check, PartitionKey, Quota, Receipt};
 
 /// A request that may be a retry of an earlier one.
@@ -15,6 +17,9 @@ pub(crate) struct Retry {
     pub(crate) free_retries: u32,
     /// What the free retries of the policy key may cost.
     pub(crate) budget: Quota,
+    /// Where the limiter says until when the record lives, if it finds the request to be a free retry: on the
+    /// [monotonic](crate::values::time::Monotonic) clock.
+    pub(crate) record_ends: Arc<OnceLock<Timestamp>>,
 }
 
 /// A limiter whose store has the records of requests that are over, and the budgets of free retries: so all processes that

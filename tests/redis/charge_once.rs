@@ -9,7 +9,7 @@ use http::{HeaderName, Request, Response};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{FixedWindow, SlidingWindow};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::testing::Random;
 use tower_sluice::{
@@ -79,6 +79,33 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 async fn recorded(server: &RedisServer, count: usize) {
     until(&format!("{count} records"), || records(server).len() == count).await;
+}
+
+/// A retry is free until its record ends. Another policy rejects it until the hour is over, which was advertised although the
+/// retry is charged by then.
+#[tokio::test]
+async fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() {
+    for (within, is_longer) in [(60, true), (7_200, false)] {
+        let server = RedisServer::start();
+        let process = || {
+            let redis = redis(&server);
+            let free = ChargeOnce::by_header(KEY).within(Duration::from_secs(within)).free_retries(9);
+            let per_day = per_client(&redis, "p", TokenBucket::new(Quota::per_day(1))).charge_once(free);
+            // It restores one in an hour.
+            let per_hour = per_client(&redis, "hour", TokenBucket::new(Quota::per(1, DAY / 24).burst(2)));
+            RateLimitLayer::builder([per_day, per_hour]).verdict().build()
+        };
+        // The first uses the day up, and the second, which is free, the hour.
+        let layer = process();
+        assert_eq!(left(&layer, "a", "k").await, Some(0));
+        recorded(&server, 1).await;
+        assert!(left(&layer, "a", "k").await.is_some());
+        // Of a process that knows the hour to be used up, no retry is looked for.
+        let response = send(&process(), post("a", "k")).await;
+        assert_eq!(response.status(), 429);
+        let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        assert_eq!(wait > 3_600, is_longer, "a record of {within} s: {wait}");
+    }
 }
 
 /// A request that is in flight until it is ended.

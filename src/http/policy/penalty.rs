@@ -50,8 +50,9 @@ use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Q
 /// # On several machines
 ///
 /// A limit on a server that [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the
-/// budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key, which takes a call
-/// in the background, all reject it, by the calls that they make anyway, and [`RateLimitLayer::reset`](crate::RateLimitLayer::reset)
+/// budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key, all reject it, by
+/// the calls that they make anyway. A ban begins there by a call in the background, so it ends later than the first response
+/// said by the time of that call; all other responses say when. And [`RateLimitLayer::reset`](crate::RateLimitLayer::reset)
 /// in one process lifts the ban in all. While the server does not answer, a process rejects the keys that it has banned, or
 /// has seen to be banned. A limit in memory is of one process, and so are its bans.
 #[doc(alias("ban", "block", "fail2ban"))]
@@ -152,10 +153,10 @@ impl Penalty {
         if self.tolerates(key, rejection) {
             return None;
         }
-        // A call is under way for the first of several requests at once.
-        let is_under_way = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(MAKES_ONE_CALL));
-        self.remember(key, self.ban);
-        if !is_under_way {
+        // Of several requests at once, the first has begun the ban, and makes the call.
+        let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(MAKES_ONE_CALL));
+        if !has_begun {
+            self.remember(key, self.ban);
             let ban = server.ban(key, self.ban);
             // If it fails, the next premature retry makes it again.
             crate::util::spawn(async move { drop(ban.await) });

@@ -1,7 +1,7 @@
 //! Requests whose retries are free. Their records, and the budgets of free retries, are on the server beside the states of
 //! keys, and one call decides by all three.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
@@ -12,7 +12,7 @@ use super::script::{self, BadReply, Charge, Once, OwnQuota, ScriptReply, Scripte
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::MemoryStore;
 use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner};
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, ChargingOnce, Check, LimiterError, PartitionKey, Quota, Receipt, Retry};
 
 /// Charges the requests of one limiter once.
@@ -53,7 +53,8 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
             return rejection.into();
         }
         let (budget_key, record) = (self.budget(ask.key()), self.record(ask.key(), retry));
-        Check::Pending(Box::pin(async move { decide(&query, &budget, budget_key, record, cost).await }))
+        let ends = Arc::clone(&retry.record_ends);
+        Check::Pending(Box::pin(async move { decide(&query, &budget, (budget_key, record), cost, &ends).await }))
     }
 
     fn begin(&self, key: &PartitionKey, retry: &Retry) {
@@ -90,9 +91,9 @@ fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
 async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     budget: &A::Budget,
-    budget_key: Key,
-    record: Key,
+    (budget_key, record): (Key, Key),
     cost: u32,
+    record_ends: &OnceLock<Timestamp>,
 ) -> Answered {
     let (backend, target) = (&query.inner.backend, query.target());
     let (deadline, mut asked) = (backend.redis.deadline(), Monotonic.now());
@@ -116,6 +117,10 @@ async fn decide<A: Scripted>(
         let answered = Monotonic.now();
         let mut answer = ScriptReply::read(value).map_err(failed)?;
         let seen = Observation { server: answer.now, sent, answered };
+        if let Some(left) = answer.record_left() {
+            // No later than on the server. A reply that is not accepted below is about this record, too.
+            let _ = record_ends.set(sent.saturating_add(left));
+        }
         let standing = answer.take_standing(0).map_err(failed)?;
         if standing.is_in_force(answer.now) {
             let state = under.state_at(&answer, 0, standing.until()).map_err(failed)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::records::Records;
 use crate::limiter::Limiter;
-use crate::values::time::Timestamp;
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, ChargingOnce, Check, PartitionKey, Quota, Receipt, Retry};
 
 /// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
@@ -32,7 +32,7 @@ enum Stage {
     /// Charged, and its response is awaited. If it is dropped, the response is over.
     Charged,
     /// To pass for free; it has taken so much of the budget. If it is dropped, it was rejected or given up, and may be free
-    /// the next time, `until` its record ends, which is known if this process has it.
+    /// the next time, `until` its record ends.
     ToPass { cost: u32, receipt: Receipt, until: Option<Timestamp> },
     /// Nothing follows.
     Done,
@@ -73,6 +73,9 @@ impl Attempt {
             (Stage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
                 records.ends_within(*until, wait).then_some(*cost)
             }
+            (Stage::ToPass { cost, until: Some(until), .. }, Keeper::Limiter(_)) => {
+                (*until <= Monotonic.now().saturating_add(wait)).then_some(*cost)
+            }
             _ => None,
         }
     }
@@ -87,7 +90,7 @@ impl Attempt {
 
     /// Records that the limiter has found it free, and has taken `cost` of the budget.
     pub(crate) fn found_free(&mut self, cost: u32, receipt: Receipt) {
-        self.stage = Stage::ToPass { cost, receipt, until: None };
+        self.stage = Stage::ToPass { cost, receipt, until: self.retry.record_ends.get().copied() };
     }
 
     /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep the

@@ -76,9 +76,6 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 /// server, and all processes that share the limit share them. In a cluster, they are on the node of their policy key. A
 /// [live change](crate::LimitsHandle) leaves them as they are.
 ///
-/// If another policy rejects a free retry, the wait is that policy's alone, although the retry is charged if its record has
-/// ended by then; in memory, the wait covers that charge.
-///
 /// If a decision fails, the policy's [failure mode](crate::FailureMode) decides as for any request, and the local
 /// fallback charges retries. A request that is dropped while Redis decides may have used a free retry up.
 ///
@@ -291,7 +288,8 @@ impl Retries {
             }
             Place::Limiter(limiter) => Keeper::Limiter(Arc::clone(limiter)),
         };
-        let retry = Retry { request, within, free_retries, budget: own.unwrap_or(budgets.quota) };
+        let (budget, record_ends) = (own.unwrap_or(budgets.quota), Arc::default());
+        let retry = Retry { request, within, free_retries, budget, record_ends };
         Some(Attempt::new(keeper, charge, retry))
     }
 

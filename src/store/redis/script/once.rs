@@ -1,5 +1,7 @@
 //! What is replied about a request that may be a retry.
 
+use std::time::Duration;
+
 use super::{BadReply, ScriptReply, Scripted, whole};
 use crate::store::remote::Standing;
 use crate::values::{Decision, Receipt};
@@ -60,6 +62,11 @@ impl ScriptReply {
     fn free<B: Scripted>(&self, budget: &B, cost: u32) -> Result<Option<Decision>, BadReply> {
         let free = if self.free_retries()? > 0 { Some(self.decision(budget, 1, cost)?) } else { None };
         Ok(free.filter(Decision::is_allowed))
+    }
+
+    /// For how long the record lives, if the request is a free retry.
+    pub(crate) fn record_left(&self) -> Option<Duration> {
+        whole(self.old(3).ok()??).map(Duration::from_millis)
     }
 
     /// How many free retries the record had.

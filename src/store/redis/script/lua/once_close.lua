@@ -9,6 +9,8 @@
   end
 end
 if charged == 2 then call('SET', KEYS[3], format('-%d', free - 1), 'KEEPTTL') end
--- In the table that TIME made: seconds, microseconds, which key is charged, and what the three keys held.
+-- In the table that TIME made: seconds, microseconds, which key is charged, what the three keys held, and for how many
+-- milliseconds the record of a free retry lives.
 reply[3], reply[4], reply[5], reply[6] = charged, olds[1], olds[2], record
+if charged == 2 then reply[7] = format('%d', call('PTTL', KEYS[3])) end
 return reply

@@ -101,6 +101,10 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
         for (step, (answer, (cost, expected))) in server.answers().iter().zip(expected).enumerate() {
             let Some(expected) = expected else { continue };
             let found = answer.once(&model.limit, &model.budget, cost);
+            match answer.record_left() {
+                Some(left) => assert!(matches!(expected, Once::Free(..)) && left <= 300 * DAY && left > 299 * DAY),
+                None => assert!(matches!(expected, Once::AsEver(..))),
+            }
             let (limit, budget) = (&model.limit, model.budget.quota());
             assert_eq!(found, Ok(expected), "batch {batch}, step {step}: {cost} of {limit:?}, {budget:?}, {answer:?}");
         }

@@ -539,6 +539,7 @@ fn mistakes_about_free_retries_are_noticed() {
                 ("free - 1)", "free)"),
                 (", 'KEEPTTL'", ""),
                 ("olds[1], olds[2], record", "olds[2], olds[1], record"),
+                ("if charged == 2 then reply[7]", "if charged == 1 then reply[7]"),
             ],
         },
         Changes {
