@@ -301,6 +301,7 @@ impl Algorithm for Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::Pending;
     use crate::values::time::ManualClock;
 
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -318,6 +319,45 @@ mod tests {
         penalty.advise(&key, HOUR);
         assert_eq!(penalty.note_rejection(&key, &rejection), None, "the first premature retry");
         assert_eq!(penalty.note_rejection(&key, &rejection), Some(HOUR));
+    }
+
+    /// Counts the bans that it is asked for.
+    #[derive(Default)]
+    struct Server(AtomicU64);
+
+    impl KeepsStanding for Server {
+        fn ban(&self, _: &PartitionKey, _: Duration) -> Pending {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Box::pin(std::future::ready(Ok(Decision::deny(1, 0, Some(HOUR)))))
+        }
+
+        fn owe(&self, _: &Ask<'_>) -> Pending {
+            unreachable!("a penalty makes no debts")
+        }
+    }
+
+    /// Premature retries that come before the server answers find its ban to have begun. A ban that was lifted there by
+    /// another process is made again.
+    #[test]
+    fn a_server_is_asked_for_a_ban_once_in_a_second() {
+        let clock = ManualClock::new();
+        let penalty = Penalty::new(Quota::per_hour(1), HOUR).with_clock(clock.clone());
+        let (server, key) = (Arc::new(Server::default()), PartitionKey::from("a"));
+        let keeper: Arc<dyn KeepsStanding> = server.clone();
+        let rejection = Decision::deny(1, 0, Some(HOUR));
+        penalty.advise(&key, HOUR);
+        let note = || penalty.note_rejection_on(&keeper, &key, &rejection);
+        assert_eq!((note(), penalty.banned_for(&key)), (None, None));
+        assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 1));
+        let millis = Duration::from_millis;
+        clock.advance(millis(999));
+        assert_eq!(
+            (note(), server.0.load(Ordering::Relaxed)),
+            (Some(HOUR - millis(999)), 1),
+            "as the first response said"
+        );
+        clock.advance(millis(1));
+        assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 2));
     }
 
     #[test]
