@@ -73,22 +73,29 @@ impl<A: Kept> KeyItem<A> {
         self.table.write(key, standing::unless_any(write)).await
     }
 
-    /// What a transition has read that changes nothing, if the standing of the item is in force. One that is over is taken
-    /// off the item, and off `item`.
-    async fn in_force(
+    /// The outcome of a transition on an item whose standing is in force: it changes nothing.
+    fn in_force(&self, key: &str, item: Option<&Item>, at: Moment) -> Result<Option<Applied<A::State>>, DynamoFault> {
+        let Some(standing) = item.and_then(standing::read).filter(|standing| standing.is_in_force(at.now)) else {
+            return Ok(None);
+        };
+        let end = Moment { now: standing.until(), ..at };
+        let old = self.algorithm.read(item, end).map_err(|bad| bad_item(key, bad))?;
+        Ok(Some(Applied { now: at.now, old, standing, kept: None, charged: 0 }))
+    }
+
+    /// As [`in_force`](Self::in_force). Takes a standing that is over off the item, and off `item`.
+    async fn in_force_or_over(
         &self,
         key: &str,
         item: &mut Option<Item>,
         at: Moment,
     ) -> Result<Option<Applied<A::State>>, DynamoFault> {
+        if let Some(applied) = self.in_force(key, item.as_ref(), at)? {
+            return Ok(Some(applied));
+        }
         let Some((held, standing)) = item.as_mut().and_then(|item| standing::read(item).map(|it| (item, it))) else {
             return Ok(None);
         };
-        if standing.is_in_force(at.now) {
-            let end = Moment { now: standing.until(), ..at };
-            let old = self.algorithm.read(Some(held), end).map_err(|bad| bad_item(key, bad))?;
-            return Ok(Some(Applied { now: at.now, old, standing, kept: None, charged: 0 }));
-        }
         match self.table.write(key, standing::over(standing)).await? {
             Written::Applied(_) => {
                 held.remove("b");
@@ -145,7 +152,7 @@ impl<A: Kept> KeyItem<A> {
                     }
                 },
             };
-            if let Some(applied) = self.in_force(&key, &mut item, charge.at).await? {
+            if let Some(applied) = self.in_force_or_over(&key, &mut item, charge.at).await? {
                 return Ok(applied);
             }
             is_seen = true;
@@ -165,17 +172,14 @@ impl<A: Kept> KeyItem<A> {
         let at = self.moment();
         let key = self.key(at.now);
         let item = self.table.read(&key).await?;
-        let standing = item.as_ref().and_then(standing::read).filter(|standing| standing.is_in_force(at.now));
+        if let Some(applied) = self.in_force(&key, item.as_ref(), at)? {
+            return Ok(applied);
+        }
         let another = item.as_ref().and_then(|item| quota_name::another(item, &self.algorithm.quota()));
         let (kept, algorithm) = match another.and_then(|quota| Some((quota, self.algorithm.under(quota)?))) {
             Some((quota, algorithm)) => (Some(quota), algorithm),
             None => (None, self.algorithm.clone()),
         };
-        if let Some(standing) = standing {
-            let old = self.algorithm.read(item.as_ref(), Moment { now: standing.until(), ..at });
-            let old = old.map_err(|bad| bad_item(&key, bad))?;
-            return Ok(Applied { now: at.now, old, standing, kept: None, charged: 0 });
-        }
         let old = algorithm.read(item.as_ref(), at).map_err(|bad| bad_item(&key, bad))?;
         if kept.is_none() {
             self.hints.set(&key, algorithm.hint(self.hints.get(&key), old.as_ref(), old.as_ref(), at));
@@ -257,7 +261,7 @@ impl<A: Kept> KeyItem<A> {
                     None
                 }
                 Written::Unmet(mut item) => {
-                    if let Some(applied) = self.in_force(&key, &mut item, at).await? {
+                    if let Some(applied) = self.in_force_or_over(&key, &mut item, at).await? {
                         return Ok(applied);
                     }
                     if is_seen {

@@ -264,14 +264,25 @@ fn gave_up(reason: GaveUp) -> LimiterError {
 }
 
 impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
+    /// Reads a key: its bytes, which a swap replaces, the time of the answer, and their content.
+    async fn kept<A: Portable>(
+        &self,
+        algorithm: &A,
+        key: &str,
+        limits: CallLimits,
+    ) -> Result<(Option<Vec<u8>>, Timestamp, Kept<A>), LimiterError> {
+        let (stored, now) = (self.get(key, limits).await?, self.clock.now());
+        let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+        Ok((stored, now, kept))
+    }
+
     async fn read<A: Portable>(
         &self,
         algorithm: &A,
         key: &str,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
-        let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-        let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+        let (_, now, kept) = self.kept(algorithm, key, limits).await?;
         if kept.standing.is_some() {
             return Ok(kept.in_force(algorithm, now));
         }
@@ -288,8 +299,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     ) -> Result<Applied<A::State>, LimiterError> {
         let mut attempts = Attempts::new(limits.deadline);
         loop {
-            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-            let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+            let (stored, now, kept) = self.kept(algorithm, key, limits).await?;
             let mut applied = kept.in_force(algorithm, now);
             let mut state = applied.old;
             while applied.charged < count && !kept.standing.is_some() {
@@ -318,8 +328,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     ) -> Result<Applied<A::State>, LimiterError> {
         let mut attempts = Attempts::new(limits.deadline);
         loop {
-            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-            let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+            let (stored, now, kept) = self.kept(algorithm, key, limits).await?;
             let applied = Applied { old: None, ..kept.in_force(algorithm, now) };
             let Kept { standing: Standing::NONE, state: Some(state), under, .. } = kept else { return Ok(applied) };
             let under = under.as_ref().unwrap_or(algorithm);
@@ -355,8 +364,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     ) -> Result<Applied<A::State>, LimiterError> {
         let mut attempts = Attempts::new(limits.deadline);
         loop {
-            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-            let kept = Kept::read(algorithm, stored.as_deref(), now)?;
+            let (stored, now, kept) = self.kept(algorithm, key, limits).await?;
             let (standing, old) = change(kept.standing, kept.converted(algorithm, now), now);
             if self.write(algorithm, key, stored, (standing, old), now, limits).await? {
                 return Ok(Applied { now, old, standing, kept: None, charged: 0 });

@@ -380,14 +380,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Some(rejection)
     }
 
-    /// Records that a key is banned or owes something.
+    /// Records a standing that is in force.
     pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
         if let Some(leases) = &self.inner.leases {
             // A lease is spent before the server is asked.
             leases.forget(self.tag);
         }
         let known = Known { state, quota: self.algorithm.quota(), standing };
-        self.inner.negative_cache.note(self.tag, standing.is_in_force(seen.server).then_some(known), seen);
+        self.inner.negative_cache.note(self.tag, Some(known), seen);
     }
 
     /// Returns a decision that was made under the quota that the key has. It is refunded by what it was asked under, so
