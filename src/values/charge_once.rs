@@ -19,7 +19,7 @@ pub(crate) struct Retry {
     pub(crate) budget: Quota,
     /// Where the limiter says until when the record lives, if it finds the request to be a free retry: on the
     /// [monotonic](crate::values::time::Monotonic) clock.
-    pub(crate) record_ends: Arc<OnceLock<Timestamp>>,
+    pub(crate) record_ends: Option<Arc<OnceLock<Timestamp>>>,
 }
 
 /// A limiter whose store has the records of requests that are over, and the budgets of free retries: so all processes that

@@ -53,8 +53,10 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
             return rejection.into();
         }
         let (budget_key, record) = (self.budget(ask.key()), self.record(ask.key(), retry));
-        let ends = Arc::clone(&retry.record_ends);
-        Check::Pending(Box::pin(async move { decide(&query, &budget, (budget_key, record), cost, &ends).await }))
+        let ends = retry.record_ends.clone();
+        Check::Pending(Box::pin(
+            async move { decide(&query, &budget, (budget_key, record), cost, ends.as_deref()).await },
+        ))
     }
 
     fn begin(&self, key: &PartitionKey, retry: &Retry) {
@@ -93,7 +95,7 @@ async fn decide<A: Scripted>(
     budget: &A::Budget,
     (budget_key, record): (Key, Key),
     cost: u32,
-    record_ends: &OnceLock<Timestamp>,
+    record_ends: Option<&OnceLock<Timestamp>>,
 ) -> Answered {
     let (backend, target) = (&query.inner.backend, query.target());
     let (deadline, mut asked) = (backend.redis.deadline(), Monotonic.now());
@@ -117,9 +119,9 @@ async fn decide<A: Scripted>(
         let answered = Monotonic.now();
         let mut answer = ScriptReply::read(value).map_err(failed)?;
         let seen = Observation { server: answer.now, sent, answered };
-        if let Some(left) = answer.record_left() {
+        if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
             // No later than on the server. A reply that is not accepted below is about this record, too.
-            let _ = record_ends.set(sent.saturating_add(left));
+            let _ = ends.set(sent.saturating_add(left));
         }
         let standing = answer.take_standing(0).map_err(failed)?;
         if standing.is_in_force(answer.now) {

@@ -90,7 +90,8 @@ impl Attempt {
 
     /// Records that the limiter has found it free, and has taken `cost` of the budget.
     pub(crate) fn found_free(&mut self, cost: u32, receipt: Receipt) {
-        self.stage = Stage::ToPass { cost, receipt, until: self.retry.record_ends.get().copied() };
+        let until = self.retry.record_ends.as_ref().and_then(|ends| ends.get().copied());
+        self.stage = Stage::ToPass { cost, receipt, until };
     }
 
     /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep the

@@ -288,7 +288,9 @@ impl Retries {
             }
             Place::Limiter(limiter) => Keeper::Limiter(Arc::clone(limiter)),
         };
-        let (budget, record_ends) = (own.unwrap_or(budgets.quota), Arc::default());
+        // A process looks its own records up.
+        let record_ends = matches!(self.place, Place::Limiter(_)).then(Arc::default);
+        let budget = own.unwrap_or(budgets.quota);
         let retry = Retry { request, within, free_retries, budget, record_ends };
         Some(Attempt::new(keeper, charge, retry))
     }
