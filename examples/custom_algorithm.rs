@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tower_sluice::algorithm::Algorithm;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
 
 struct ThreeStrikes;
 
@@ -67,7 +67,7 @@ fn main() {
         match (decision.retry_after(), success) {
             (Some(wait), _) => println!("closed for another {:.0} s", wait.as_secs_f64()),
             (None, true) => {
-                logins.refund(&alice, decision.receipt(), 1);
+                logins.refund(&Ask::charge(&alice, 1), decision.receipt(), 1);
                 println!("right; it no longer counts");
             }
             (None, false) => println!("wrong; {} more to go", decision.remaining()),

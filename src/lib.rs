@@ -130,9 +130,9 @@ mod values;
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;
-pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
     ChargeOnce, ExemptionError, Exemptions, IntoPolicies, LimitsHandle, Meter, MissingKey, Penalty, Permits, Policy,
@@ -143,14 +143,15 @@ pub use self::http::{
 #[cfg(all(feature = "http", feature = "queue"))]
 pub use self::http::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::limiter::{
-    IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,
+    Acquire, IntoLimiter, Limiter, LimiterExt, Permit, RateLimiter, Throttle, ThrottleError, ThrottleFuture,
+    ThrottleLayer,
 };
 #[cfg(feature = "queue")]
 pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
 pub use self::values::{
-    Ask, Backlog, Check, Decision, Description, FailureMode, Heritage, Inheritance, LimiterError, Mode, Now, Outcome,
+    Ask, Backlog, Check, Decision, Description, FailureMode, Inheritance, LimiterError, Mode, Now, Outcome,
     PartitionKey, Pending, Quota, QuotaError, Receipt, Shape, Terms, time,
 };
 

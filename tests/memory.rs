@@ -7,7 +7,7 @@ mod effort;
 mod process;
 
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::store::{MemoryStore, Store};
+use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
 
@@ -36,10 +36,8 @@ fn memory_is_allocated_on_demand_and_bounded() {
 fn an_idle_table_has_no_resident_memory() {
     let before = resident_kib();
     let store = MemoryStore::with_capacity(50_000_000).with_clock(frozen());
-    let bucket = TokenBucket::new(Quota::per_hour(1));
-    store.prepare(&bucket);
-    assert!(store.size_in_bytes() >= 800_000_000);
-    let limiter = RateLimiter::new(bucket, store);
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), store);
+    assert!(limiter.size_in_bytes() >= 800_000_000);
     assert!((0..100).all(|key| admits(&limiter, key)));
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < 4_096, "{grown} KiB for a hundred keys");
@@ -58,5 +56,5 @@ fn new_keys_allocate_no_more() {
     assert!(spray(16 * capacity) >= 16 * capacity - 10);
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < 1_024, "grown by {grown} KiB after the table was full");
-    assert!(limiter.store().evicted_live() > 16 * capacity as u64);
+    assert!(limiter.evicted_live() > 16 * capacity as u64);
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::redis::{Redis, RedisStore, RedisTable};
 use tower_sluice::store::{MemoryStore, Stats, TableStats};
 use tower_sluice::{
     Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer,
@@ -42,7 +42,7 @@ fn policy(name: &str, limiter: impl IntoLimiter) -> Policy {
 }
 
 /// A table for 16 keys, which evicts some of 200.
-fn small<A: Algorithm>(algorithm: A) -> RateLimiter<A, MemoryStore<A::State>> {
+fn small<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(16))
 }
 
@@ -51,7 +51,7 @@ fn bucket() -> TokenBucket {
 }
 
 /// A limiter on a Redis address without a server.
-fn unreachable() -> RateLimiter<TokenBucket, RedisStore<<TokenBucket as Algorithm>::State>> {
+fn unreachable() -> RateLimiter<TokenBucket, RedisTable<GcraState>> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     RateLimiter::new(bucket(), RedisStore::new(&Redis::open(format!("redis://127.0.0.1:{port}")).unwrap(), "away"))
 }
@@ -185,12 +185,12 @@ async fn evictions_add_up_over_tables() {
     let layer = RateLimitLayer::new(policy("p", Arc::clone(&first)));
     send(&layer, 0..200).await;
     layer.observe();
-    let lost = first.store().evicted_live();
+    let lost = first.evicted_live();
     assert!(lost > 100, "{lost}");
     assert_eq!(evicted(), lost);
     // Evicted between the last observation and the change.
     send(&layer, 200..250).await;
-    let lost = first.store().evicted_live();
+    let lost = first.evicted_live();
 
     // Another algorithm has a new table, which evicts fewer.
     let second = Arc::new(small(SlidingWindow::new(Quota::per_hour(1))));
@@ -199,7 +199,7 @@ async fn evictions_add_up_over_tables() {
     send(&layer, 0..80).await;
     layer.observe();
     layer.observe();
-    let more = second.store().evicted_live();
+    let more = second.evicted_live();
     assert!((1..lost).contains(&more), "{more}");
     assert_eq!(evicted(), lost + more);
 
@@ -209,7 +209,7 @@ async fn evictions_add_up_over_tables() {
     assert_eq!(evicted(), lost + more);
     send(&layer, 300..340).await;
     layer.observe();
-    assert_eq!(evicted(), first.store().evicted_live() + more);
+    assert_eq!(evicted(), first.evicted_live() + more);
 }
 
 /// A bucket with another quota inherits the counts.

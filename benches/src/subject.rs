@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{Clock, Timestamp};
 use tower_sluice::{Quota, RateLimiter};
 
@@ -63,7 +63,7 @@ impl<K> Subject<K> for Nothing {
     }
 }
 
-pub struct Ours<A: Algorithm>(RateLimiter<A, MemoryStore<A::State>>);
+pub struct Ours<A: Algorithm>(RateLimiter<A>);
 
 /// An algorithm that can be made to fit the terms.
 pub trait Ruled: Algorithm {
@@ -105,12 +105,12 @@ impl<A: Ruled, K: Key> Subject<K> for Ours<A> {
     }
 
     fn forgotten(&self) -> u64 {
-        self.0.store().evicted_live()
+        self.0.evicted_live()
     }
 }
 
 /// With the system's clock, which is what it reads without its feature `fast-clock`.
-pub struct OursSystemClock(RateLimiter<TokenBucket, MemoryStore<<TokenBucket as Algorithm>::State, SystemClock>>);
+pub struct OursSystemClock(RateLimiter<TokenBucket, MemoryTable<<TokenBucket as Algorithm>::State, SystemClock>>);
 
 #[derive(Clone, Copy)]
 pub struct SystemClock(Instant);

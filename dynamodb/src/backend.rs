@@ -18,7 +18,7 @@ use crate::table::{Item, Table, Write, Written};
 
 /// The keys of one limiter on DynamoDB.
 #[derive(Debug)]
-pub(crate) struct DynamoBackend {
+pub struct DynamoBackend {
     dynamo: Dynamo,
     name: Box<str>,
     hints: Arc<Hints>,

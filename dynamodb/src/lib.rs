@@ -15,4 +15,4 @@ mod tests;
 pub use self::dynamo::Dynamo;
 pub use self::fault::{DynamoFault, FaultKind};
 pub use self::items::{Kept, Unfit};
-pub use self::store::DynamoStore;
+pub use self::store::{DynamoStore, DynamoTable};

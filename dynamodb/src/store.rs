@@ -1,18 +1,15 @@
 //! [`DynamoStore`]: a store for one limiter.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::store::remote::RemoteStore;
-use tower_sluice::store::{Stats, Store};
-use tower_sluice::{Ask, Check, Description, Heritage, Inheritance, PartitionKey, Quota, Receipt};
+use tower_sluice::store::OpenStore;
+use tower_sluice::store::remote::{RemoteStore, RemoteTable};
 
 use crate::backend::DynamoBackend;
 use crate::dynamo::Dynamo;
 use crate::items::Kept;
 
-/// Keeps the budgets of one limiter on DynamoDB, where all processes that name it alike share them.
+/// The settings of a limiter whose keys are on DynamoDB, where all processes that name it alike share them.
 ///
 /// # Cost
 ///
@@ -71,9 +68,10 @@ use crate::items::Kept;
 /// # Cancel safety
 ///
 /// A request that is dropped while it is being decided may have been charged.
-pub struct DynamoStore<S>(RemoteStore<S, DynamoBackend>);
+#[derive(Debug)]
+pub struct DynamoStore(RemoteStore<DynamoBackend>);
 
-impl<S: Copy + Send + 'static> DynamoStore<S> {
+impl DynamoStore {
     /// Creates a store for the one limiter that is called `name`: limiters that share a table need different names, and
     /// those of several processes that are to share their budgets need the same.
     ///
@@ -92,7 +90,7 @@ impl<S: Copy + Send + 'static> DynamoStore<S> {
     ///
     /// # Panics
     ///
-    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024; or if the store is used already.
+    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024.
     #[must_use]
     #[track_caller]
     pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
@@ -107,53 +105,17 @@ impl<S: Copy + Send + 'static> DynamoStore<S> {
     }
 }
 
-impl<A: Kept> Store<A> for DynamoStore<A::State> {
+/// The keys of one limiter on DynamoDB, made from a [`DynamoStore`].
+pub type DynamoTable<S> = RemoteTable<S, DynamoBackend>;
+
+impl<A: Kept> OpenStore<A> for DynamoStore {
+    type Table = DynamoTable<A::State>;
+
     /// # Panics
     ///
     /// If DynamoDB cannot keep this algorithm: see [`Unfit`](crate::Unfit).
     #[track_caller]
-    fn prepare(&self, algorithm: &A) {
-        self.0.prepare(algorithm);
-    }
-
-    fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
-        self.0.decide(algorithm, ask)
-    }
-
-    /// Refunds in the background, by one write: if that fails, the charge stays.
-    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.0.refund(algorithm, key, receipt, cost);
-    }
-
-    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.0.refund_under(algorithm, quota, key, receipt, cost);
-    }
-
-    fn take_quotas(&self, algorithm: &A) -> bool {
-        self.0.take_quotas(algorithm)
-    }
-
-    fn describe(&self, algorithm: &A) -> Description {
-        self.0.describe(algorithm)
-    }
-
-    /// Inherits from a store of this name on a clone of its [`Dynamo`]: the table keeps what it has, see
-    /// [above](Self#another-quota). Leases are forfeited.
-    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        Some(self.0.inherit(algorithm, heritage)?.map(Self))
-    }
-
-    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
-        self.0.heritage(algorithm)
-    }
-
-    fn stats(&self, algorithm: &A) -> Stats {
-        self.0.stats(algorithm)
-    }
-}
-
-impl<S> fmt::Debug for DynamoStore<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DynamoStore").field(&self.0).finish()
+    fn open(self, algorithm: &A) -> Self::Table {
+        self.0.open(algorithm)
     }
 }

@@ -1,126 +1,111 @@
-//! The two buckets: two public names for one engine.
+//! The two buckets: two names for one engine.
 
 use super::gcra::{Gcra, GcraState, Tat};
 use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-macro_rules! bucket {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug)]
-        pub struct $name {
-            quota: Quota,
-            gcra: Gcra,
-        }
-
-        impl $name {
-            /// Makes a bucket that holds the quota's [burst](Quota::max_burst).
-            #[must_use]
-            pub const fn new(quota: Quota) -> Self {
-                Self { quota, gcra: Gcra::new(&quota, quota.max_burst()) }
-            }
-        }
-
-        impl Algorithm for $name {
-            type State = GcraState;
-
-            fn quota(&self) -> Quota {
-                self.quota
-            }
-
-            fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
-                self.gcra.decide(state, now, cost)
-            }
-
-            fn kind(&self) -> Kind {
-                Kind::Bucket { quota: self.quota }
-            }
-
-            fn expires_at(&self, state: &GcraState) -> Timestamp {
-                self.gcra.expires_at(state)
-            }
-
-            fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
-                self.gcra.refund(state, now, cost, Tat::read(receipt))
-            }
-
-            fn can_inherit(&self, _: &Quota) -> bool {
-                true
-            }
-
-            /// As many tokens are owed, rounded up by less than a nanosecond of the new rate.
-            fn inherit(&self, state: GcraState, from: &Quota, now: Timestamp) -> GcraState {
-                if from.has_rate_of(&self.quota) {
-                    return state;
-                }
-                GcraState { tat: self.gcra.carried(state.tat, &Gcra::new(from, from.max_burst()), now) }
-            }
-
-            fn under(&self, quota: Quota) -> Option<Self> {
-                Some(Self::new(quota))
-            }
-        }
-    };
+/// A bucket of tokens that refills at the quota's rate; a request takes its cost or is rejected.
+///
+/// [`LeakyBucket`] is another name of it, for those who think in levels: tokens left = capacity − level. A
+/// key that has been idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
+///
+/// # Accuracy
+///
+/// Exact, for every rate: only the advertised wait is rounded, up, to the nanosecond. In every interval, at most
+/// burst + rate × length is admitted.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::algorithm::{Algorithm, TokenBucket};
+/// use tower_sluice::time::Timestamp;
+/// use tower_sluice::Quota;
+///
+/// let bucket = TokenBucket::new(Quota::per_second(3).burst(2));
+/// let now = Timestamp::from_nanos(0);
+///
+/// let (first, state) = bucket.decide(None, now, 1);
+/// assert_eq!(first.remaining(), 1);
+/// let (_, state) = bucket.decide(state, now, 1);
+/// let (third, _) = bucket.decide(state, now, 1);
+/// // A third of a second, rounded up to the nanosecond.
+/// assert_eq!(third.retry_after(), Some(Duration::from_nanos(333_333_334)));
+/// ```
+#[doc(alias("GCRA", "leaky bucket as a meter"))]
+#[derive(Clone, Copy, Debug)]
+pub struct TokenBucket {
+    quota: Quota,
+    gcra: Gcra,
 }
 
-bucket! {
-    /// A bucket of tokens that refills at the quota's rate; a request takes its cost or is rejected.
-    ///
-    /// Makes exactly the same decisions as [`LeakyBucket`], with the other sign: tokens left = capacity − level. A key
-    /// that has been idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
-    ///
-    /// # Accuracy
-    ///
-    /// Exact, for every rate: only the advertised wait is rounded, up, to the nanosecond. In every interval, at most
-    /// burst + rate × length is admitted.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sluice::algorithm::{Algorithm, TokenBucket};
-    /// use tower_sluice::time::Timestamp;
-    /// use tower_sluice::Quota;
-    ///
-    /// let bucket = TokenBucket::new(Quota::per_second(3).burst(2));
-    /// let now = Timestamp::from_nanos(0);
-    ///
-    /// let (first, state) = bucket.decide(None, now, 1);
-    /// assert_eq!(first.remaining(), 1);
-    /// let (_, state) = bucket.decide(state, now, 1);
-    /// let (third, _) = bucket.decide(state, now, 1);
-    /// // A third of a second, rounded up to the nanosecond.
-    /// assert_eq!(third.retry_after(), Some(Duration::from_nanos(333_333_334)));
-    /// ```
-    #[doc(alias("GCRA", "leaky bucket as a meter"))]
-    TokenBucket
+/// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it
+/// overflow is rejected (the leaky bucket *as a meter*).
+///
+/// Another name of [`TokenBucket`]: level = capacity − tokens left. To make requests wait instead of rejecting them, see
+/// [`LeakyQueue`](crate::LeakyQueue).
+///
+/// # Examples
+///
+/// ```
+/// use tower_sluice::algorithm::{Algorithm, LeakyBucket};
+/// use tower_sluice::time::Timestamp;
+/// use tower_sluice::Quota;
+///
+/// // Holds 10 and leaks one per second.
+/// let bucket = LeakyBucket::new(Quota::per_second(1).burst(10));
+/// let (decision, _) = bucket.decide(None, Timestamp::from_nanos(0), 4);
+/// // Filled by four, so that six more would fit.
+/// assert_eq!(decision.limit() - decision.remaining(), 4);
+/// ```
+#[doc(alias("GCRA", "meter"))]
+pub type LeakyBucket = TokenBucket;
+
+impl TokenBucket {
+    /// Makes a bucket that holds the quota's [burst](Quota::max_burst).
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota, gcra: Gcra::new(&quota, quota.max_burst()) }
+    }
 }
 
-bucket! {
-    /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it
-    /// overflow is rejected (the leaky bucket *as a meter*).
-    ///
-    /// Makes exactly the same decisions as [`TokenBucket`], with the other sign: level = capacity − tokens left. To
-    /// make requests wait instead of rejecting them, see [`LeakyQueue`](crate::LeakyQueue).
-    ///
-    /// # Accuracy
-    ///
-    /// The same as that of [`TokenBucket`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tower_sluice::algorithm::{Algorithm, LeakyBucket};
-    /// use tower_sluice::time::Timestamp;
-    /// use tower_sluice::Quota;
-    ///
-    /// // Holds 10 and leaks one per second.
-    /// let bucket = LeakyBucket::new(Quota::per_second(1).burst(10));
-    /// let (decision, _) = bucket.decide(None, Timestamp::from_nanos(0), 4);
-    /// // Filled by four, so that six more would fit.
-    /// assert_eq!(decision.limit() - decision.remaining(), 4);
-    /// ```
-    #[doc(alias("GCRA", "meter"))]
-    LeakyBucket
+impl Algorithm for TokenBucket {
+    type State = GcraState;
+
+    fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+        self.gcra.decide(state, now, cost)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Bucket { quota: self.quota }
+    }
+
+    fn expires_at(&self, state: &GcraState) -> Timestamp {
+        self.gcra.expires_at(state)
+    }
+
+    fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+        self.gcra.refund(state, now, cost, Tat::read(receipt))
+    }
+
+    fn can_inherit(&self, _: &Quota) -> bool {
+        true
+    }
+
+    /// As many tokens are owed, rounded up by less than a nanosecond of the new rate.
+    fn inherit(&self, state: GcraState, from: &Quota, now: Timestamp) -> GcraState {
+        if from.has_rate_of(&self.quota) {
+            return state;
+        }
+        GcraState { tat: self.gcra.carried(state.tat, &Gcra::new(from, from.max_burst()), now) }
+    }
+
+    fn under(&self, quota: Quota) -> Option<Self> {
+        Some(Self::new(quota))
+    }
 }

@@ -3,9 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::{
-    Algorithm, FixedWindow, FixedWindowState, GcraState, LeakyBucket, SlidingWindow, SlidingWindowState, TokenBucket,
-};
+use super::{Algorithm, FixedWindow, FixedWindowState, GcraState, SlidingWindow, SlidingWindowState, TokenBucket};
 #[cfg(feature = "calendar")]
 use super::{CalendarWindow, CalendarWindowState};
 use crate::values::Quota;
@@ -178,7 +176,7 @@ macro_rules! portable_bucket {
     )+};
 }
 
-portable_bucket!(TokenBucket, LeakyBucket);
+portable_bucket!(TokenBucket);
 
 impl Portable for FixedWindow {
     fn to_bytes(&self, state: &FixedWindowState) -> Vec<u8> {

@@ -1,8 +1,6 @@
 //! [`Concurrency`], the limiter.
 
 use std::fmt;
-#[cfg(feature = "queue")]
-use std::future::Future;
 use std::sync::{Arc, OnceLock};
 #[cfg(feature = "queue")]
 use std::time::Duration;
@@ -10,18 +8,17 @@ use std::time::Duration;
 #[cfg(feature = "queue")]
 use super::bounds::Bounds;
 use super::counts::{Attempt, Counts};
-use super::permit::Permit;
 use super::slots::Place;
 #[cfg(feature = "queue")]
 use super::wait_lists::{Joined, Wanted};
 #[cfg(feature = "queue")]
 use super::waiting::Waiting;
 use super::{InFlight, admitted, rejected, word};
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::{IntoLimiter, Limiter, Permit};
 use crate::store::{Stats, TableStats};
-use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt, Terms};
 #[cfg(feature = "queue")]
-use crate::values::{Backlog, LimiterError};
+use crate::values::Backlog;
+use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms};
 
 /// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`) does so
 /// over many.
@@ -170,45 +167,10 @@ impl Concurrency {
         Self { max_keys: keys, ..self }
     }
 
-    /// Takes `cost` units of a key, if they are free now. Never waits, and takes none that others wait for.
-    pub fn try_acquire(&self, key: &PartitionKey, cost: u32) -> Option<Permit> {
-        let decision = self.take_at_once(key, cost);
-        decision.is_allowed().then(|| self.permit(&decision, cost))
-    }
-
-    /// Takes `cost` units of a key, and waits for them if this limiter has a [`queue`](Self::queue). `None` if the request
-    /// is rejected.
-    ///
-    /// # Errors
-    ///
-    /// If it would have to wait, and was [closed](Limiter::close), or is outside of a tokio runtime.
-    ///
-    /// # Cancel safety
-    ///
-    /// A future that is dropped while it waits leaves the list, and takes no unit.
-    #[cfg(feature = "queue")]
-    pub fn acquire(
-        &self,
-        key: &PartitionKey,
-        cost: u32,
-    ) -> impl Future<Output = Result<Option<Permit>, LimiterError>> + Send + use<> {
-        let counts = Arc::clone(self.counts());
-        let permit = move |decision: Decision| decision.is_allowed().then(|| permit(&counts, &decision, cost));
-        // What is taken at once is a permit from here on, so that a future which is never polled releases it.
-        let taken = match self.decide(&Ask::charge(key, cost)) {
-            Check::Ready(result) => Ok(result.map(&permit)),
-            Check::Pending(pending) => Err((pending, permit)),
-        };
-        async move {
-            match taken {
-                Ok(result) => result,
-                Err((pending, permit)) => pending.await.map(permit),
-            }
-        }
-    }
-
-    fn permit(&self, decision: &Decision, cost: u32) -> Permit {
-        permit(self.counts(), decision, cost)
+    /// Takes `cost` units of a key, if they are free now. Never waits, and takes none that others wait for. To wait, see
+    /// [`LimiterExt::acquire`](crate::LimiterExt::acquire).
+    pub fn try_acquire(&self, key: &PartitionKey, cost: u32) -> Option<Permit<&Self>> {
+        Permit::new(self, key, cost, self.take_at_once(key, cost), true).admitted()
     }
 
     fn counts(&self) -> &Arc<Counts> {
@@ -319,12 +281,6 @@ struct Occupied {
     units: u32,
 }
 
-fn permit(counts: &Arc<Counts>, decision: &Decision, cost: u32) -> Permit {
-    let slot = decision.receipt().read().map(|InFlight { slot }| slot);
-    // Without a slot, it cost nothing.
-    Permit::new(Arc::clone(counts), slot.unwrap_or(0), if slot.is_some() { cost } else { 0 })
-}
-
 impl Limiter for Concurrency {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
@@ -334,16 +290,16 @@ impl Limiter for Concurrency {
         match ask.mode() {
             Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
             Mode::Shadow => self.take_at_once(ask.key(), ask.cost()).into(),
-            // The others are not asked of it.
-            Mode::Charge | Mode::UpTo | Mode::Fallback | Mode::Reset => self.charge(ask),
+            Mode::Charge => self.charge(ask),
+            mode @ (Mode::UpTo | Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
     /// Releases units of a request that is over.
-    fn refund(&self, _: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u32) {
         let counts = self.counts();
         if let Some(InFlight { slot }) = receipt.read().filter(|InFlight { slot }| *slot < counts.slots.len()) {
-            counts.release(slot, cost);
+            counts.release(slot, units);
         }
     }
 
@@ -363,7 +319,7 @@ impl Limiter for Concurrency {
 
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let theirs: Arc<Counts> = predecessor.heritage()?.downcast()?;
+        let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.counts());
         // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.
         if !Arc::ptr_eq(self.counts.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
@@ -377,10 +333,6 @@ impl Limiter for Concurrency {
         }
         #[cfg(not(feature = "queue"))]
         Some(inheritance)
-    }
-
-    fn heritage(&self) -> Option<Heritage> {
-        Some(Heritage::new(Arc::clone(self.counts())))
     }
 
     /// Counts the keys with requests in flight, and their units. Reads the whole table: 0.1 ms for a million keys' slots.

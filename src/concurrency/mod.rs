@@ -2,7 +2,8 @@
 //!
 //! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without a
 //! lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
-//! `waiting`, within `bounds`. A layer holds units by their receipt (`limiter::Hold`); without a layer, a `permit` does.
+//! `waiting`, within `bounds`. Requests hold units by their receipt: in a layer by a `limiter::Hold`, and without one by a
+//! `limiter::Permit`.
 //! `redis` counts what is in flight over many processes.
 
 #[cfg(feature = "queue")]
@@ -11,7 +12,6 @@ mod counts;
 mod limiter;
 #[cfg(all(test, sluice_loom))]
 mod models;
-mod permit;
 #[cfg(feature = "redis")]
 mod redis;
 mod slots;
@@ -24,7 +24,6 @@ mod waiting;
 mod word;
 
 pub use self::limiter::Concurrency;
-pub use self::permit::Permit;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisConcurrency;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::*;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, LimiterExt};
 use crate::values::{Ask, Check, PartitionKey};
 
 #[test]
@@ -108,11 +108,11 @@ fn decisions_say_what_is_left_and_no_time() {
     assert!(!never.is_allowed() && !never.is_until_released());
     let free = decide(0);
     assert_eq!((free.is_allowed(), free.remaining(), free.receipt()), (true, 1, Receipt::NONE));
-    limiter.refund(&key, first.receipt(), 3);
+    limiter.refund(&Ask::charge(&key, 3), first.receipt(), 3);
     assert_eq!(decide(4).remaining(), 0);
     // A receipt of another limiter releases nothing.
-    limiter.refund(&key, Receipt::new(0), 4);
-    limiter.refund(&key, Receipt::NONE, 4);
+    limiter.refund(&Ask::charge(&key, 4), Receipt::new(0), 4);
+    limiter.refund(&Ask::charge(&key, 4), Receipt::NONE, 4);
     assert!(!decide(1).is_allowed());
 }
 
@@ -170,7 +170,7 @@ mod waits {
     async fn a_request_waits_for_its_turn_and_no_longer_than_it_may() {
         let limiter = Concurrency::new(1).queue(2).max_wait(Duration::from_secs(5));
         let key = PartitionKey::from("a");
-        let permit = limiter.acquire(&key, 1).await.unwrap().unwrap();
+        let permit = limiter.acquire(&key, 1).await.unwrap().admitted().unwrap();
         let (mut second, mut third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
         assert!(charge(&limiter, &key, 1).at_once().is_some_and(|decision| decision.is_until_released()), "no room");
         assert!(limiter.try_acquire(&key, 1).is_none());
@@ -207,7 +207,7 @@ mod waits {
         drop(second);
         let third = third.await.unwrap();
         assert!(third.is_allowed() && limiter.try_acquire(&key, 1).is_none());
-        limiter.refund(&key, third.receipt(), 1);
+        limiter.refund(&Ask::charge(&key, 1), third.receipt(), 1);
         assert_eq!(limiter.stats().in_flight, Some(0));
     }
 
@@ -235,10 +235,10 @@ mod waits {
         let (great, small) = (limiter.acquire(&key, 3), limiter.acquire(&key, 1));
         assert!(limiter.try_acquire(&key, 1).is_none(), "one is free, and others wait for it");
         drop((first, second));
-        let great = great.await.unwrap().unwrap();
+        let great = great.await.unwrap().admitted().unwrap();
         assert_eq!((great.units(), limiter.stats().in_flight), (3, Some(3)));
         drop(great);
-        assert!(small.await.unwrap().is_some());
+        assert!(small.await.unwrap().is_allowed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -288,7 +288,8 @@ mod waits {
                 tokio::spawn(async move {
                     for round in 0..500_u32 {
                         let cost = 1 + round % 3;
-                        let permit = limiter.acquire(&key, cost).await.unwrap().expect("there is room to wait");
+                        let permit =
+                            limiter.acquire(&key, cost).await.unwrap().admitted().expect("there is room to wait");
                         assert!(now.fetch_add(cost, Ordering::Relaxed) + cost <= 3);
                         tokio::task::yield_now().await;
                         now.fetch_sub(cost, Ordering::Relaxed);

@@ -20,8 +20,9 @@
 //! |---|---|---|
 //! | an algorithm in memory | [`check`](crate::RateLimiter::check) | at once, and cannot fail |
 //! | the same with a cost; on Redis; a queue | [`acquire`](crate::LimiterExt::acquire)`(&key, cost).await` | at once, after a round trip, or when it is its turn |
-//! | what is in flight | [`Concurrency::acquire`](crate::Concurrency::acquire), `try_acquire` | with a permit, which is held until it is dropped |
-//! | any, to look without charging | [`decide`](crate::Limiter::decide) with [`Ask::peek`](crate::Ask::peek) | as above |
+//! | what is in flight | `acquire`, `acquire_owned`, or [`Concurrency::try_acquire`](crate::Concurrency::try_acquire) | with a permit, which holds the units until it is dropped |
+//! | one that [can be peeked at](crate::LimiterExt::peek), to look without charging | `peek(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
+//! | one that [can be reset](crate::LimiterExt::reset) | `reset(&key).await` | as above. Only a [`RateLimiter`](crate::RateLimiter) can |
 //!
 //! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
 //! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
@@ -55,9 +56,9 @@
 //!     body: String,
 //! ) -> Result<(HeaderMap, String), Box<Rejection>> {
 //!     let rows = u32::try_from(body.lines().count()).unwrap_or(u32::MAX);
-//!     let decision = app.rows.acquire(&PartitionKey::from(user.id()), rows).await?;
-//!     let decision = Rejection::unless_allowed("rows", decision)?;
-//!     Ok((app.fields.of(&decision), format!("{rows} rows\n")))
+//!     let permit = app.rows.acquire(&PartitionKey::from(user.id()), rows).await?;
+//!     let permit = Rejection::unless_allowed("rows", permit)?;
+//!     Ok((app.fields.of(&permit), format!("{rows} rows\n")))
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -98,12 +99,12 @@
 //! /// Returns whether the letter was sent. If not, put it back and come again later.
 //! async fn send(letter: u32, pace: &LeakyQueue, senders: &Concurrency) -> Result<bool, LimiterError> {
 //!     let key = PartitionKey::from("mail");
-//!     let decision = pace.acquire(&key, 1).await?;
-//!     if !decision.is_allowed() {
-//!         println!("letter {letter}: not before {:?} have passed", decision.retry_after());
+//!     let turn = pace.acquire(&key, 1).await?;
+//!     if !turn.is_allowed() {
+//!         println!("letter {letter}: not before {:?} have passed", turn.retry_after());
 //!         return Ok(false);
 //!     }
-//!     let Some(permit) = senders.acquire(&key, 1).await? else { return Ok(false) };
+//!     let Some(permit) = senders.acquire(&key, 1).await?.admitted() else { return Ok(false) };
 //!     println!("sending letter {letter}");
 //!     drop(permit); // or when it goes out of scope, also by a panic
 //!     Ok(true)
@@ -151,7 +152,7 @@
 //!     Concurrency, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket,
 //! };
 //!
-//! type Messages = RateLimiter<TokenBucket, MemoryStore<<TokenBucket as tower_sluice::algorithm::Algorithm>::State>>;
+//! type Messages = RateLimiter<TokenBucket>;
 //!
 //! async fn chat(
 //!     upgrade: WebSocketUpgrade,

@@ -104,17 +104,17 @@
 //!
 //! # Jobs, tasks, calls
 //!
-//! Without HTTP, [`Concurrency::acquire`] returns a [`Permit`](crate::Permit), and
+//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::Permit), and
 //! [`ThrottleLayer`](crate::ThrottleLayer) holds one for as long as the future of a service runs:
 //!
 //! ```
-//! use tower_sluice::{Concurrency, PartitionKey};
+//! use tower_sluice::{Concurrency, LimiterExt, PartitionKey};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_sluice::LimiterError> {
 //! let exports = Concurrency::new(2).queue(100);
 //! let customer = PartitionKey::from("customer 7");
-//! if let Some(permit) = exports.acquire(&customer, 1).await? {
+//! if let Some(permit) = exports.acquire(&customer, 1).await?.admitted() {
 //!     // … export …
 //!     drop(permit);
 //! }
@@ -123,4 +123,3 @@
 //! ```
 //!
 //! [`Concurrency`]: crate::Concurrency
-//! [`Concurrency::acquire`]: crate::Concurrency::acquire

@@ -50,7 +50,7 @@
 //!     Policy::new("queue", queue.clone()),
 //! ]);
 //!
-//! println!("{} evicted, {} waiting", clients.store().evicted_live(), queue.waiting());
+//! println!("{} evicted, {} waiting", clients.evicted_live(), queue.waiting());
 //! ```
 //!
 //! # Which requests

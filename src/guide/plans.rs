@@ -75,7 +75,7 @@
 //!     let guess = Rejection::unless_allowed("guesses", guess)?;
 //!     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
 //!     let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
-//!     guesses.refund(&address, guess.receipt(), 1);
+//!     guess.refund();
 //!     request.extensions_mut().insert(user);
 //!     request.extensions_mut().insert(plan);
 //!     Ok(next.run(request).await)

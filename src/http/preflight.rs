@@ -9,7 +9,7 @@ use http::header::{
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Method, Request, Version};
 
-use crate::algorithm::{GcraState, TokenBucket};
+use crate::algorithm::TokenBucket;
 use crate::http::head::RequestHead;
 use crate::http::policy::Policy;
 use crate::limiter::RateLimiter;
@@ -21,7 +21,7 @@ use crate::values::{PartitionKey, Quota};
 pub(crate) struct Exemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
-    budget: RateLimiter<TokenBucket, MemoryStore<GcraState>>,
+    budget: RateLimiter<TokenBucket>,
 }
 
 impl Exemption {

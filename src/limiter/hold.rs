@@ -1,36 +1,108 @@
-//! [`Hold`]: units of a limiter that are held until a request is over.
+//! [`Hold`]: units of a limiter that are held until a request is over; and [`Permit`], the answer to who takes them without
+//! a layer.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::limiter::Limiter;
-use crate::values::{Decision, PartitionKey, Receipt};
+use crate::values::{Ask, Decision, PartitionKey, Receipt};
 
 /// Units in flight, of a limiter whose requests [hold](crate::Description::holding) them. Dropped, it releases them.
 ///
 /// It keeps the limiter that was charged: after a live change, the units are released where they were taken.
-pub(crate) struct Hold {
-    limiter: Arc<dyn Limiter>,
+pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
+    limiter: L,
     key: PartitionKey,
     receipt: Receipt,
     units: u32,
+    /// Whether to refund the units when this is dropped.
+    releases: bool,
 }
 
-impl Hold {
+impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Holds the units of an admission, until this is dropped.
-    pub(crate) fn new(limiter: &Arc<dyn Limiter>, key: &PartitionKey, admission: &Decision, units: u32) -> Self {
-        Self { limiter: Arc::clone(limiter), key: key.clone(), receipt: admission.receipt(), units }
+    pub(crate) fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u32) -> Self {
+        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, releases: true }
     }
 }
 
-impl Drop for Hold {
+impl<L: Deref<Target: Limiter>> Drop for Hold<L> {
     fn drop(&mut self) {
-        self.limiter.refund(&self.key, self.receipt, self.units);
+        if self.releases {
+            self.limiter.refund(&Ask::charge(&self.key, self.units), self.receipt, self.units);
+        }
     }
 }
 
-impl fmt::Debug for Hold {
+impl<L: Deref<Target: Limiter>> fmt::Debug for Hold<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold").field("units", &self.units).finish_non_exhaustive()
+    }
+}
+
+/// The answer to [`acquire`](crate::LimiterExt::acquire): the [decision](Decision), and the units, if the limiter's requests
+/// [hold](crate::Description::holds) them. Dropped, it releases them.
+///
+/// A rejection holds nothing; see [`admitted`](Self::admitted). `L` is a reference to the limiter, or an `Arc` of it.
+///
+/// Dropping the permit of a [`Concurrency`](crate::Concurrency) is one atomic operation, and takes a lock if others wait for
+/// the units. Units on Redis are released in the background, by one call.
+#[must_use = "units in flight are released when the permit is dropped"]
+#[doc(alias("semaphore", "guard"))]
+pub struct Permit<L: Deref<Target: Limiter>> {
+    decision: Decision,
+    /// `None` for a rejection.
+    charge: Option<Hold<L>>,
+}
+
+impl<L: Deref<Target: Limiter>> Permit<L> {
+    /// The answer of a limiter to a request for so many units, which are held if `holds` says so.
+    pub(crate) fn new(limiter: L, key: &PartitionKey, units: u32, decision: Decision, holds: bool) -> Self {
+        let charge = decision.is_allowed().then(|| {
+            let mut charge = Hold::new(limiter, key, &decision, units);
+            charge.releases = holds;
+            charge
+        });
+        Self { decision, charge }
+    }
+
+    /// Returns the permit, unless the request was rejected.
+    pub fn admitted(self) -> Option<Self> {
+        self.decision.is_allowed().then_some(self)
+    }
+
+    /// Takes the charge back, as far as it is still owed: for work that was not done. Does nothing for a rejection.
+    pub fn refund(mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.releases = true;
+        }
+    }
+
+    /// The units that it holds: zero for a rejection, and for a limiter whose requests hold nothing.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.charge.as_ref().filter(|charge| charge.releases).map_or(0, |charge| charge.units)
+    }
+}
+
+impl<L: Deref<Target: Limiter>> Deref for Permit<L> {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+impl<L: Deref<Target: Limiter>> Borrow<Decision> for Permit<L> {
+    fn borrow(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+impl<L: Deref<Target: Limiter>> fmt::Debug for Permit<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("decision", &self.decision).field("units", &self.units()).finish()
     }
 }

@@ -1,22 +1,25 @@
-//! `Limiter`, the trait that policies consult, and `RateLimiter`, an algorithm over a store.
+//! `Limiter`, the trait that policies consult, and `RateLimiter`, an algorithm with its table.
 
+mod acquire;
 mod health;
 mod hold;
+mod rate_limiter;
 mod throttle;
 
+use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 
+pub use self::acquire::Acquire;
 pub(crate) use self::health::{Health, Transition};
 pub(crate) use self::hold::Hold;
+pub use self::hold::Permit;
+pub use self::rate_limiter::RateLimiter;
 pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer};
 
 use crate::algorithm::{Algorithm, TokenBucket};
-use crate::store::{MemoryStore, Stats, Store};
-use crate::values::time::Clock;
-use crate::values::{
-    Ask, Check, Decision, Description, Heritage, Inheritance, LimiterError, PartitionKey, Quota, Receipt,
-};
+use crate::store::Stats;
+use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError, PartitionKey, Quota, Receipt};
 
 /// Decides whether a key may have a number of units, now or later.
 ///
@@ -51,33 +54,16 @@ use crate::values::{
 ///
 /// Such a limiter is asked to [charge](crate::Mode::Charge), and nothing else. What it declares in
 /// [`describe`](Self::describe) enables further modes, and fields in responses.
-pub trait Limiter: Send + Sync + 'static {
+pub trait Limiter: Downcast + Send + Sync + 'static {
     /// Decides on the request, and charges it as its [mode](Ask::mode) says.
     fn decide(&self, ask: &Ask<'_>) -> Check;
 
-    /// Refunds `cost` units of the charge that returned `receipt`, as far as they are still owed. By default, charges
-    /// stay.
+    /// Refunds `units` of the charge by which the question `charged` was answered with `receipt`, as far as they are still
+    /// owed. By default, charges stay.
     ///
     /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        let _ = (key, receipt, cost);
-    }
-
-    /// Refunds a charge that was made [under a quota](Ask::under) of the key's own. By default as
-    /// [`refund`](Self::refund).
-    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        let _ = quota;
-        self.refund(key, receipt, cost);
-    }
-
-    /// Prepares to be asked [under quotas](Ask::under) of the keys' own, and returns whether the limiter takes them. By
-    /// default it does not.
-    ///
-    /// A policy with a [`quota_fn`](crate::Policy::quota_fn) calls it once, before anything is asked. Call it yourself
-    /// before you ask a [`MemoryStore`] under quotas without a policy: it makes the table for that, and copies the keys of a
-    /// limiter that is in use already, which takes 0.1 s for a million of them, and 2.5 s for ten.
-    fn take_quotas(&self) -> bool {
-        false
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+        let _ = (charged, receipt, units);
     }
 
     /// The properties that layers and clients need in advance.
@@ -108,13 +94,39 @@ pub trait Limiter: Send + Sync + 'static {
     ///
     /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of what was used at the instant of
     /// the change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.
+    ///
+    /// A limiter of your own finds its predecessor by its type:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_sluice::{Ask, Check, Decision, Inheritance, Limiter};
+    /// # use std::sync::Mutex;
+    ///
+    /// /// Admits `limit` requests in all.
+    /// struct Quota {
+    ///     limit: u32,
+    ///     used: Arc<Mutex<u32>>,
+    /// }
+    ///
+    /// impl Limiter for Quota {
+    ///     fn decide(&self, ask: &Ask<'_>) -> Check {
+    ///         let mut used = self.used.lock().unwrap();
+    ///         let left = self.limit.saturating_sub(*used);
+    ///         if left < ask.cost() {
+    ///             return Decision::deny(self.limit, left, None).into();
+    ///         }
+    ///         *used += ask.cost();
+    ///         Decision::allow(self.limit, left - ask.cost()).into()
+    ///     }
+    ///
+    ///     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+    ///         let theirs = predecessor.downcast_ref::<Self>()?;
+    ///         Some(Inheritance::by(Arc::new(Self { limit: self.limit, used: Arc::clone(&theirs.used) })))
+    ///     }
+    /// }
+    /// ```
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let _ = predecessor;
-        None
-    }
-
-    /// The state that heirs [inherit](Self::inherit); by default none.
-    fn heritage(&self) -> Option<Heritage> {
         None
     }
 
@@ -132,6 +144,26 @@ pub trait Limiter: Send + Sync + 'static {
     fn close(&self) {}
 }
 
+/// Lets an heir find its predecessor by its type. For all types; there is nothing to implement.
+pub trait Downcast {
+    #[doc(hidden)]
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<T: 'static> Downcast for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl dyn Limiter {
+    /// Returns the limiter, if it is of this type.
+    #[must_use]
+    pub fn downcast_ref<L: Limiter>(&self) -> Option<&L> {
+        self.as_any().downcast_ref()
+    }
+}
+
 /// Limits work that is not an HTTP request: a job, a message, a call to a partner.
 pub trait LimiterExt: Limiter {
     /// Charges `cost` units to `key` if they are admitted, and waits for the decision: for a turn in a
@@ -145,139 +177,71 @@ pub trait LimiterExt: Limiter {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let partner = LeakyQueue::new(Quota::per_second(5));
     /// for invoice in ["2041", "2042"] {
-    ///     let decision = partner.acquire(&"partner".into(), 1).await?;
-    ///     assert!(decision.is_allowed(), "send {invoice} now");
+    ///     let permit = partner.acquire(&"partner".into(), 1).await?;
+    ///     assert!(permit.is_allowed(), "send {invoice} now");
     /// }
     /// # Ok(())
     /// # }
     /// ```
     ///
+    /// # Units in flight
+    ///
+    /// If the limiter [holds](Description::holds) units, as [`Concurrency`](crate::Concurrency) does, the [permit](Permit)
+    /// holds them until it is dropped: keep it until the work is over.
+    ///
     /// # Errors
     ///
     /// If the limiter cannot decide. A rejection is not an error: check the [outcome](Decision::outcome).
     ///
-    /// # Units in flight
-    ///
-    /// A limiter that [holds](Description::holds) units keeps them until they are [refunded](Limiter::refund) by the
-    /// decision's receipt. A [`Concurrency`](crate::Concurrency) has an `acquire` of its own, with a permit that does so.
-    ///
     /// # Cancel safety
     ///
-    /// A future that is dropped while it waits for its turn leaves the queue. A server may have charged it.
+    /// A future that is dropped while it waits for its turn leaves the queue, and one that waits for units takes none. A
+    /// server may have charged it.
     #[doc(alias("wait", "until_ready"))]
-    fn acquire(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
-        self.decide(&Ask::charge(key, cost)).decided()
+    fn acquire<'a>(&'a self, key: &PartitionKey, cost: u32) -> Acquire<&'a Self> {
+        Acquire::new(self, key, cost)
     }
+
+    /// Does the same as [`acquire`](Self::acquire) for a limiter in an `Arc`, which the permit keeps: it can be moved into
+    /// another task.
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire`](Self::acquire).
+    fn acquire_owned(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Acquire<Arc<Self>> {
+        Acquire::new(Arc::clone(self), key, cost)
+    }
+
+    /// Returns what [`acquire`](Self::acquire) would be answered now, and charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the limiter cannot decide, or [cannot be peeked at](Description::answers): [`LimiterError::unsupported`].
+    fn peek(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
+        decide_if_supported(self, &Ask::peek(key, cost))
+    }
+
+    /// Forgets what a key owes. Returns the decision on a request of cost 0 after that.
+    ///
+    /// # Errors
+    ///
+    /// If the limiter cannot decide, or [cannot be reset](Description::answers): [`LimiterError::unsupported`].
+    fn reset(&self, key: &PartitionKey) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
+        decide_if_supported(self, &Ask::reset(key))
+    }
+}
+
+/// Asks in a mode that the limiter describes. Any other is not asked: a limiter of a user's own may not look at it.
+fn decide_if_supported<L: Limiter + ?Sized>(
+    limiter: &L,
+    ask: &Ask<'_>,
+) -> impl Future<Output = Result<Decision, LimiterError>> + Send + use<L> {
+    let is_supported = limiter.describe().answers(ask.mode());
+    let check = if is_supported { limiter.decide(ask) } else { LimiterError::unsupported(ask.mode()).into() };
+    check.decided()
 }
 
 impl<L: Limiter + ?Sized> LimiterExt for L {}
-
-/// An [`Algorithm`] over a [`Store`].
-///
-/// Usable on its own, without any HTTP:
-///
-/// ```
-/// use tower_sluice::algorithm::SlidingWindow;
-/// use tower_sluice::{PartitionKey, Quota, RateLimiter};
-///
-/// let limiter = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(2)));
-/// let alice = PartitionKey::from("alice");
-///
-/// for expected in [true, true, false] {
-///     assert_eq!(limiter.check(&alice).is_allowed(), expected);
-/// }
-/// ```
-#[derive(Debug)]
-#[doc(alias = "governor")]
-pub struct RateLimiter<A, S> {
-    /// Shared with the heirs of this limiter.
-    algorithm: Arc<A>,
-    store: S,
-}
-
-impl<A, S: Clone> Clone for RateLimiter<A, S> {
-    fn clone(&self) -> Self {
-        Self { algorithm: Arc::clone(&self.algorithm), store: self.store.clone() }
-    }
-}
-
-impl<A: Algorithm> RateLimiter<A, MemoryStore<A::State>> {
-    /// `algorithm` over a [`MemoryStore`] for 65,536 live keys.
-    #[must_use]
-    pub fn in_memory(algorithm: A) -> Self {
-        Self::new(algorithm, MemoryStore::default())
-    }
-}
-
-impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
-    /// `algorithm` over `store`.
-    #[must_use]
-    pub fn new(algorithm: A, store: S) -> Self {
-        store.prepare(&algorithm);
-        Self { algorithm: Arc::new(algorithm), store }
-    }
-
-    /// The algorithm.
-    #[must_use]
-    pub fn algorithm(&self) -> &A {
-        &self.algorithm
-    }
-
-    /// The store.
-    #[must_use]
-    pub const fn store(&self) -> &S {
-        &self.store
-    }
-}
-
-impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
-    /// Charges one unit to `key`, if it is admitted. A limiter in memory decides at once and cannot fail.
-    ///
-    /// For another cost or mode, use [`decide`](Limiter::decide).
-    #[inline]
-    #[doc(alias = "try_acquire")]
-    pub fn check(&self, key: &PartitionKey) -> Decision {
-        self.store.charge(&*self.algorithm, &Ask::charge(key, 1))
-    }
-}
-
-impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
-    // Inlined down to the store, so that a caller that reads only the outcome does not pay for the rest.
-    #[inline(always)]
-    fn decide(&self, ask: &Ask<'_>) -> Check {
-        self.store.decide(&self.algorithm, ask)
-    }
-
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.store.refund(&self.algorithm, key, receipt, cost);
-    }
-
-    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.store.refund_under(&self.algorithm, quota, key, receipt, cost);
-    }
-
-    fn take_quotas(&self) -> bool {
-        self.algorithm.under(self.algorithm.quota()).is_some() && self.store.take_quotas(&self.algorithm)
-    }
-
-    fn describe(&self) -> Description {
-        let (terms, most) = (self.algorithm.terms(), self.algorithm.max_cost());
-        self.store.describe(&self.algorithm).advertising(terms).admitting_at_most(most)
-    }
-
-    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let inheritance = self.store.inherit(&self.algorithm, &predecessor.heritage()?)?;
-        Some(inheritance.map(|store| Self { algorithm: Arc::clone(&self.algorithm), store }.into_limiter()))
-    }
-
-    fn heritage(&self) -> Option<Heritage> {
-        self.store.heritage(&self.algorithm)
-    }
-
-    fn stats(&self) -> Stats {
-        self.store.stats(&self.algorithm)
-    }
-}
 
 /// Conversion into a limiter: of a [`Quota`] (a [`TokenBucket`] in memory), an [`Algorithm`] (over a [`MemoryStore`] of
 /// its own), a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
@@ -304,7 +268,10 @@ impl IntoLimiter for Quota {
     }
 }
 
-impl<A: Algorithm, S: Store<A>> IntoLimiter for RateLimiter<A, S> {
+impl<A: Algorithm, T> IntoLimiter for RateLimiter<A, T>
+where
+    Self: Limiter,
+{
     fn into_limiter(self) -> Arc<dyn Limiter> {
         Arc::new(self)
     }

@@ -195,7 +195,9 @@ impl<Req> Gate<Req> {
         let error = match answer.as_ref().map(Decision::outcome) {
             Ok(Outcome::Allow) => {
                 let admission = answer.ok().filter(|_| self.holds);
-                return Next::Pass { hold: admission.map(|admission| Hold::new(&self.limiter, key, &admission, cost)) };
+                return Next::Pass {
+                    hold: admission.map(|admission| Hold::new(Arc::clone(&self.limiter), key, &admission, cost)),
+                };
             }
             Ok(Outcome::Deny { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
             Err(error) => error.clone(),

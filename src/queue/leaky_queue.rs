@@ -10,7 +10,7 @@ use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
-use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt, Terms};
+use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
@@ -377,13 +377,13 @@ impl Limiter for LeakyQueue {
                 Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
                 Err(error) => Err(error),
             }),
-            // The last two are not asked of it.
-            Mode::Charge | Mode::Fallback | Mode::Reset => shared.enqueue(key, cost, longest),
+            Mode::Charge => shared.enqueue(key, cost, longest),
+            mode @ (Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.shared().refund(key, cost, receipt);
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+        self.shared().refund(charged.key(), units, receipt);
     }
 
     /// Advertises a bucket that holds all requests that may depart or wait at once, which is what decisions count, too.
@@ -405,17 +405,13 @@ impl Limiter for LeakyQueue {
 
     /// See [another quota](Self#another-quota).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let theirs: Arc<SharedQueue> = predecessor.heritage()?.downcast()?;
+        let theirs = predecessor.downcast_ref::<Self>()?.shared();
         // A queue that was used has a schedule of its own, unless it is the predecessor's: it was in force before.
-        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(&theirs)), &theirs) {
+        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(theirs)), theirs) {
             return None;
         }
         self.shared().change(&self.schedule(), self.is_precise);
         Some(Inheritance::in_place())
-    }
-
-    fn heritage(&self) -> Option<Heritage> {
-        Some(Heritage::new(Arc::clone(self.shared())))
     }
 
     /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away` are

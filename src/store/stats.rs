@@ -133,18 +133,18 @@ pub(crate) fn next_table_number() -> u64 {
 #[cfg(test)]
 mod tests {
     use crate::algorithm::TokenBucket;
-    use crate::store::{MemoryStore, Store};
+    use crate::store::MemoryStore;
     use crate::values::{Ask, Quota};
 
     #[test]
     fn tables_with_equal_figures_are_equal() {
         let algorithm = TokenBucket::new(Quota::per_hour(1));
         let charged = |keys: &[&str]| {
-            let store = MemoryStore::with_capacity(16);
+            let table = MemoryStore::with_capacity(16).table();
             for key in keys {
-                let _ = store.charge(&algorithm, &Ask::charge(&(*key).into(), 1));
+                let _ = table.charge(&algorithm, &Ask::charge(&(*key).into(), 1));
             }
-            store.stats(&algorithm).table.unwrap()
+            table.stats(&algorithm)
         };
         let (first, second) = (charged(&["a"]), charged(&["a"]));
         assert_ne!(first.number, second.number);

@@ -1,16 +1,17 @@
 //! The conformance suite for backends of remote stores.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Random;
-use super::store::{admitted_one_by_one, assert_same, frozen_clock};
+use super::limiter::{admitted_one_by_one, assert_same, frozen_clock};
 use crate::algorithm::Algorithm;
-use crate::store::Store;
-use crate::store::remote::{Applied, Backend, CallLimits, RemoteStore, Standing, Tags, Target, Transition};
+use crate::limiter::{Limiter, RateLimiter};
+use crate::store::remote::{
+    Applied, Backend, CallLimits, RemoteStore, RemoteTable, Standing, Tags, Target, Transition,
+};
 use crate::values::time::{Clock, ManualClock};
 use crate::values::{Ask, PartitionKey};
 
@@ -19,7 +20,7 @@ use crate::values::{Ask, PartitionKey};
 /// contend for one key of a store over it are together admitted exactly what the algorithm admits at one instant.
 ///
 /// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from the
-/// algorithm's by as much as those of a [store](super::check_store).
+/// algorithm's by as much as those of a [limiter](super::check_limiter).
 ///
 /// # Panics
 ///
@@ -30,15 +31,13 @@ where
     B: Backend<A>,
 {
     check_trace(&algorithm, &mut Random::new(seed), &make).await;
-    let algorithm = Arc::new(algorithm);
     let attempts = (u64::from(algorithm.quota().max_burst()) * 2).clamp(64, 400).div_ceil(TASKS);
-    let expected = admitted_one_by_one(&*algorithm, attempts * TASKS);
+    let expected = admitted_one_by_one(&algorithm, attempts * TASKS);
     // With calls of their own, and with calls that they share.
     for coalesces in [false, true] {
         let store = RemoteStore::new(make(frozen_clock()));
-        let store = Arc::new(if coalesces { store } else { store.without_coalescing() });
-        store.prepare(&algorithm);
-        let admitted = admitted_by_tasks(&algorithm, &store, attempts).await;
+        let store = if coalesces { store } else { store.without_coalescing() };
+        let admitted = admitted_by_tasks(&RateLimiter::new(algorithm.clone(), store), attempts).await;
         assert_eq!(admitted, expected, "{TASKS} tasks were admitted another number of units than one after the other");
     }
 }
@@ -46,18 +45,18 @@ where
 /// The tasks that contend for one key.
 const TASKS: u64 = 8;
 
-async fn admitted_by_tasks<A, B>(algorithm: &Arc<A>, store: &Arc<RemoteStore<A::State, B>>, attempts: u64) -> u64
+async fn admitted_by_tasks<A, B>(limiter: &RateLimiter<A, RemoteTable<A::State, B>>, attempts: u64) -> u64
 where
     A: Algorithm + Clone,
     B: Backend<A>,
 {
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
-            let (algorithm, store) = (Arc::clone(algorithm), Arc::clone(store));
+            let limiter = limiter.clone();
             tokio::spawn(async move {
                 let (key, mut admitted) = (PartitionKey::from("contended"), 0);
                 for _ in 0..attempts {
-                    let check = store.decide(&*algorithm, &Ask::charge(&key, 1));
+                    let check = limiter.decide(&Ask::charge(&key, 1));
                     admitted += u64::from(check.decided().await.expect("no call fails").is_allowed());
                 }
                 admitted

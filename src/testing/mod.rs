@@ -1,28 +1,53 @@
-//! Conformance suites for custom algorithms and stores (crate feature `test-util`).
+//! Conformance suites for custom algorithms, limiters and backends (crate feature `test-util`).
 //!
-//! The algorithms and stores of this crate pass the same suites. A suite panics at the step that breaks a contract. All
+//! The algorithms, limiters and backends of this crate pass the same suites. A suite panics at the step that breaks a contract. All
 //! randomness comes from the given seed, so failures are reproducible.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::store::MemoryStore;
-//! use tower_sluice::{Quota, testing};
+//! use tower_sluice::{Quota, RateLimiter, testing};
 //!
 //! let bucket = TokenBucket::new(Quota::per_minute(7).burst(3));
 //! testing::check_algorithm(&bucket, 42);
-//! testing::check_store(&bucket, 42, |clock| MemoryStore::with_capacity(1_000).with_clock(clock));
+//! testing::check_limiter(&bucket, 42, |clock| {
+//!     RateLimiter::new(bucket, MemoryStore::with_capacity(1_000).with_clock(clock))
+//! });
 //! ```
 
 mod algorithm;
 #[cfg(feature = "remote")]
 mod backend;
 mod interval;
+mod limiter;
 mod random;
-mod store;
 
 pub use self::algorithm::check_algorithm;
 #[cfg(feature = "remote")]
 pub use self::backend::check_backend;
+#[doc(hidden)]
 pub use self::interval::IntervalChecker;
+#[doc(hidden)]
+pub use self::limiter::admitted_by_threads;
+pub use self::limiter::{check_limiter, check_modes};
+#[doc(hidden)]
 pub use self::random::Random;
-pub use self::store::{admitted_by_threads, check_store};
+
+/// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in disorder
+/// at `now`.
+#[doc(hidden)]
+pub fn check_invariants_of(limiter: &dyn crate::limiter::Limiter, now: crate::values::time::Timestamp) {
+    let description = limiter.describe();
+    let states = description.keeps_states().expect("its states are in a table");
+    crate::store::check_invariants_of(&states.heritage(), now);
+}
+
+/// For the tests of this crate: prepares a limiter to be asked under quotas of the keys' own, as a policy with a
+/// `quota_fn` does, and returns whether it takes them.
+#[doc(hidden)]
+#[must_use]
+pub fn take_quotas(limiter: &dyn crate::limiter::Limiter) -> bool {
+    let description = limiter.describe();
+    description.prepare_for_quotas();
+    description.takes_quotas()
+}

@@ -90,7 +90,7 @@ impl<'a> Ask<'a> {
     /// The key keeps what it has used when its quota changes, as after a [live change](crate::Limiter::inherit): the
     /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge, even if
     /// it is rejected). Only limiters that [take
-    /// quotas](crate::Limiter::take_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
+    /// quotas](crate::Description::takes_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::values::Decision;
+use crate::values::{Decision, Mode};
 
 /// A decision, or the future of one. Complete by definition.
 ///
@@ -56,6 +56,12 @@ impl fmt::Debug for Check {
     }
 }
 
+impl From<LimiterError> for Check {
+    fn from(error: LimiterError) -> Self {
+        Self::Ready(Err(error))
+    }
+}
+
 impl From<Decision> for Check {
     fn from(decision: Decision) -> Self {
         Self::Ready(Ok(decision))
@@ -86,6 +92,22 @@ impl LimiterError {
     /// neither counts nor logs a failure of the limiter.
     pub fn closed(reason: impl Into<String>) -> Self {
         Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
+    }
+
+    /// The error of a limiter that does not answer this mode. It has changed nothing: see
+    /// [`Description::answering`](crate::Description::answering).
+    #[must_use]
+    #[cold]
+    pub fn unsupported(mode: Mode) -> Self {
+        let does = match mode {
+            Mode::Charge => "charges nothing",
+            Mode::Peek => "cannot be peeked at",
+            Mode::Shadow => "cannot charge a request that passes in any case",
+            Mode::UpTo => "cannot charge a part of the cost",
+            Mode::Fallback => "cannot decide in this process alone",
+            Mode::Reset => "cannot be reset",
+        };
+        Self::new(format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
     }
 
     /// Whether the limiter was [closed](Self::closed).

@@ -4,28 +4,28 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// The state that a limiter hands on to its heirs. Opaque, except to limiters of the same kind.
-#[derive(Clone)]
-pub struct Heritage(Arc<dyn Any + Send + Sync>);
+/// The state that a table hands on to its heirs, whose algorithms may be of other types.
+pub(crate) struct Heritage(Arc<dyn Any + Send + Sync>);
 
 impl Heritage {
     /// Wraps the state to hand on.
-    #[must_use]
-    pub fn new<T: Any + Send + Sync>(inner: Arc<T>) -> Self {
+    pub(crate) fn new<T: Any + Send + Sync>(inner: Arc<T>) -> Self {
         Self(inner)
     }
 
-    /// The state, if it is of this type.
-    #[must_use]
-    pub fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+    /// Returns the state, if it is of this type.
+    pub(crate) fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::downcast(Arc::clone(&self.0)).ok()
     }
 }
 
-impl fmt::Debug for Heritage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Heritage")
-    }
+/// A limiter whose keys' states are in a table, of which its description needs more than its figures.
+pub(crate) trait KeepsStates: Send + Sync + 'static {
+    /// Hands the states on. From now on, the limiter counts as used: it inherits nothing itself.
+    fn heritage(&self) -> Heritage;
+
+    /// Makes what is needed to keep states under [quotas](crate::Ask::under) of the keys' own, so that no request has to.
+    fn take_quotas(&self);
 }
 
 /// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and what to do

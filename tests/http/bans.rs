@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
 use tower_sluice::config::Config;
 use tower_sluice::key::{HeaderKey, User, key_fn};
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{MissingKey, PartitionKey, Penalty, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter};
 
@@ -21,7 +21,7 @@ fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))
 }
 
-fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryStore<A::State, ManualClock>>> {
+fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryTable<A::State, ManualClock>>> {
     Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
 }
 

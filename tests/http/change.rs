@@ -130,7 +130,7 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
         }
         assert_eq!(call(&mut service, "/").await.status(), 503);
         // Each limiter has its own capacity.
-        assert_eq!(limiter.store().capacity(), if Arc::ptr_eq(limiter, &usual) { 10_000 } else { 2_000 });
+        assert_eq!(limiter.capacity(), if Arc::ptr_eq(limiter, &usual) { 10_000 } else { 2_000 });
     }
 
     let queue = |capacity| LeakyQueue::new(Quota::per_hour(1)).capacity(capacity).max_wait(Duration::from_secs(86_400));

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::testing::{IntervalChecker, Random};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{
@@ -27,7 +27,7 @@ use tower_sluice::{
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryStore<A::State, ManualClock>>> {
+fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryTable<A::State, ManualClock>>> {
     Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
 }
 

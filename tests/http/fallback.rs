@@ -45,18 +45,13 @@ impl<G: Limiter> Limiter for Remote<G> {
         Description::new().answering(Mode::Fallback)
     }
 
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
         self.refunds.fetch_add(1, Ordering::SeqCst);
-        self.fallback.refund(key, receipt, cost);
+        self.fallback.refund(charged, receipt, units);
     }
 }
 
-fn bucket(
-    burst: u32,
-) -> RateLimiter<
-    TokenBucket,
-    tower_sluice::store::MemoryStore<<TokenBucket as tower_sluice::algorithm::Algorithm>::State>,
-> {
+fn bucket(burst: u32) -> RateLimiter<TokenBucket> {
     RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(burst)))
 }
 

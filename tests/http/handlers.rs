@@ -120,9 +120,9 @@ struct Mails {
 impl Mails {
     fn app(limiter: impl Limiter) -> Router {
         async fn send(State(mails): State<Mails>) -> Result<(HeaderMap, String), Box<Rejection>> {
-            let decision = mails.limiter.acquire(&"alice".into(), 1).await?;
-            let decision = Rejection::unless_allowed("mails", decision)?;
-            Ok((mails.fields.of(&decision), decision.remaining().to_string()))
+            let permit = mails.limiter.acquire(&"alice".into(), 1).await?;
+            let permit = Rejection::unless_allowed("mails", permit)?;
+            Ok((mails.fields.of(&permit), permit.remaining().to_string()))
         }
         let fields = DecisionFields::new(RateLimitFields::draft11(), "mails", &limiter);
         Router::new().route("/", get(send)).with_state(Self { limiter: Arc::new(limiter), fields })

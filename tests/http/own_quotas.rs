@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
@@ -77,7 +77,6 @@ async fn each_key_is_decided_and_advertised_under_its_own_quota() {
     }
     let (clock, own) = (clock(), Quota::per_hour(3));
     holds(limiter(TokenBucket::new(own), &clock)).await;
-    holds(limiter(LeakyBucket::new(own), &clock)).await;
     holds(limiter(FixedWindow::new(own), &clock)).await;
     holds(limiter(FixedWindow::new(own).staggered(), &clock)).await;
     holds(limiter(SlidingWindow::new(own), &clock)).await;

@@ -17,7 +17,7 @@ async fn charges_from_before_a_change_are_refunded_after_it() {
     // Two and a half are owed, and the next may depart when one is.
     let rejected = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
     assert_eq!(rejected.retry_after(), Some(Duration::from_millis(150)));
-    fast.refund(&key, spent.receipt(), 3);
+    fast.refund(&Ask::charge(&key, 3), spent.receipt(), 3);
     assert_eq!(fast.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::ZERO);
     // Of another charge, after two more changes, nothing is refunded.
     let spent = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
@@ -25,7 +25,7 @@ async fn charges_from_before_a_change_are_refunded_after_it() {
     assert!(other.inherit(&fast).is_some());
     let last = LeakyQueue::new(Quota::per_second(2));
     assert!(last.inherit(&other).is_some());
-    last.refund(&key, spent.receipt(), 1);
+    last.refund(&Ask::charge(&key, 1), spent.receipt(), 1);
     assert_eq!(last.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::from_millis(500));
     let used = LeakyQueue::new(Quota::per_second(1));
     assert!(used.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());

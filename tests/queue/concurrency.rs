@@ -98,7 +98,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                     let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Receipt))| *of == key;
                     let Some(id) = requests.passing.iter().find(of_key).map(|(id, _)| *id) else { continue };
                     let (key, cost, receipt) = requests.passing.remove(&id).unwrap();
-                    limiter.refund(&key, receipt, cost);
+                    limiter.refund(&Ask::charge(&key, cost), receipt, cost);
                     model.in_flight -= cost;
                     seen[3] += 1;
                 }
@@ -135,7 +135,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
         assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
         requests.waiting.clear();
         for (key, cost, receipt) in requests.passing.into_values() {
-            limiter.refund(&key, receipt, cost);
+            limiter.refund(&Ask::charge(&key, cost), receipt, cost);
         }
         assert_eq!(limiter.stats().in_flight, Some(0));
     }

@@ -148,7 +148,7 @@ async fn a_refund_goes_to_the_fifo_that_was_charged() {
     let charged = ready(&queue, "b");
     assert!(charged.is_allowed());
     assert!(!ready(&queue, "b").is_allowed());
-    queue.refund(&"b".into(), charged.receipt(), 1);
+    queue.refund(&Ask::charge(&"b".into(), 1), charged.receipt(), 1);
     assert!(ready(&queue, "b").is_allowed());
     assert_eq!((counts(&queue), queue.waiting()), ([1, 1, 0, 3], 0));
 }

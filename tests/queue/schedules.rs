@@ -193,7 +193,7 @@ impl Trial {
     fn refund(&mut self) {
         let index = self.index_below(self.departed.len());
         let Departed { key: key_number, number, cost, receipt } = self.departed.swap_remove(index);
-        self.queues[0].refund(&key(key_number), receipt, cost);
+        self.queues[0].refund(&Ask::charge(&key(key_number), cost), receipt, cost);
         let now = self.now();
         self.oracles[key_number].refund(now, number);
     }

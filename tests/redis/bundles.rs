@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
-use tower_sluice::store::redis::{BreakerState, Fault, FaultKind, Redis, RedisStore, Scripted};
+use tower_sluice::store::redis::{BreakerState, Fault, FaultKind, Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::{Ask, Decision, Limiter, LimiterError, PartitionKey, Quota, RateLimiter};
 
 use crate::support::clients::PLENTY;
@@ -17,7 +17,7 @@ fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisTable<A::State>> {
     RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
 }
 

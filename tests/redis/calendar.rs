@@ -6,7 +6,7 @@ use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, TokenBucket};
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
@@ -15,7 +15,7 @@ fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisTable<A::State>> {
     RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
 }
 
@@ -71,7 +71,7 @@ async fn processes_share_a_month_in_one_round_trip_each() {
     let lives: u64 = server.run(&["PTTL", &keys[0]]);
     assert_near(Duration::from_millis(lives), left(&monthly(10)));
     // What is refunded in the window of its charge may be spent in it.
-    here.refund(&PartitionKey::from("key"), first.receipt(), 4);
+    here.refund(&Ask::charge(&PartitionKey::from("key"), 4), first.receipt(), 4);
     crate::support::redis::await_until("it is refunded", || server.run::<String>(&["GET", &keys[0]]).ends_with(":5"));
     assert_eq!(ask(&here, 5).await.remaining(), 0);
 }

@@ -6,6 +6,7 @@ mod charge_once;
 mod deadlines;
 mod faults;
 mod in_flight;
+mod modes;
 mod own_quotas;
 mod pacer;
 mod permissions;

@@ -8,7 +8,8 @@ use crate::support::timing::eventually;
 use http::HeaderName;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    Ask, ChargeOnce, Limiter, Penalty, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue,
+    Ask, ChargeOnce, Limiter, LimiterExt, Penalty, Permit, Quota, RateLimitLayer, RateLimiter, RedisConcurrency,
+    RedisQueue,
 };
 
 /// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in flight
@@ -47,21 +48,21 @@ async fn the_documented_permissions_are_enough() {
     eventually("it is banned", async || !banning.peek("bans", &key("a")).await.unwrap().is_allowed()).await;
     let limiter = RateLimiter::new(at_most(5), RedisStore::new(&redis, "c"));
     let receipt = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().receipt();
-    limiter.refund(&key("a"), receipt, 1);
+    limiter.refund(&Ask::charge(&key("a"), 1), receipt, 1);
     eventually("it is refunded", async || charged(&redis, "c", at_most(5), "a").await == 0).await;
     assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
     let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
     let reserve =
         async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();
     let (_, middle, _) = (reserve().await, reserve().await, reserve().await);
-    queue.refund(&key("a"), middle.receipt(), 1);
+    queue.refund(&Ask::charge(&key("a"), 1), middle.receipt(), 1);
     let left = async || queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining();
     eventually("it is refunded", async || left().await == 4).await;
     let in_flight = RedisConcurrency::new(&redis, "in-flight", 1).lease(Duration::from_secs(1));
     let mut permit = None;
     // In such a short lease, a call may take a quarter of a second.
     eventually("it is admitted", async || {
-        permit = in_flight.acquire(&key("a"), 1).await.ok().flatten();
+        permit = in_flight.acquire(&key("a"), 1).await.ok().and_then(Permit::admitted);
         permit.is_some()
     })
     .await;

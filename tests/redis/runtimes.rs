@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, PartitionKey, Permit, Quota, RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{Ask, Limiter, LimiterExt, PartitionKey, Permit, Quota, RateLimiter, RedisConcurrency, RedisQueue};
 
 use super::deadlines::{DISTANCES, ms};
 
@@ -159,10 +159,10 @@ async fn turns_come_on_time(case: &str) -> Result<(), String> {
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Permit {
+async fn take_in_the_end(limiter: &Arc<RedisConcurrency>, units: u32) -> Permit<Arc<RedisConcurrency>> {
     let mut permit = None;
     eventually("it is admitted", async || {
-        permit = limiter.acquire(&key("a"), units).await.ok().flatten();
+        permit = limiter.acquire_owned(&key("a"), units).await.ok().and_then(Permit::admitted);
         permit.is_some()
     })
     .await;
@@ -180,7 +180,7 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
         let theirs = Arc::clone(&limiter);
         let blocked = Blocked::after(move || async move {
             let permit = take_in_the_end(&theirs, 2).await;
-            let mut unread = Box::pin(theirs.acquire(&key("a"), 1));
+            let mut unread = Box::pin(theirs.acquire_owned(&key("a"), 1));
             assert!((&mut unread).now_or_never().is_none());
             tokio::task::yield_now().await;
             (permit, unread)
@@ -218,10 +218,10 @@ async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked(
     some_attempt_async("no call takes a second", async || {
         let limiter = Arc::new(RedisConcurrency::new(&open(), "in-flight", 1).queue(9).max_wait(PLENTY * 6));
         let other = RedisConcurrency::new(&open(), "in-flight", 1);
-        let permit = other.acquire(&key("a"), 1).await.map_err(|error| error.to_string())?.unwrap();
+        let permit = other.acquire(&key("a"), 1).await.map_err(|error| error.to_string())?.admitted().unwrap();
         let theirs = Arc::clone(&limiter);
         let blocked = Blocked::after(move || async move {
-            let mut first = Box::pin(theirs.acquire(&key("a"), 1));
+            let mut first = Box::pin(theirs.acquire_owned(&key("a"), 1));
             while theirs.stats().backlog.unwrap().waiting() == 0 {
                 let _ = timeout(ms(2), &mut first).await;
             }
@@ -231,7 +231,7 @@ async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked(
         drop(permit);
         let permit = behind.await.map_err(|error| error.to_string());
         drop(blocked);
-        assert!(permit?.is_some(), "it is served");
+        assert!(permit?.is_allowed(), "it is served");
         eventually("nothing is left", async || {
             limiter.stats().in_flight == Some(0) && limiter.stats().backlog.unwrap().waiting() == 0
         })

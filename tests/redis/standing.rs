@@ -9,7 +9,7 @@ use tokio::sync::Barrier;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::{
     ChargeOnce, FailureMode, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
 };
@@ -28,7 +28,7 @@ fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn limiter<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+fn limiter<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimiter<A, RedisTable<A::State>> {
     RateLimiter::new(algorithm, RedisStore::new(redis, name))
 }
 

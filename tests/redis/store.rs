@@ -9,9 +9,9 @@ use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::{
     Ask, Decision, FailureMode, Limiter, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
 };
@@ -21,11 +21,11 @@ fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisTable<A::State>> {
     limiter_of(redis, "test", algorithm)
 }
 
-fn limiter_of<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+fn limiter_of<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimiter<A, RedisTable<A::State>> {
     RateLimiter::new(algorithm, RedisStore::new(redis, name))
 }
 
@@ -416,7 +416,7 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
     assert_eq!(send(&layer, "a").await.status(), 429);
     let limits = layer.handle();
     // The other of the two names of a bucket inherits from it.
-    let replaced = limits.replace(policy(&here, "a", LeakyBucket::new(hour(3_600).burst(10)))).unwrap();
+    let replaced = limits.replace(policy(&here, "a", TokenBucket::new(hour(3_600).burst(10)))).unwrap();
     assert_eq!(replaced.not_inherited(), [""; 0]);
     let rejected = send(&layer, "a").await;
     assert_eq!((rejected.status().as_u16(), rejected.headers()["retry-after"].to_str().unwrap()), (429, "1"));
@@ -473,5 +473,5 @@ fn a_quota_that_a_server_cannot_keep_panics_at_once() {
 #[test]
 fn stores_and_limiters_are_send_and_sync() {
     fn is_send_and_sync<T: Send + Sync>() {}
-    is_send_and_sync::<RedisStore<<TokenBucket as Algorithm>::State>>();
+    is_send_and_sync::<RedisStore>();
 }

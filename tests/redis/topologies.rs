@@ -247,7 +247,7 @@ async fn a_refund_of_another_process_is_noticed_within_seconds() {
         last = Some(there.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap());
     }
     assert!(!here.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
-    there.refund(&key("a"), last.unwrap().receipt(), 1);
+    there.refund(&Ask::charge(&key("a"), 1), last.unwrap().receipt(), 1);
     let mut rejected = 0;
     while !here.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed() {
         rejected += 1;

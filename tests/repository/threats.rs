@@ -55,7 +55,7 @@ fn keys_that_collide_under_an_unkeyed_hash_push_no_key_out() {
         assert!(first >= 99_990, "{first} of 100,000 new keys");
         assert_eq!(fx_collisions().filter(|key| admits(key)).count(), 0, "each is remembered");
     }
-    assert_eq!((window.store().evicted_live(), bucket.store().evicted_live()), (0, 0));
+    assert_eq!((window.evicted_live(), bucket.evicted_live()), (0, 0));
 }
 
 /// 64 bits of nanoseconds hold at most 213,504 days: a product that wraps would make the cost look small.
@@ -217,7 +217,7 @@ fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burs
                 0 | 1 => open.extend(Some(decide(&bucket, &key, 1)).filter(tower_sluice::Decision::is_allowed)),
                 2 if !open.is_empty() => {
                     let index = usize::try_from(random.below(open.len() as u64)).unwrap();
-                    bucket.refund(&key, open.swap_remove(index).receipt(), 1);
+                    bucket.refund(&Ask::charge(&key, 1), open.swap_remove(index).receipt(), 1);
                 }
                 _ => clock.advance(std::time::Duration::from_secs(random.below(25))),
             }
@@ -230,7 +230,7 @@ fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burs
                 break;
             } else {
                 let index = usize::try_from(random.below(open.len() as u64)).unwrap();
-                bucket.refund(&key, open.swap_remove(index).receipt(), 1);
+                bucket.refund(&Ask::charge(&key, 1), open.swap_remove(index).receipt(), 1);
             }
         }
         most = most.max(guesses);

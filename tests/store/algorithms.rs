@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::effort::rounds;
 use crate::support::oracle::{BucketOracle, FixedWindowOracle, Oracle, SlidingWindowOracle};
 use proptest::prelude::*;
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::check_algorithm;
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, IntoLimiter, Limiter, Quota, Terms};
@@ -37,14 +37,13 @@ fn bursts() -> [u32; 8] {
 }
 
 #[test]
-fn token_and_leaky_buckets_keep_the_contract() {
+fn buckets_keep_the_contract() {
     for (number, quota) in quotas().into_iter().enumerate() {
         check_algorithm(&TokenBucket::new(quota), 1);
         // All bursts, or two of them, others for each quota.
         let step = rounds(9, 1);
         for burst in bursts().into_iter().skip(number % step).step_by(step) {
             check_algorithm(&TokenBucket::new(quota.burst(burst)), 2);
-            check_algorithm(&LeakyBucket::new(quota.burst(burst)), 3);
         }
     }
 }
@@ -137,11 +136,6 @@ proptest! {
     #[test]
     fn buckets_agree_with_a_level_that_leaks((quota, trace) in bucket_case(), start in 0..2_000_000_000 * NANOS) {
         agrees_with(&TokenBucket::new(quota), BucketOracle::new(quota), start, &trace)?;
-    }
-
-    #[test]
-    fn token_and_leaky_buckets_make_the_same_decisions((quota, trace) in bucket_case()) {
-        prop_assert_eq!(run(&TokenBucket::new(quota), 0, &trace), run(&LeakyBucket::new(quota), 0, &trace));
     }
 
     #[test]
@@ -277,7 +271,6 @@ fn algorithms_advertise_their_terms() {
     }
     let quota = Quota::per_minute(7);
     assert_eq!(TokenBucket::new(quota.burst(3)).terms(), Terms::bucket(quota.burst(3)));
-    assert_eq!(LeakyBucket::new(quota).terms(), Terms::bucket(quota));
     assert_eq!(FixedWindow::new(quota).terms(), Terms::fixed_window(quota));
     assert_eq!(SlidingWindow::new(quota).terms(), Terms::sliding_window(quota));
     assert_eq!(Plain.terms(), Terms::sliding_window(Quota::per_day(7)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Weekday};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::testing::{Random, admitted_by_threads, check_algorithm, check_store};
+use tower_sluice::testing::{Random, admitted_by_threads, check_algorithm, check_limiter, take_quotas};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Shape};
 
@@ -39,7 +39,9 @@ fn windows_of_the_calendar_keep_the_contract() {
 #[test]
 fn the_store_decides_like_the_algorithm() {
     for (window, seed) in windows(5).iter().zip(1..) {
-        check_store(window, seed, |clock| MemoryStore::with_capacity(64).with_clock(clock));
+        check_limiter(window, seed, |clock| {
+            RateLimiter::new(window.clone(), MemoryStore::with_capacity(64).with_clock(clock))
+        });
     }
 }
 
@@ -50,8 +52,8 @@ fn threads_are_admitted_exactly_the_limit() {
         let window = berlin(CalendarWindow::monthly(500));
         for now in [1_700_000_000, 1_703_000_000] {
             let clock = ManualClock::starting_at(Timestamp::from_nanos(now * 1_000_000_000));
-            let store = MemoryStore::with_capacity(64).with_clock(clock);
-            assert_eq!(admitted_by_threads(&window, &store, 8, 1_000), 500, "run {run}");
+            let limiter = RateLimiter::new(window.clone(), MemoryStore::with_capacity(64).with_clock(clock));
+            assert_eq!(admitted_by_threads(&limiter, 8, 1_000), 500, "run {run}");
         }
     }
 }
@@ -74,7 +76,7 @@ fn clock() -> ManualClock {
 #[test]
 fn a_key_takes_as_many_bytes_as_documented() {
     let limiter = RateLimiter::new(CalendarWindow::monthly(5), MemoryStore::with_capacity(10_000));
-    assert_eq!(limiter.store().size_in_bytes() / 10_000, 50);
+    assert_eq!(limiter.size_in_bytes() / 10_000, 50);
 }
 
 /// Also in the store, which keeps no key that has expired.
@@ -110,11 +112,11 @@ fn refunds_count_in_their_own_window_only() {
     let limiter = limiter(berlin(CalendarWindow::daily(5)), &clock);
     let key = PartitionKey::from("key");
     let first = ask(&*limiter, 4);
-    limiter.refund(&key, first.receipt(), 3);
+    limiter.refund(&Ask::charge(&key, 3), first.receipt(), 3);
     assert_eq!(ask(&*limiter, 0).remaining(), 4);
     clock.advance(DAY);
     assert_eq!(ask(&*limiter, 2).remaining(), 3);
-    limiter.refund(&key, first.receipt(), 1);
+    limiter.refund(&Ask::charge(&key, 1), first.receipt(), 1);
     assert_eq!(ask(&*limiter, 0).remaining(), 3);
 }
 
@@ -156,7 +158,7 @@ fn a_live_change_keeps_what_was_used_in_the_present_window() {
         assert_eq!(rejected.remaining(), limit - 7, "{name}");
         assert_eq!(rejected.retry_after(), Some(left), "{name}");
         // Of a changed limit, charges from before are refunded; of another calendar, they are not.
-        heir.refund(&PartitionKey::from("key"), spent.receipt(), 7);
+        heir.refund(&Ask::charge(&PartitionKey::from("key"), 7), spent.receipt(), 7);
         let refunded = if limit == 8 { 7 } else { 0 };
         assert_eq!(ask(&*heir, 0).remaining(), limit - 7 + refunded, "{name}");
         clock.advance(left);
@@ -176,7 +178,7 @@ fn a_charge_from_before_two_changes_of_the_anchor_is_not_refunded() {
     clock.advance(DAY);
     assert_eq!(ask(&*second, 2).remaining(), 8);
     let third = inherit(&limiter(berlin(CalendarWindow::monthly(10)), &clock), &second).unwrap();
-    third.refund(&PartitionKey::from("key"), spent.receipt(), 7);
+    third.refund(&Ask::charge(&PartitionKey::from("key"), 7), spent.receipt(), 7);
     assert_eq!(ask(&*third, 0).remaining(), 8);
 }
 
@@ -251,7 +253,7 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     clock.set(Timestamp::from_nanos(1_769_774_400_000_000_000));
     let limiter = |window: CalendarWindow| {
         let limiter = RateLimiter::new(window, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter();
-        assert!(limiter.take_quotas());
+        assert!(take_quotas(&*limiter));
         limiter
     };
     let (key, own) = (PartitionKey::from("a"), CalendarWindow::monthly(9).quota());
@@ -265,7 +267,7 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     inheritance.finish();
     assert_eq!(ask(&*heir, 0).remaining(), 1);
     // The receipt names a window of the old anchor.
-    heir.refund_under(own, &key, charged.receipt(), 8);
+    heir.refund(&Ask::charge(&key, 8).under(Some(own)), charged.receipt(), 8);
     assert_eq!(ask(&*heir, 0).remaining(), 1);
     // 1 February: a new window by the old anchor, and not by the new one.
     clock.advance(DAY * 2);
@@ -281,7 +283,7 @@ fn with_quotas_a_charge_from_before_two_changes_of_the_anchor_is_not_refunded_ei
     let clock = clock();
     let with_quotas = |window| {
         let limiter = limiter(window, &clock);
-        assert!(limiter.take_quotas());
+        assert!(take_quotas(&*limiter));
         limiter
     };
     let plain = || berlin(CalendarWindow::monthly(10));
@@ -291,6 +293,6 @@ fn with_quotas_a_charge_from_before_two_changes_of_the_anchor_is_not_refunded_ei
     clock.advance(DAY);
     assert_eq!(ask(&*second, 2).remaining(), 8);
     let third = inherit(&with_quotas(plain()), &second).unwrap();
-    third.refund(&PartitionKey::from("key"), spent.receipt(), 7);
+    third.refund(&Ask::charge(&PartitionKey::from("key"), 7), spent.receipt(), 7);
     assert_eq!(ask(&*third, 0).remaining(), 8);
 }

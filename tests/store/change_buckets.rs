@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::algorithm::{LeakyBucket, TokenBucket};
+use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
@@ -105,7 +105,7 @@ impl Layers {
     fn new(seed: u64) -> Self {
         let (mut random, clock) = (Random::new(seed), clock());
         let quota = Self::quota(&mut random);
-        let limiter = Self::limiter(quota, 256, &clock, false);
+        let limiter = Self::limiter(quota, 256, &clock);
         let model = Model { quota, levels: HashMap::new(), charges: HashMap::new() };
         let shared = (limiter, Rc::new(RefCell::new(model)));
         Self { random, clock, in_force: [shared.clone(), shared], kept: Vec::new(), charges: Vec::new(), number: 0 }
@@ -117,14 +117,9 @@ impl Layers {
         quota.burst(random.pick(&BURSTS))
     }
 
-    fn limiter(quota: Quota, capacity: usize, clock: &ManualClock, leaky: bool) -> Arc<dyn Limiter> {
-        if leaky {
-            let store = MemoryStore::with_capacity(capacity).with_clock(clock.clone());
-            RateLimiter::new(LeakyBucket::new(quota), store).into_limiter()
-        } else {
-            let store = MemoryStore::with_capacity(capacity).with_clock(clock.clone());
-            RateLimiter::new(TokenBucket::new(quota), store).into_limiter()
-        }
+    fn limiter(quota: Quota, capacity: usize, clock: &ManualClock) -> Arc<dyn Limiter> {
+        let store = MemoryStore::with_capacity(capacity).with_clock(clock.clone());
+        RateLimiter::new(TokenBucket::new(quota), store).into_limiter()
     }
 
     fn now(&self) -> u64 {
@@ -135,13 +130,13 @@ impl Layers {
     fn change(&mut self, context: &str) {
         let now = self.now();
         let fresh = Self::quota(&mut self.random);
-        let (capacity, is_leaky) = (self.random.pick(&CAPACITIES), self.random.below(2) == 0);
+        let capacity = self.random.pick(&CAPACITIES);
         let (next, mut known) = if !self.kept.is_empty() && self.random.below(5) == 0 {
             let index = usize::try_from(self.random.below(self.kept.len() as u64)).unwrap();
             let (limiter, model) = self.kept[index].clone();
             (limiter, Some(model))
         } else {
-            (Self::limiter(fresh, capacity, &self.clock, is_leaky), None)
+            (Self::limiter(fresh, capacity, &self.clock), None)
         };
         let quota = known.as_ref().map_or(fresh, |model| model.borrow().quota);
         let which = match self.random.below(3) {
@@ -207,7 +202,7 @@ impl Layers {
     fn refund(&mut self) {
         let Some(Charge { layer, number, key, cost, receipt }) = self.charges.pop() else { return };
         let (limiter, model) = &self.in_force[layer];
-        limiter.refund(&PartitionKey::from(key), receipt, cost);
+        limiter.refund(&Ask::charge(&PartitionKey::from(key), cost), receipt, cost);
         model.borrow_mut().refund(key, cost, number, self.now());
     }
 
@@ -259,15 +254,15 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
     for quotas in quotas {
         let clock = clock();
         let key = PartitionKey::from("key");
-        let mut limiter = Layers::limiter(quotas[0], 64, &clock, false);
+        let mut limiter = Layers::limiter(quotas[0], 64, &clock);
         assert!(decided(limiter.decide(&Ask::charge(&key, 7))).is_allowed());
         for step in 0..1_000_u32 {
             clock.advance(Duration::from_nanos(12_345 + u64::from(step)));
-            let next = Layers::limiter(quotas[step as usize % 2], 64, &clock, false);
+            let next = Layers::limiter(quotas[step as usize % 2], 64, &clock);
             limiter = inherit(&next, &limiter).unwrap();
             check_invariants(&*limiter, &clock);
         }
-        limiter = inherit(&Layers::limiter(quotas[0], 64, &clock, false), &limiter).unwrap();
+        limiter = inherit(&Layers::limiter(quotas[0], 64, &clock), &limiter).unwrap();
         // A second after the start all would be paid.
         let passed = clock.now().saturating_since(self::clock().now());
         let left = limiter.decide(&Ask::peek(&key, 7)).at_once().unwrap().retry_after().unwrap();
@@ -284,7 +279,7 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
     let clock = clock();
     let quota = |random: &mut Random| Quota::per_second(random.pick(&[5, 7, 9])).burst(random.pick(&[3, 11]));
     let mut model = Model { quota: quota(&mut random), levels: HashMap::new(), charges: HashMap::new() };
-    let mut limiter = Layers::limiter(model.quota, 64, &clock, false);
+    let mut limiter = Layers::limiter(model.quota, 64, &clock);
     let key = PartitionKey::from(1);
     let (mut changes, mut admitted) = (0, 0);
     for _ in 0..18_000 {
@@ -294,7 +289,7 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
         model.quota = quota(&mut random);
         changes += 1;
         let capacity = random.pick(&[64, 65, 500]);
-        limiter = inherit(&Layers::limiter(model.quota, capacity, &clock, false), &limiter).unwrap();
+        limiter = inherit(&Layers::limiter(model.quota, capacity, &clock), &limiter).unwrap();
         let expected = model.clone().take(1, 1, now, 0);
         let decision = decided(limiter.decide(&Ask::charge(&key, 1)));
         match (expected, decision.retry_after()) {
@@ -320,13 +315,13 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
 fn charges_are_refunded_after_256_changes_and_no_more() {
     for (changes, left) in [(256, 10), (257, 6)] {
         let clock = clock();
-        let mut limiter = Layers::limiter(Quota::per_day(10), 64, &clock, false);
+        let mut limiter = Layers::limiter(Quota::per_day(10), 64, &clock);
         let key = PartitionKey::from(1_u64);
         let charged = decided(limiter.decide(&Ask::charge(&key, 4)));
         for _ in 0..changes {
-            limiter = inherit(&Layers::limiter(Quota::per_day(10), 64, &clock, false), &limiter).unwrap();
+            limiter = inherit(&Layers::limiter(Quota::per_day(10), 64, &clock), &limiter).unwrap();
         }
-        limiter.refund(&key, charged.receipt(), 4);
+        limiter.refund(&Ask::charge(&key, 4), charged.receipt(), 4);
         assert_eq!(decided(limiter.decide(&Ask::peek(&key, 0))).remaining(), left, "after {changes} changes");
     }
 }
@@ -338,7 +333,7 @@ fn changes_cost_a_bucket_with_long_ticks_nothing() {
     let (mut random, clock) = (Random::new(7), clock());
     let quota = |limit, burst| Quota::per_day(limit).burst(burst);
     let mut present = quota(10, 100_000);
-    let mut limiter = Layers::limiter(present, 64, &clock, false);
+    let mut limiter = Layers::limiter(present, 64, &clock);
     let key = PartitionKey::from(1_u64);
     assert!(decided(limiter.decide(&Ask::charge(&key, 100_000))).is_allowed());
     let mut owed = 100_000 * DAY;
@@ -347,7 +342,7 @@ fn changes_cost_a_bucket_with_long_ticks_nothing() {
         clock.advance(passed);
         owed -= passed.as_nanos() * u128::from(present.limit());
         present = quota(random.pick(&[7, 10, 20]), random.pick(&[100_000, 200_000, 250_000]));
-        limiter = inherit(&Layers::limiter(present, 64, &clock, false), &limiter).unwrap();
+        limiter = inherit(&Layers::limiter(present, 64, &clock), &limiter).unwrap();
     }
     let exact = owed / u128::from(present.limit());
     let found = decided(limiter.decide(&Ask::peek(&key, 0))).reset_after().as_nanos();
@@ -360,10 +355,10 @@ fn a_change_keeps_a_debt_of_millions_of_tokens() {
     for (limit, tokens) in [(1_000_000, 1_000_000_000), (1_000, 10_000_000)] {
         let clock = clock();
         let quota = |burst| Quota::per_second(limit).burst(burst);
-        let before = Layers::limiter(quota(tokens), 64, &clock, false);
+        let before = Layers::limiter(quota(tokens), 64, &clock);
         let key = PartitionKey::from(1_u64);
         assert!(decided(before.decide(&Ask::charge(&key, tokens))).is_allowed());
-        let heir = inherit(&Layers::limiter(quota(1_000), 64, &clock, false), &before).unwrap();
+        let heir = inherit(&Layers::limiter(quota(1_000), 64, &clock), &before).unwrap();
         let left = decided(heir.decide(&Ask::peek(&key, 0))).reset_after();
         let exact = Duration::from_secs((tokens / limit).into());
         assert!((exact..exact + Duration::from_millis(1)).contains(&left), "{left:?} and not {exact:?}");

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{IntoLimiter, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
@@ -22,7 +22,7 @@ fn limiter<A: Algorithm>(
     algorithm: A,
     capacity: usize,
     clock: impl Clock,
-) -> Arc<RateLimiter<A, MemoryStore<A::State, impl Clock>>> {
+) -> Arc<RateLimiter<A, MemoryTable<A::State, impl Clock>>> {
     Arc::new(RateLimiter::new(algorithm, MemoryStore::with_capacity(capacity).with_clock(clock)))
 }
 
@@ -198,10 +198,10 @@ fn a_new_capacity_is_honoured() {
     let larger = bucket(10_000);
     let replaced = layer.handle().replace(policy(Arc::clone(&larger))).unwrap();
     assert!(replaced.kept_capacity().is_empty());
-    assert_eq!(larger.store().capacity(), 10_000);
+    assert_eq!(larger.capacity(), 10_000);
     let first: u32 = (0..5_000).map(|key| u32::from(passes(&layer, &key.to_string()))).sum();
     let again: u32 = (0..5_000).map(|key| u32::from(passes(&layer, &key.to_string()))).sum();
-    assert_eq!((first, again, larger.store().evicted_live()), (5_000, 0, 0));
+    assert_eq!((first, again, larger.evicted_live()), (5_000, 0, 0));
 }
 
 /// A typo makes the ticks of one table as long as a token, and is corrected.

@@ -184,7 +184,7 @@ impl<A: Algorithm> Layers<A> {
         let index = usize::try_from(self.random.below(self.charges.len() as u64)).unwrap();
         let Charge { layer, number, key, cost, receipt } = self.charges.swap_remove(index);
         let (limiter, log) = &self.in_force[layer];
-        limiter.refund(&PartitionKey::from(key), receipt, cost);
+        limiter.refund(&Ask::charge(&PartitionKey::from(key), cost), receipt, cost);
         log.borrow_mut().refund(number);
     }
 

@@ -1,6 +1,6 @@
 //! What several of these files need: a clock, and questions to a limiter in memory.
 
-use tower_sluice::store::check_invariants_of;
+use tower_sluice::testing::check_invariants_of;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Receipt};
 
@@ -29,7 +29,7 @@ pub(crate) fn decided(check: Check) -> Decision {
 
 /// Checks the table of a limiter in memory that is in force, or was.
 pub(crate) fn check_invariants(limiter: &dyn Limiter, clock: &ManualClock) {
-    check_invariants_of(&limiter.heritage().expect("the table itself"), clock.now());
+    check_invariants_of(limiter, clock.now());
 }
 
 /// Charges a key, if it is admitted.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::take_quotas;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
@@ -30,7 +31,7 @@ fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_
         let (day, second) = (Quota::per_day(1_000), Quota::per_second(10).burst(burst));
         let (clock, mut passed) = (clock(), 0);
         let limiter = limiter(of(day), &clock);
-        assert!(limiter.take_quotas());
+        assert!(take_quotas(&*limiter));
         for _ in 0..10 {
             passed += passing(&*limiter, 1_100, Some(day));
             let _ = ask(&*limiter, 1, Some(second));
@@ -75,7 +76,7 @@ fn a_bucket_banks_charges_that_are_held_open_and_a_window_does_not() {
         for _ in 0..=20 * 5 {
             let mut renewed = Vec::new();
             for receipt in open.drain(..) {
-                limiter.refund(&key, receipt, 1);
+                limiter.refund(&Ask::charge(&key, 1), receipt, 1);
                 let again = ask(&*limiter, 1, None);
                 if again.is_allowed() {
                     renewed.push(again.receipt());
@@ -93,7 +94,7 @@ fn a_bucket_banks_charges_that_are_held_open_and_a_window_does_not() {
         }
         let mut failed = passing(&*limiter, 10, None);
         for receipt in open {
-            limiter.refund(&key, receipt, 1);
+            limiter.refund(&Ask::charge(&key, 1), receipt, 1);
             failed += passing(&*limiter, 10, None);
         }
         failed

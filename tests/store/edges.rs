@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::store::{MemoryStore, Store, WhenFull};
+use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
+use tower_sluice::testing::take_quotas;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::charge;
 
-type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
+type Limited<A> = RateLimiter<A, MemoryTable<<A as Algorithm>::State, ManualClock>>;
 
 fn ask(limiter: &impl Limiter, key: u64) -> Decision {
     charge(limiter, key, 1)
@@ -40,7 +41,7 @@ enum Keys {
 fn small<A: Algorithm>(algorithm: A, clock: &ManualClock, keys: Keys) -> Limited<A> {
     let store = MemoryStore::with_capacity(8).when_full(WhenFull::Overflow).with_clock(clock.clone());
     let limiter = RateLimiter::new(algorithm, store);
-    assert!(keys == Keys::HaveNone || limiter.take_quotas());
+    assert!(keys == Keys::HaveNone || take_quotas(&limiter));
     limiter
 }
 
@@ -50,9 +51,9 @@ fn full<A: Algorithm>(algorithm: A, keys: Keys) -> (Limited<A>, ManualClock, Vec
     let clock = noon();
     let limiter = small(algorithm, &clock, keys);
     let shares = |key: u64| {
-        let before = limiter.store().turned_away();
+        let before = limiter.turned_away();
         let _ = ask(&limiter, key);
-        limiter.store().turned_away() > before
+        limiter.turned_away() > before
     };
     // Once five keys have found no slot, hardly one is left.
     let mut held = Vec::new();
@@ -69,7 +70,7 @@ fn full<A: Algorithm>(algorithm: A, keys: Keys) -> (Limited<A>, ManualClock, Vec
         assert!(ask(&limiter, new_key).is_allowed());
     }
     assert!(!ask(&limiter, new_key).is_allowed());
-    limiter.store().check_invariants();
+    limiter.check_invariants();
     (limiter, clock, held, new_key)
 }
 
@@ -81,9 +82,9 @@ fn sees_the_overflow_slot<A: Algorithm>(algorithm: A, keys: Keys) {
     assert!(limiter.decide(&Ask::reset(&PartitionKey::from(new_key))).at_once().is_some());
     assert_eq!(peek(&limiter, new_key).remaining(), 9);
     let charged = ask(&limiter, new_key);
-    limiter.refund(&PartitionKey::from(new_key), charged.receipt(), 1);
+    limiter.refund(&Ask::charge(&PartitionKey::from(new_key), 1), charged.receipt(), 1);
     assert_eq!(ask(&limiter, new_key).remaining(), 9, "the refund is lost");
-    limiter.store().check_invariants();
+    limiter.check_invariants();
 }
 
 #[test]
@@ -102,12 +103,12 @@ fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A, keys: Keys) {
     let tried = (0..5).find_map(|_| {
         let (limiter, _, held, new_key) = full(algorithm, keys);
         held.iter().for_each(|key| drop(limiter.decide(&Ask::reset(&PartitionKey::from(*key)))));
-        let (mut taken, before) = (0, limiter.store().turned_away());
+        let (mut taken, before) = (0, limiter.turned_away());
         while ask(&limiter, new_key).is_allowed() {
             taken += 1;
         }
-        assert_eq!(limiter.store().turned_away(), before, "there is room");
-        limiter.store().check_invariants();
+        assert_eq!(limiter.turned_away(), before, "there is room");
+        limiter.check_invariants();
         (taken == 0).then_some(())
     });
     assert!(tried.is_some(), "it has its burst again");
@@ -181,9 +182,9 @@ fn keeps_what_it_holds<A: Algorithm + Copy>(algorithm: A, when_full: WhenFull) {
     // Until no slot is left.
     let mut held = Vec::new();
     for key in 100..400 {
-        let turned_away = heir.store().turned_away();
+        let turned_away = heir.turned_away();
         let is_admitted = uses_up(&heir, key);
-        if is_admitted && heir.store().turned_away() == turned_away {
+        if is_admitted && heir.turned_away() == turned_away {
             held.push(key);
         }
     }
@@ -192,7 +193,7 @@ fn keeps_what_it_holds<A: Algorithm + Copy>(algorithm: A, when_full: WhenFull) {
         assert!((0..6).all(|key| !ask(&heir, key).is_allowed()), "it was used up before the change");
     }
     assert!(held.iter().all(|key| !ask(&heir, *key).is_allowed()), "a key was evicted");
-    heir.store().check_invariants();
+    heir.check_invariants();
 }
 
 fn pays_once<A: Algorithm>(algorithm: A) {
@@ -202,13 +203,13 @@ fn pays_once<A: Algorithm>(algorithm: A) {
     assert!(limiter.decide(&Ask::reset(&key)).at_once().is_some());
     let late: Vec<_> = (0..10).map(|_| ask(&limiter, 7).receipt()).collect();
     assert!(!ask(&limiter, 7).is_allowed());
-    early.into_iter().rev().for_each(|receipt| limiter.refund(&key, receipt, 1));
+    early.into_iter().rev().for_each(|receipt| limiter.refund(&Ask::charge(&key, 1), receipt, 1));
     assert_eq!(peek(&limiter, 7).remaining(), 0, "what was reset was refunded as well");
     // A charge from after the reset is refunded.
-    limiter.refund(&key, *late.last().unwrap(), 1);
+    limiter.refund(&Ask::charge(&key, 1), *late.last().unwrap(), 1);
     assert_eq!(ask(&limiter, 7).remaining(), 0);
     assert!(!ask(&limiter, 7).is_allowed());
-    limiter.store().check_invariants();
+    limiter.check_invariants();
 }
 
 #[test]
@@ -224,7 +225,7 @@ fn refunds_of_charges_from_before_a_reset_are_dropped() {
     expected = "a store holds 8589934592 keys at most, and not 18446744073709551615; choose a smaller capacity"
 )]
 fn a_capacity_beyond_all_memory_is_rejected() {
-    let _ = MemoryStore::<()>::with_capacity(usize::MAX);
+    let _ = MemoryStore::with_capacity(usize::MAX);
 }
 
 /// Run by the next test in a process that may not have much memory.
@@ -233,8 +234,11 @@ fn a_capacity_beyond_all_memory_is_rejected() {
 fn take_much_memory() {
     let bucket = bucket();
     match std::env::var("TABLE").as_deref() {
-        Ok("bucket") => MemoryStore::with_capacity(1 << 30).prepare(&bucket),
-        _ => MemoryStore::with_capacity(1 << 28).prepare(&FixedWindow::new(Quota::per_day(1))),
+        Ok("bucket") => drop(RateLimiter::new(bucket, MemoryStore::with_capacity(1 << 30))),
+        _ => {
+            let window = FixedWindow::new(Quota::per_day(1));
+            drop(RateLimiter::new(window, MemoryStore::with_capacity(1 << 28)));
+        }
     }
 }
 

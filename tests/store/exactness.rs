@@ -1,8 +1,8 @@
 //! With the clock standing still, exactly the limit is admitted, however many threads ask.
 
-use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::testing::{admitted_by_threads, check_algorithm, check_store};
+use tower_sluice::testing::{admitted_by_threads, check_algorithm, check_limiter};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
@@ -15,47 +15,42 @@ const THREADS: usize = 32;
 const ATTEMPTS: u64 = 10_000;
 const LIMIT: u32 = 1_000;
 
-fn admits_exactly_the_limit(algorithm: &impl Algorithm) {
+fn admits_exactly_the_limit(algorithm: impl Algorithm + Copy) {
     for run in 0..rounds(3, 200) {
-        let store = MemoryStore::with_capacity(64).with_clock(clock());
-        let admitted = admitted_by_threads(algorithm, &store, THREADS, ATTEMPTS);
+        let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock()));
+        let admitted = admitted_by_threads(&limiter, THREADS, ATTEMPTS);
         assert_eq!(admitted, u64::from(LIMIT), "run {run}");
-        store.check_invariants();
+        limiter.check_invariants();
     }
 }
 
 #[test]
 fn token_bucket_is_exact() {
-    admits_exactly_the_limit(&TokenBucket::new(Quota::per_minute(LIMIT)));
-}
-
-#[test]
-fn leaky_bucket_is_exact() {
-    admits_exactly_the_limit(&LeakyBucket::new(Quota::per_minute(LIMIT)));
+    admits_exactly_the_limit(TokenBucket::new(Quota::per_minute(LIMIT)));
 }
 
 #[test]
 fn fixed_window_is_exact() {
-    admits_exactly_the_limit(&FixedWindow::new(Quota::per_minute(LIMIT)));
+    admits_exactly_the_limit(FixedWindow::new(Quota::per_minute(LIMIT)));
 }
 
 #[test]
 fn staggered_windows_are_exact() {
-    admits_exactly_the_limit(&FixedWindow::new(Quota::per_minute(LIMIT)).staggered());
-    admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)).staggered());
+    admits_exactly_the_limit(FixedWindow::new(Quota::per_minute(LIMIT)).staggered());
+    admits_exactly_the_limit(SlidingWindow::new(Quota::per_minute(LIMIT)).staggered());
 }
 
 /// Their counts do not fit into a word.
 #[test]
 fn windows_in_the_locked_table_are_exact() {
     let quota = |micros| Quota::per(LIMIT, Duration::from_micros(micros));
-    admits_exactly_the_limit(&FixedWindow::new(quota(1)));
-    admits_exactly_the_limit(&SlidingWindow::new(quota(1_000)));
+    admits_exactly_the_limit(FixedWindow::new(quota(1)));
+    admits_exactly_the_limit(SlidingWindow::new(quota(1_000)));
 }
 
 #[test]
 fn sliding_window_is_exact() {
-    admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)));
+    admits_exactly_the_limit(SlidingWindow::new(Quota::per_minute(LIMIT)));
 }
 
 /// At one per hour the clock as good as stands still: one request departs at once, and the rest wait.
@@ -80,14 +75,20 @@ fn leaky_queue_is_exact() {
 #[test]
 fn the_memory_store_keeps_the_contract() {
     let quota = Quota::per_minute(7);
-    let make = |clock| MemoryStore::with_capacity(256).with_clock(clock);
-    check_store(&TokenBucket::new(quota.burst(3)), 1, make);
-    check_store(&LeakyBucket::new(quota.burst(300)), 2, make);
-    check_store(&FixedWindow::new(quota), 3, |clock| MemoryStore::with_capacity(256).with_clock(clock));
-    check_store(&SlidingWindow::new(quota), 4, |clock| MemoryStore::with_capacity(256).with_clock(clock));
+    keeps_the_contract(TokenBucket::new(quota.burst(3)), 1);
+    keeps_the_contract(TokenBucket::new(quota.burst(300)), 2);
+    keeps_the_contract(FixedWindow::new(quota), 3);
+    keeps_the_contract(SlidingWindow::new(quota), 4);
+}
+
+fn keeps_the_contract(algorithm: impl Algorithm + Copy, seed: u64) {
+    check_limiter(&algorithm, seed, |clock| {
+        RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock))
+    });
 }
 
 /// A bucket of which one request gets two units at most, although more may be left.
+#[derive(Clone, Copy)]
 struct TwoAtMost(TokenBucket);
 
 impl Algorithm for TwoAtMost {
@@ -121,7 +122,7 @@ impl Algorithm for TwoAtMost {
 fn the_suites_accept_an_algorithm_whose_requests_get_less_than_the_burst() {
     let algorithm = TwoAtMost(TokenBucket::new(Quota::per_minute(7)));
     check_algorithm(&algorithm, 5);
-    check_store(&algorithm, 5, |clock| MemoryStore::with_capacity(256).with_clock(clock));
+    keeps_the_contract(algorithm, 5);
 }
 
 /// When two threads insert a key at once, it must not get two slots.
@@ -137,8 +138,8 @@ fn a_key_that_two_threads_insert_is_charged_once() {
     });
     // Two keys share a slot with a probability of 10^-8 each; `table.rs` compares key by key.
     assert!((KEYS - 3..=KEYS).contains(&admitted), "{admitted} of {KEYS}");
-    assert_eq!(limiter.store().evicted_live(), 0);
-    limiter.store().check_invariants();
+    assert_eq!(limiter.evicted_live(), 0);
+    limiter.check_invariants();
 }
 
 fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
@@ -151,7 +152,7 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
     const CAPACITY: u64 = 4_096;
     let bucket = TokenBucket::new(Quota::per_hour(20).burst(20));
     let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(4_096).with_clock(clock()));
-    let size = limiter.store().size_in_bytes();
+    let size = limiter.size_in_bytes();
     let heavy = |key: u64| PartitionKey::from(u64::MAX - key);
     for key in 0..400 {
         assert!((0..20).all(|_| admits(&limiter, &heavy(key))));
@@ -162,16 +163,16 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
         fresh += 1;
         assert!(admits(&limiter, &PartitionKey::from(fresh)));
     }
-    assert_eq!(limiter.store().evicted_live(), 0);
+    assert_eq!(limiter.evicted_live(), 0);
     // ... and with eight times as many keys, only the flood's own small debts are.
     let new_keys = fresh + 1..=fresh + 8 * CAPACITY;
     let admitted = new_keys.filter(|key| admits(&limiter, &PartitionKey::from(*key))).count() as u64;
     // Up to the few that share a slot.
     assert!(admitted >= 8 * CAPACITY - 3, "a new client must not be locked out");
-    assert!(limiter.store().evicted_live() > 0);
+    assert!(limiter.evicted_live() > 0);
     assert!((0..400).all(|key| !admits(&limiter, &heavy(key))));
-    assert_eq!(limiter.store().size_in_bytes(), size);
-    limiter.store().check_invariants();
+    assert_eq!(limiter.size_in_bytes(), size);
+    limiter.check_invariants();
 }
 
 /// A panic inside of an algorithm must not poison the keys that share its set.
@@ -201,5 +202,5 @@ fn a_panicking_algorithm_leaves_the_store_usable() {
         assert!(blown.is_err());
         assert!(admits(&limiter, &key.into()));
     }
-    limiter.store().check_invariants();
+    limiter.check_invariants();
 }

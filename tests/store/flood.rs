@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
 
@@ -60,18 +60,18 @@ impl Flood {
             admitted += (0..abusive).filter(|key| asks(&limiter, *key)).count() as u64;
             clock.advance(Duration::from_millis(1_000 / STEPS_PER_SECOND));
         }
-        limiter.store().check_invariants();
+        limiter.check_invariants();
         let arrivals = fresh - 1_000_000;
         Outcome {
-            evicted: limiter.store().evicted_live() * 1_000 / arrivals,
-            evicted_in_all: limiter.store().evicted_live(),
+            evicted: limiter.evicted_live() * 1_000 / arrivals,
+            evicted_in_all: limiter.evicted_live(),
             admitted_tenths: admitted * 10 / abusive,
             locked_out: locked_out * 1_000 / arrivals,
         }
     }
 }
 
-fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryStore<A::State, ManualClock>>, key: u64) -> bool {
+fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryTable<A::State, ManualClock>>, key: u64) -> bool {
     matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
 }
 

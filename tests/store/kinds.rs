@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, TableStats};
+use tower_sluice::testing::take_quotas;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter, Receipt};
 
@@ -21,7 +22,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock, keys: usize) -> Arc<
 }
 
 fn with_quotas(limiter: Arc<dyn Limiter>) -> Arc<dyn Limiter> {
-    assert!(limiter.take_quotas());
+    assert!(take_quotas(&*limiter));
     limiter
 }
 
@@ -53,7 +54,7 @@ fn remaining(limiter: &dyn Limiter, key: u64) -> u32 {
 }
 
 fn refund(limiter: &dyn Limiter, key: u64, receipt: Receipt, cost: u32) {
-    limiter.refund(&PartitionKey::from(key), receipt, cost);
+    limiter.refund(&Ask::charge(&PartitionKey::from(key), cost), receipt, cost);
 }
 
 fn reset(limiter: &dyn Limiter, key: u64) {

@@ -18,6 +18,7 @@ mod flood;
 mod herd;
 mod key_value;
 mod kinds;
+mod modes;
 mod own_quotas;
 mod portable;
 mod table;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::store::{MemoryStore, Store, WhenFull};
+use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::testing::IntervalChecker;
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{Decision, Limiter, Quota, RateLimiter};
@@ -17,12 +17,7 @@ fn ask(limiter: &impl Limiter, key: u64) -> Decision {
     charge(limiter, key, 1)
 }
 
-type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
-
-/// One per hour and key, all at once.
-fn one_each(keys: usize) -> Limited<TokenBucket> {
-    limited(TokenBucket::new(Quota::per_hour(1)), keys)
-}
+type Limited<A> = RateLimiter<A, MemoryTable<<A as Algorithm>::State, ManualClock>>;
 
 fn limited<A: Algorithm>(algorithm: A, keys: usize) -> Limited<A> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock()))
@@ -47,9 +42,9 @@ fn keeps_all<A: Algorithm>(algorithm: A, count: usize) {
     let keys = count as u64;
     let admitted = (0..keys).filter(|key| admits(&limiter, *key)).count() as u64;
     assert!((keys - SHARING..=keys).contains(&admitted), "{admitted} admitted");
-    assert_eq!(limiter.store().evicted_live(), 0);
+    assert_eq!(limiter.evicted_live(), 0);
     assert!(!(0..keys).any(|key| admits(&limiter, key)));
-    let bytes = limiter.store().size_in_bytes();
+    let bytes = limiter.size_in_bytes();
     assert!((8 * count..=17 * count + 20_480).contains(&bytes), "{bytes} bytes");
 }
 
@@ -77,8 +72,8 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
         assert_eq!(twice, 0, "round {round}");
         let admitted = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine || **theirs).count() as u64;
         assert!(admitted >= count - SHARING, "round {round}: only {admitted} admitted at all");
-        assert_eq!(limiter.store().evicted_live(), 0);
-        limiter.store().check_invariants();
+        assert_eq!(limiter.evicted_live(), 0);
+        limiter.check_invariants();
     }
 }
 
@@ -132,7 +127,7 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
             }
             if round % 50 == 0 {
                 // All threads wait for the next round.
-                limiter.store().check_invariants();
+                limiter.check_invariants();
             }
             // Mostly a few tokens' worth; sometimes nothing, or more than the burst.
             clock.advance(Duration::from_millis([3, 17, 0, 1, 90, 5][usize::try_from(round % 6).unwrap()]));
@@ -163,7 +158,7 @@ fn no_interval_of_real_time_admits_more_either() {
         let threads = [scope.spawn(run), scope.spawn(run)];
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    limiter.store().check_invariants();
+    limiter.check_invariants();
     // From each start, count what was answered by each end: quadratic, so on stretches of the log.
     log.sort_unstable();
     for stretch in log.windows(400).step_by(97) {
@@ -193,11 +188,11 @@ fn stored_times_that_repeat_are_no_debts() {
             let full = (0..20).all(|_| admits(&limiter, key));
             assert!(full && !admits(&limiter, key), "key {key} before a nap of {nap:?}");
         }
-        limiter.store().check_invariants();
+        limiter.check_invariants();
         // Long enough for all to be paid, and then some.
         clock.advance(Duration::from_secs(2) + nap);
     }
-    assert_eq!(limiter.store().evicted_live(), 0);
+    assert_eq!(limiter.evicted_live(), 0);
 }
 
 #[test]
@@ -220,11 +215,11 @@ fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
     assert!(!admits(&limiter, 1));
     clock.advance(Duration::MAX);
     assert!((0..20).all(|_| admits(&limiter, 1)) && !admits(&limiter, 1));
-    limiter.store().check_invariants();
+    limiter.check_invariants();
     clock.set(late);
     assert!(!admits(&limiter, 1));
     clock.set(Timestamp::MAX);
-    limiter.store().check_invariants();
+    limiter.check_invariants();
 }
 
 /// Debts survive from one epoch of the table to the next, and the one after that.
@@ -244,7 +239,7 @@ fn debts_are_kept_for_as_long_as_they_are_owed() {
         let decision = ask(&limiter, 7);
         assert_eq!((decision.is_allowed(), decision.remaining()), (expected.0.is_allowed(), expected.0.remaining()));
         state = expected.1.or(state);
-        limiter.store().check_invariants();
+        limiter.check_invariants();
     }
 }
 
@@ -262,9 +257,9 @@ fn evicts_none_of_the_keys_that_owe_most<A: Algorithm>(algorithm: A) {
     let heavy = u64::MAX - 1_000..u64::MAX;
     assert!(heavy.clone().all(|key| (0..20).all(|_| admits(&limiter, key))));
     assert!((0..40_000).filter(|key| admits(&limiter, *key)).count() as u64 >= 40_000 - SHARING);
-    assert!(limiter.store().evicted_live() > 0);
+    assert!(limiter.evicted_live() > 0);
     assert_eq!(heavy.filter(|key| admits(&limiter, *key)).count(), 0);
-    limiter.store().check_invariants();
+    limiter.check_invariants();
 }
 
 #[test]
@@ -281,10 +276,10 @@ fn rejects_new_keys<A: Algorithm>(algorithm: A) {
     let limiter = RateLimiter::new(algorithm, store);
     let admitted = (0..20_000).filter(|key| admits(&limiter, *key)).count();
     assert!((1_900..=2_048).contains(&admitted), "{admitted} of 2,000 slots");
-    assert_eq!(limiter.store().evicted_live(), 0);
+    assert_eq!(limiter.evicted_live(), 0);
     // A key that shares the slot of another is rejected, and is not turned away.
     let rejected = 20_000 - admitted as u64;
-    let turned_away = limiter.store().turned_away();
+    let turned_away = limiter.turned_away();
     assert!((rejected - SHARING..=rejected).contains(&turned_away), "{turned_away} of {rejected}");
     // Exact for the keys in the table; new keys are rejected until a slot is free.
     assert_eq!((0..20_000).filter(|key| admits(&limiter, *key)).count(), 0);
@@ -293,7 +288,7 @@ fn rejects_new_keys<A: Algorithm>(algorithm: A) {
     assert!(wait <= rejected.reset_after() && wait <= Duration::from_secs(7_200), "{rejected:?}");
     clock.advance(wait);
     assert!(admits(&limiter, 50_000));
-    limiter.store().check_invariants();
+    limiter.check_invariants();
 }
 
 #[test]
@@ -310,30 +305,6 @@ fn new_keys_share<A: Algorithm>(algorithm: A) {
     let admitted = (0..200_000).filter(|key| admits(&limiter, *key)).count();
     // The table's own slots, and 512 more that are shared.
     assert!((2_400..=2_560).contains(&admitted), "{admitted} admitted");
-    assert_eq!(limiter.store().evicted_live(), 0);
-    limiter.store().check_invariants();
-}
-
-/// The types keep a store from serving two limiters, but not if a user's store wraps it.
-#[test]
-#[should_panic(expected = "a store serves one limiter, with one quota")]
-fn a_store_is_not_shared_by_two_quotas() {
-    let limiter = one_each(100);
-    limiter.store().prepare(&TokenBucket::new(Quota::per_hour(2)));
-}
-
-#[test]
-#[should_panic(expected = "a store serves one limiter, with one quota")]
-fn a_store_is_not_shared_by_two_windows() {
-    let limiter = limited(FixedWindow::new(Quota::per_hour(1)), 100);
-    limiter.store().prepare(&FixedWindow::new(Quota::per_hour(1)).staggered());
-}
-
-/// Its own limiter may prepare it more than once.
-#[test]
-fn a_store_is_prepared_twice_for_one_quota() {
-    let limiter = one_each(100);
-    assert!(admits(&limiter, 1));
-    limiter.store().prepare(limiter.algorithm());
-    assert!(!admits(&limiter, 1));
+    assert_eq!(limiter.evicted_live(), 0);
+    limiter.check_invariants();
 }

@@ -19,7 +19,7 @@ pub fn per_client<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) 
     with_store(name, algorithm, RedisStore::new(redis, name))
 }
 
-pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisStore<A::State>) -> Policy {
+pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisStore) -> Policy {
     Policy::new(name, RateLimiter::new(algorithm, store)).key(HeaderKey::new(HeaderName::from_static("x-client")))
 }
 

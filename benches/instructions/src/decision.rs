@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Concurrency, Limiter, Mode, PartitionKey, Quota, RateLimiter};
@@ -25,7 +25,6 @@ pub fn rows() -> Vec<Row> {
         }),
         decision("decision: 100,000 keys, half full", || charges(half_full(), |i| address(i * 7 % KEYS))),
         decision("decision: 100,000 keys, a new one", || charges(half_full(), |i| address(KEYS + i))),
-        decision("decision: leaky bucket", || charges(in_memory(LeakyBucket::new(ALL)), one_key)),
         decision("decision: fixed window", || charges(in_memory(FixedWindow::new(PER_HOUR)), one_key)),
         decision("decision: sliding window", || charges(in_memory(SlidingWindow::new(PER_HOUR)), one_key)),
         decision("decision: calendar window", || charges(in_memory(CalendarWindow::daily(u32::MAX)), one_key)),

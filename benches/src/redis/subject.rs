@@ -206,6 +206,6 @@ fn verdict(status: http::StatusCode) -> Outcome<bool> {
 }
 
 /// As [`Make::Limiter`] holds it.
-pub fn limiter<A: Scripted>(algorithm: A, store: RedisStore<A::State>) -> Arc<dyn Limiter> {
+pub fn limiter<A: Scripted>(algorithm: A, store: RedisStore) -> Arc<dyn Limiter> {
     Arc::new(RateLimiter::new(algorithm, store))
 }

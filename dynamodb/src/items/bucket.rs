@@ -8,7 +8,7 @@
 //! that together they are the bucket. The busy one compares with a bound and adds to whatever is there: so simultaneous
 //! charges do not collide, as they would if each had to name the number that it has read.
 
-use tower_sluice::algorithm::{Algorithm, GcraState, LeakyBucket, Portable, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, GcraState, Portable, TokenBucket};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Quota, Receipt};
 
@@ -241,4 +241,4 @@ macro_rules! bucket {
     )+};
 }
 
-bucket!(TokenBucket, LeakyBucket);
+bucket!(TokenBucket);

@@ -3,7 +3,7 @@
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::{IntervalChecker, Random};
 
-use tower_sluice::Limiter;
+use tower_sluice::{Ask, Limiter};
 
 use super::service::Fate;
 use super::*;
@@ -99,7 +99,7 @@ async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
     assert_eq!(admitted(&other, 10).await, 5);
     // A refund by such a clock would be too large or too small.
     service.forget_counts();
-    limiter.refund(&"key".into(), decision.receipt(), 1);
+    limiter.refund(&Ask::charge(&"key".into(), 1), decision.receipt(), 1);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((service.counts().reads, service.counts().writes), (1, 0));
     own.set(clock.now());

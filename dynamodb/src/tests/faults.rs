@@ -204,7 +204,7 @@ async fn calls_in_flight_are_bounded() {
     let tasks: Vec<_> = (0..100_u32)
         .map(|key| {
             let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move { limiter.acquire(&key.to_string().into(), 1).await })
+            tokio::spawn(async move { limiter.acquire_owned(&key.to_string().into(), 1).await })
         })
         .collect();
     let mut kinds = Vec::new();

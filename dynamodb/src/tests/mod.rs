@@ -26,7 +26,7 @@ use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Decision, LimiterError, LimiterExt, Quota, RateLimiter};
 
 use self::service::Service;
-use crate::{Dynamo, DynamoFault, DynamoStore, FaultKind, Kept};
+use crate::{Dynamo, DynamoFault, DynamoStore, DynamoTable, FaultKind, Kept};
 
 /// A realistic instant, a third into a second, and not at the edge of any window.
 const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_333_333_333);
@@ -34,7 +34,7 @@ const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_333_333_333);
 const TABLE: &str = "limits";
 
 /// A limiter over a store.
-type Over<A> = RateLimiter<A, DynamoStore<<A as Algorithm>::State>>;
+type Over<A> = RateLimiter<A, DynamoTable<<A as Algorithm>::State>>;
 
 /// A quota that restores nothing while a test runs.
 fn per_day(limit: u32) -> Quota {
@@ -62,7 +62,7 @@ fn limiter<A: Kept>(dynamo: &Dynamo, algorithm: A) -> Over<A> {
 
 /// Decides on one request of cost 1.
 async fn ask<A: Kept>(limiter: &Over<A>) -> Result<Decision, LimiterError> {
-    limiter.acquire(&"key".into(), 1).await
+    limiter.acquire(&"key".into(), 1).await.map(|permit| *permit)
 }
 
 /// How many of so many requests are admitted, one after the other.

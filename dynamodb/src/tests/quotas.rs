@@ -1,6 +1,6 @@
 //! Quotas that change, quotas of the keys' own, refunds and resets.
 
-use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::remote::BreakerState;
 use tower_sluice::{Ask, Limiter, PartitionKey, Receipt};
 
@@ -142,7 +142,7 @@ async fn what_is_left_is_shown_under_the_quota_of_the_last_charge() {
 /// Charges, and lets the refund come to its end.
 async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u32) {
     service.forget_counts();
-    limiter.refund(&"key".into(), receipt, cost);
+    limiter.refund(&Ask::charge(&"key".into(), cost), receipt, cost);
     // Its task is on this runtime, so it is done when no other has anything to do.
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -182,7 +182,7 @@ async fn refunds_return_what_is_owed<A: Kept>(algorithm: A, other: A, period: Du
 #[tokio::test]
 async fn refunds_return_what_is_owed_for_a_charge() {
     let (quota, other, hour) = (Quota::per_hour(10), Quota::per_hour(20), Duration::from_secs(3_600));
-    refunds_return_what_is_owed(LeakyBucket::new(quota), LeakyBucket::new(quota.burst(20)), hour).await;
+    refunds_return_what_is_owed(TokenBucket::new(quota), TokenBucket::new(quota.burst(20)), hour).await;
     refunds_return_what_is_owed(FixedWindow::new(quota), FixedWindow::new(other), hour).await;
     refunds_return_what_is_owed(SlidingWindow::new(quota), SlidingWindow::new(other), hour).await;
     #[cfg(feature = "calendar")]

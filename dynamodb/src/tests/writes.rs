@@ -116,7 +116,7 @@ async fn a_rejection_is_verified_by_a_read() {
         assert_eq!(admitted(&limiter, 3).await, 2);
         service.forget_counts();
         // Time has paid for it, so there is nothing to refund; but this process may no longer know of a rejection.
-        limiter.refund(&"key".into(), first.receipt(), 1);
+        limiter.refund(&Ask::charge(&"key".into(), 1), first.receipt(), 1);
         assert_eq!(admitted(&limiter, 1).await, 0);
         assert_eq!(service.counts(), Counts { writes: 0, unmet: 0, reads: 1 });
     }
@@ -134,7 +134,7 @@ async fn a_charge_and_its_refund_take_two_writes() {
         let limiter = limiter(&dynamo(&service, &clock), algorithm);
         for login in 0..=200 {
             let decision = ask(&limiter).await.unwrap();
-            limiter.refund(&"key".into(), decision.receipt(), 1);
+            limiter.refund(&Ask::charge(&"key".into(), 1), decision.receipt(), 1);
             // The refund is made in the background: a few steps.
             for _ in 0..50 {
                 tokio::task::yield_now().await;

@@ -1,14 +1,12 @@
 //! [`RedisConcurrency`], the limiter.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::process::Process;
 use super::waiting::Wanted;
 use crate::concurrency::bounds::Bounds;
-use crate::concurrency::permit::Permit;
 use crate::concurrency::{rejected, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
@@ -16,8 +14,7 @@ use crate::store::redis::Redis;
 use crate::store::remote::Tag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, Issuer, LimiterError, Mode, PartitionKey, Proof,
-    Receipt, Terms,
+    Ask, Backlog, Check, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Receipt, Terms,
 };
 
 /// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how many
@@ -235,30 +232,6 @@ impl RedisConcurrency {
         Self { lease, ..self }
     }
 
-    /// Takes `cost` units of a key, and waits for them if this limiter has a [`queue`](Self::queue). `None` if the request
-    /// is rejected.
-    ///
-    /// # Errors
-    ///
-    /// If Redis gives no answer, or if it would have to wait and the limiter was [closed](Limiter::close); see
-    /// [`RedisConcurrency`](Self#errors).
-    ///
-    /// # Cancel safety
-    ///
-    /// A future that is dropped while it waits leaves its line; while Redis is asked, it releases what it gets.
-    pub fn acquire(
-        &self,
-        key: &PartitionKey,
-        cost: u32,
-    ) -> impl Future<Output = Result<Option<Permit>, LimiterError>> + Send + use<> {
-        let (process, tag) = (Arc::clone(self.process()), self.process().tag(key));
-        let check = self.charge(tag, cost, None);
-        async move {
-            let decision = check.decided().await?;
-            Ok(decision.is_allowed().then(|| Permit::leased(Leased { process, tag, units: cost })))
-        }
-    }
-
     fn process(&self) -> &Arc<Process> {
         self.process.get_or_init(|| Arc::new(Process::new(&self.redis, &self.name, self.lease)))
     }
@@ -309,25 +282,6 @@ fn receipted(decision: Decision, tag: Tag, cost: u32) -> Decision {
     if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::of(LeasedUnits(tag))) } else { decision }
 }
 
-/// Units that are held without a layer.
-pub(in crate::concurrency) struct Leased {
-    process: Arc<Process>,
-    tag: Tag,
-    units: u32,
-}
-
-impl Leased {
-    pub(in crate::concurrency) const fn units(&self) -> u32 {
-        self.units
-    }
-}
-
-impl Drop for Leased {
-    fn drop(&mut self) {
-        self.process.release(self.tag, self.units);
-    }
-}
-
 impl Limiter for RedisConcurrency {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
@@ -338,16 +292,16 @@ impl Limiter for RedisConcurrency {
         match ask.mode() {
             Mode::Fallback => self.fall_back(tag, ask.cost()).into(),
             Mode::Shadow => self.take_at_once(tag, ask.cost()),
-            // The others are not asked of it.
-            Mode::Charge | Mode::Peek | Mode::UpTo | Mode::Reset => self.charge(tag, ask.cost(), ask.patience()),
+            Mode::Charge => self.charge(tag, ask.cost(), ask.patience()),
+            mode @ (Mode::Peek | Mode::UpTo | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
     /// Releases units of a request that is over: on the server in the background, by one call. If that fails, or if there
     /// is no tokio runtime, the next renewal does it, or the end of the lease.
-    fn refund(&self, _: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u32) {
         if let Some(LeasedUnits(tag)) = receipt.read() {
-            self.process().release(tag, cost);
+            self.process().release(tag, units);
         }
     }
 
@@ -363,7 +317,7 @@ impl Limiter for RedisConcurrency {
 
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let theirs: Arc<Process> = predecessor.heritage()?.downcast()?;
+        let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.process());
         if !theirs.is_named(&self.redis, &self.name) {
             return None;
         }
@@ -373,10 +327,6 @@ impl Limiter for RedisConcurrency {
         }
         let limit = self.limit;
         Some(Inheritance::in_place().then(move || theirs.lines.change_limit(limit)))
-    }
-
-    fn heritage(&self) -> Option<Heritage> {
-        Some(Heritage::new(Arc::clone(self.process())))
     }
 
     /// Counts the units that are in flight in this process and the requests that wait in it, and reports the health of the

@@ -15,5 +15,3 @@ mod script;
 mod waiting;
 
 pub use self::limiter::RedisConcurrency;
-
-pub(super) use self::limiter::Leased;

@@ -1,5 +1,6 @@
 //! Entries: the policies' parts of one request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -139,7 +140,7 @@ impl Entry {
     #[cold]
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description().holds() {
-            let hold = Hold::new(policy.shared_limiter(), &self.key, admission, self.cost);
+            let hold = Hold::new(Arc::clone(policy.shared_limiter()), &self.key, admission, self.cost);
             self.stake.get_or_insert_default().hold = Some(hold);
         }
         if let Some(Ok(debt)) = self.debt_mut() {

@@ -6,7 +6,7 @@ use super::Scope;
 use super::entry::Entry;
 use crate::http::policy::Policy;
 use crate::http::reload::PolicyInForce;
-use crate::values::Receipt;
+use crate::values::{Ask, Receipt};
 
 impl<'a> Scope<'a> {
     /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a live
@@ -25,10 +25,7 @@ impl<'a> Scope<'a> {
     /// Refunds a part of what an entry was charged.
     pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
         let policy = self.current(self.policy(entry));
-        match entry.quota {
-            Some(quota) => policy.limiter().refund_under(quota, &entry.key, receipt, cost),
-            None => policy.limiter().refund(&entry.key, receipt, cost),
-        }
+        policy.limiter().refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);
     }
 }
 

@@ -47,8 +47,8 @@ impl Limiter for Scripted {
         }
     }
 
-    fn refund(&self, _: &PartitionKey, _: Receipt, cost: u32) {
-        self.log.lock().unwrap().push(format!("{} refund {cost}", self.name));
+    fn refund(&self, _: &Ask<'_>, _: Receipt, units: u32) {
+        self.log.lock().unwrap().push(format!("{} refund {units}", self.name));
     }
 
     fn describe(&self) -> Description {

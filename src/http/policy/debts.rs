@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Policy;
 use super::record::Record;
 use crate::algorithm::Algorithm;
-use crate::store::{MemoryStore, Store, TableStats};
+use crate::store::{MemoryStore, MemoryTable, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp, duration_from_nanos};
 use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
@@ -21,7 +21,7 @@ use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 /// the debt lasts is charged to it, too. So it is paid as fast as the quota restores units, and no faster, whatever the
 /// limiter restores meanwhile.
 pub(super) struct Debts {
-    table: MemoryStore<Debt, Arc<dyn Clock>>,
+    table: MemoryTable<Debt, Arc<dyn Clock>>,
     clock: Arc<dyn Clock>,
     /// No debt is paid later: while no key owes anything, requests skip the lookup.
     latest: Arc<AtomicU64>,
@@ -29,7 +29,7 @@ pub(super) struct Debts {
 
 impl Debts {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        let table = MemoryStore::default().with_clock(Arc::clone(&clock));
+        let table = MemoryStore::default().with_clock(Arc::clone(&clock)).table();
         Self { table, clock, latest: Arc::default() }
     }
 
@@ -87,7 +87,7 @@ impl Debts {
     }
 
     fn stats(&self) -> TableStats {
-        self.table.stats(&self.account(None, Change::Look)).table.unwrap_or_default()
+        self.table.stats(&self.account(None, Change::Look))
     }
 }
 

@@ -40,7 +40,7 @@ pub enum PolicyError {
         burst: u32,
     },
     /// The limiter has one quota for all keys: a queue, a limit of requests in flight, or a custom limiter that [takes no
-    /// quotas](crate::Limiter::take_quotas), or advertises none for keys without one.
+    /// quotas](crate::Description::takes_quotas), or advertises none for keys without one.
     #[non_exhaustive]
     QuotasNotTaken {
         /// The policy's name.

@@ -75,7 +75,6 @@ pub struct Policy {
     cost: Cost,
     quota: Option<QuotaOf>,
     /// Whether its limiter takes the quotas of keys.
-    takes_quotas: bool,
     bill: Option<Bill>,
     retries: Option<Box<Retries>>,
     releases_at_head: bool,
@@ -137,7 +136,6 @@ impl Policy {
             key: Box::new(Global),
             cost: Cost::Fixed(1),
             quota: None,
-            takes_quotas: false,
             bill: None,
             retries: None,
             releases_at_head: false,
@@ -231,7 +229,7 @@ impl Policy {
     /// on Redis, where the first charge after a change takes a second round trip.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
-    /// quotas](crate::Limiter::take_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
+    /// quotas](crate::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
     /// not say so.
     ///
     /// # Memory
@@ -242,7 +240,7 @@ impl Policy {
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
         self.quota = Some(Box::new(quota));
-        self.takes_quotas = self.limiter.take_quotas();
+        self.description.prepare_for_quotas();
         self.retries.iter().for_each(|retries| retries.take_quotas());
         self
     }

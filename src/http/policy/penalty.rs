@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
-use crate::store::{MemoryStore, Store, TableStats};
+use crate::store::{MemoryStore, MemoryTable, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Quota};
 
@@ -218,7 +218,7 @@ impl fmt::Debug for Penalty {
 
 /// One deadline per key, until it has passed.
 struct Deadlines {
-    table: MemoryStore<Timestamp, Arc<dyn Clock>>,
+    table: MemoryTable<Timestamp, Arc<dyn Clock>>,
     clock: Arc<dyn Clock>,
     /// No deadline is later: most services ban no client, and skip the lookup.
     latest: AtomicU64,
@@ -226,7 +226,7 @@ struct Deadlines {
 
 impl Deadlines {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        let table = MemoryStore::default().with_clock(Arc::clone(&clock));
+        let table = MemoryStore::default().with_clock(Arc::clone(&clock)).table();
         Self { table, clock, latest: AtomicU64::new(0) }
     }
 
@@ -263,7 +263,7 @@ impl Deadlines {
     }
 
     fn stats(&self) -> TableStats {
-        self.table.stats(&Deadline::Look).table.unwrap_or_default()
+        self.table.stats(&Deadline::Look)
     }
 }
 

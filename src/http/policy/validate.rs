@@ -20,7 +20,7 @@ impl Policy {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
             }
         }
-        if self.has_quotas() && !(self.takes_quotas && self.shape().is_some()) {
+        if self.has_quotas() && !(self.description.takes_quotas() && self.shape().is_some()) {
             return Err(PolicyError::QuotasNotTaken { name: name() });
         }
         if self.description.holds() && self.settles_later() {

@@ -1,6 +1,6 @@
 //! `Rejection`: why a request was rejected, and the wait that is advertised.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -40,9 +40,9 @@ use crate::values::{Decision, LimiterError};
 ///     State(invitations): State<Invitations>,
 ///     Path((team, people)): Path<(String, u32)>,
 /// ) -> Result<(HeaderMap, String), Box<Rejection>> {
-///     let decision = invitations.limiter.acquire(&team.into(), people).await?;
-///     let decision = Rejection::unless_allowed("invitations", decision)?;
-///     Ok((invitations.fields.of(&decision), format!("{people} invited, {} left", decision.remaining())))
+///     let permit = invitations.limiter.acquire(&team.into(), people).await?;
+///     let permit = Rejection::unless_allowed("invitations", permit)?;
+///     Ok((invitations.fields.of(&permit), format!("{people} invited, {} left", permit.remaining())))
 /// }
 ///
 /// let limiter = SlidingWindow::new(Quota::per_day(50)).into_limiter();
@@ -152,12 +152,12 @@ pub enum Reason {
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
-    /// Returns a decision that admits, or a rejection with status 429 in the name of `policy`, boxed, since it is large. For
-    /// handlers that ask a limiter themselves; a layer does all this by itself.
+    /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`, boxed,
+    /// since it is large. For handlers that ask a limiter themselves; a layer does all this by itself.
     ///
     /// # Errors
     ///
-    /// If the decision rejects. Its [response](Self::response) has `Retry-After`, `X-Rate-Limited-For`,
+    /// If the request is rejected. The error's [response](Self::response) has `Retry-After`, `X-Rate-Limited-For`,
     /// `Cache-Control: no-store` and problem details; [`DecisionFields`](crate::headers::DecisionFields) makes the fields
     /// that report what is left.
     ///
@@ -165,14 +165,14 @@ impl Rejection {
     ///
     /// If `policy` is no name of a [`Policy`](crate::Policy::new), which bodies and fields show.
     #[track_caller]
-    pub fn unless_allowed(policy: &str, decision: Decision) -> Result<Decision, Box<Self>> {
+    pub fn unless_allowed<D: Borrow<Decision>>(policy: &str, answer: D) -> Result<D, Box<Self>> {
         if let Err(error) = validate_name(policy) {
             panic!("{error}");
         }
-        if decision.is_allowed() {
-            return Ok(decision);
+        if answer.borrow().is_allowed() {
+            return Ok(answer);
         }
-        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), decision)]);
+        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), *answer.borrow())]);
         Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
     }
 

@@ -11,7 +11,7 @@ use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::util::captured_log::Log;
 use crate::values::time::ManualClock;
-use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError, Mode, PartitionKey, Quota, Receipt};
+use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt};
 
 type Answer = Result<&'static str, ThrottleError<Infallible>>;
 
@@ -63,7 +63,7 @@ impl Limiter for Broken {
         if self.has_fallback { description.answering(Mode::Fallback) } else { description }
     }
 
-    fn refund(&self, _: &PartitionKey, _: Receipt, _: u32) {
+    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u32) {
         unreachable!("nothing is held");
     }
 }

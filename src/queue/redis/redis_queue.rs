@@ -14,7 +14,7 @@ use crate::queue::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue};
 use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt, Terms,
+    Ask, Backlog, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
 };
 
 /// A [`LeakyQueue`] that many processes share, on Redis (6.2 or later) or Valkey: the requests of a key depart one by
@@ -138,13 +138,6 @@ pub struct RedisQueue {
     name: Box<str>,
     quota: Quota,
     bounds: Bounds,
-    shared: Arc<ProcessQueue>,
-}
-
-/// What a queue of the same name inherits.
-struct Namesake {
-    redis: Redis,
-    name: Box<str>,
     shared: Arc<ProcessQueue>,
 }
 
@@ -308,19 +301,21 @@ impl Limiter for RedisQueue {
                 let (shared, key, cost) = self.parts(ask);
                 in_background(async move { shared.unless_closed(pin!(shared.join_up_to(&key, cost))).await })
             }
-            // Another mode than those that it describes is not asked.
-            Mode::Charge | Mode::Peek | Mode::Reset => self.decide_turn(ask),
+            Mode::Charge => self.decide_turn(ask),
+            mode @ (Mode::Peek | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
     /// Refunds in the background, by one call.
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
         if receipt.is_none() {
             return;
         }
         match (receipt.unmark_fallback(), Handle::try_current()) {
-            (Some(receipt), _) => self.shared.fallback.refund(key, receipt, cost),
-            (None, Ok(runtime)) => Arc::clone(&self.shared).refund_in_background(&runtime, key.clone(), cost, receipt),
+            (Some(receipt), _) => self.shared.fallback.refund(charged, receipt, units),
+            (None, Ok(runtime)) => {
+                Arc::clone(&self.shared).refund_in_background(&runtime, charged.key().clone(), units, receipt);
+            }
             (None, Err(_)) => {}
         }
     }
@@ -339,17 +334,12 @@ impl Limiter for RedisQueue {
     /// Inherits from a queue of this name on the same [`Redis`]. Requests that wait depart as scheduled; only the other
     /// queue counts them, and ends their waits when [it is closed](Self::close).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let predecessor: Arc<Namesake> = predecessor.heritage()?.downcast()?;
+        let predecessor = predecessor.downcast_ref::<Self>()?;
         if self.redis.id() != predecessor.redis.id() || self.name != predecessor.name {
             return None;
         }
         let _ = self.shared.fallback.inherit(&predecessor.shared.fallback);
         Some(Inheritance::in_place())
-    }
-
-    fn heritage(&self) -> Option<Heritage> {
-        let (redis, name, shared) = (self.redis.clone(), self.name.clone(), Arc::clone(&self.shared));
-        Some(Heritage::new(Arc::new(Namesake { redis, name, shared })))
     }
 
     /// See [`RedisQueue::close`].

@@ -3,8 +3,7 @@
 //! [`debt_copies`](super::debt_copies) then copies what is owed.
 
 use std::any::TypeId;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::debt_copies::{Copying, DebtCopies, Geometry, MOST_COPIES, PageDebts, Source};
 use super::debt_sources::{FromBuckets, FromQuotas, Owed, States, WithQuotas, cast, owed_by};
@@ -12,18 +11,18 @@ use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::own_quota::{QuotaState, Under};
 use super::table::{Counts, Tag, TickBucket, WindowRule};
-use super::{Kept, MemoryStore, QuotaTable, Table, WhenFull, any_table};
+use super::{Kept, MemoryTable, QuotaTable, Start, Table, WhenFull, any_table};
 use crate::algorithm::{Algorithm, FixedWindowState, Kind, SlidingWindowState};
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Finish, Inheritance};
 
-/// Makes `store` inherit, if it was not used yet; else another store that is like it.
+/// Makes `table` inherit, if it was not used yet; else another table that is like it.
 pub(super) fn inherit<A: Algorithm, C: Clock>(
-    store: &MemoryStore<A::State, C>,
+    table: &MemoryTable<A::State, C>,
     algorithm: &Arc<A>,
     predecessor: &Arc<Kept<A::State>>,
-) -> Option<Inheritance<MemoryStore<A::State, C>>> {
-    if let Some(own) = store.kept.get() {
+) -> Option<Inheritance<MemoryTable<A::State, C>>> {
+    if let Some(own) = table.in_use() {
         if Arc::ptr_eq(own, predecessor) {
             return Some(Inheritance::in_place());
         }
@@ -32,54 +31,46 @@ pub(super) fn inherit<A: Algorithm, C: Clock>(
             return Some(Inheritance::in_place().and_then(own.finish()));
         }
     }
-    let heir = make_heir(store, algorithm, predecessor)?;
-    let keeps_capacity = heir.capacity != store.capacity;
+    let heir = make_heir(table, algorithm, predecessor)?;
+    let keeps_capacity = heir.capacity != table.store.capacity;
     let finish = heir.finish();
-    let rejected = match store.kept.get() {
-        None => store.kept.set(Arc::new(heir)).err(),
-        Some(_) => Some(Arc::new(heir)),
-    };
-    let inheritance = match rejected {
-        None => Inheritance::in_place(),
-        // The store has debts of its own.
-        Some(kept) => Inheritance::by(MemoryStore {
-            capacity: store.capacity,
-            when_full: store.when_full,
-            clock: Arc::clone(&store.clock),
-            made: Mutex::new(None),
-            kept: OnceLock::from(kept),
-            takes_quotas: AtomicBool::new(store.takes_quotas.load(Ordering::Relaxed)),
-        }),
+    let inheritance = match table.start.in_use.set(Arc::new(heir)) {
+        Ok(()) => Inheritance::in_place(),
+        // The table has debts of its own.
+        Err(heir) => {
+            let start = Start::new(OnceLock::from(heir), table.start.takes_quotas());
+            Inheritance::by(MemoryTable::starting(table.store.clone(), start))
+        }
     };
     Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
 }
 
 fn make_heir<A: Algorithm, C: Clock>(
-    store: &MemoryStore<A::State, C>,
+    table: &MemoryTable<A::State, C>,
     algorithm: &Arc<A>,
     predecessor: &Arc<Kept<A::State>>,
 ) -> Option<Kept<A::State>> {
     if predecessor.terms.clock != TypeId::of::<C>() {
         return None;
     }
-    let made = store.made().take();
-    let mut heir = made.unwrap_or_else(|| store.make(&**algorithm, store.capacity));
+    let made = table.start.made().take();
+    let mut heir = made.unwrap_or_else(|| table.make(&**algorithm, table.store.capacity));
     // One instant for all of it, read once.
-    let now = store.clock.now();
+    let now = table.store.clock.now();
     let geometries = predecessor.geometries(now);
     if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.geometry()) {
         // With another capacity, the heir of this heir would have to inherit from more tables than it can.
-        heir = store.make(&**algorithm, predecessor.capacity);
+        heir = table.make(&**algorithm, predecessor.capacity);
     }
     heir.secret = predecessor.secret;
     heir.resets = predecessor.resets.inherited();
-    let takes_quotas = store.takes_quotas.load(Ordering::Relaxed);
+    let takes_quotas = table.start.takes_quotas();
     let tokens = if takes_quotas || !predecessor.terms.is_bucket { 0 } else { most_tokens(predecessor, now) };
     if takes_quotas || is_kept_in_states(&**algorithm, &heir, predecessor, tokens) {
         if !(predecessor.terms.has_windows_of(&heir.terms) && algorithm.can_inherit(&predecessor.terms.quota)) {
             return None;
         }
-        let quotas = quotas_from(&**algorithm, predecessor, takes_quotas, (heir.capacity, store.when_full), now);
+        let quotas = quotas_from(&**algorithm, predecessor, takes_quotas, (heir.capacity, table.store.when_full), now);
         if heir.terms.schedule != predecessor.terms.schedule && !heir.terms.is_bucket {
             // As in `begin_with`: receipts name windows of the predecessor's schedule.
             heir.resets = predecessor.resets.all_reset();
@@ -108,7 +99,7 @@ fn make_heir<A: Algorithm, C: Clock>(
         (_, Table::Bucket(_)) if predecessor.quotas.get().is_none() => return None,
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir.terms)?;
-            begin_with(&mut heir, store, states, &geometries);
+            begin_with(&mut heir, table.store.when_full, states, &geometries);
         }
     }
     // Last, since the heir may have got another table.
@@ -177,9 +168,9 @@ fn overflow_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Time
 }
 
 /// Lets an heir begin with the states of windows, or of a user's algorithm.
-fn begin_with<A: Algorithm, C: Clock>(
+fn begin_with<A: Algorithm>(
     heir: &mut Kept<A::State>,
-    store: &MemoryStore<A::State, C>,
+    when_full: WhenFull,
     states: States<A>,
     geometries: &[Geometry],
 ) {
@@ -201,7 +192,7 @@ fn begin_with<A: Algorithm, C: Clock>(
     }
     // Counts that do not fit into the words of this limit are kept behind locks.
     if !matches!(heir.table, Table::Locked(_)) {
-        heir.table = Table::Locked(LockedTable::new(heir.capacity, store.when_full));
+        heir.table = Table::Locked(LockedTable::new(heir.capacity, when_full));
     }
     if let Table::Locked(own) = &mut heir.table {
         let quota = heir.terms.quota;
@@ -307,8 +298,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use crate::store::MemoryStore;
     use crate::store::memory::table::Rule;
-    use crate::store::{MemoryStore, Store};
     use crate::values::time::ManualClock;
     use crate::values::{Ask, Quota};
 
@@ -317,13 +308,11 @@ mod tests {
     fn an_heir_warns_no_more_whichever_table_it_gets() {
         let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
         for limit in [100, 100_000] {
-            let (before, after) = (MemoryStore::with_capacity(16), MemoryStore::with_capacity(16));
-            before.prepare(&window(limit));
-            let heritage = Store::heritage(&before, &window(limit)).unwrap();
-            before.kept.get().unwrap().occupancy().note_evicted();
-            after.prepare(&window(10));
+            let (before, after) = (MemoryStore::with_capacity(16).table(), MemoryStore::with_capacity(16).table());
+            let heritage = before.heritage(&window(limit));
+            before.in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
-            let heir = after.kept.get().unwrap();
+            let heir = after.in_use().unwrap();
             assert_eq!(matches!(heir.table, Table::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }
@@ -334,15 +323,16 @@ mod tests {
     fn a_change_that_is_finished_frees_the_table_before_it() {
         fn frees<A: Algorithm + Copy>(algorithm: A, has_quotas: bool) {
             let [before, after] = [(); 2].map(|()| {
-                let store =
-                    MemoryStore::with_capacity(16).with_clock(ManualClock::starting_at(Timestamp::from_nanos(7)));
-                store.prepare(&algorithm);
-                assert!(!has_quotas || store.take_quotas(&algorithm));
-                store
+                let clock = ManualClock::starting_at(Timestamp::from_nanos(7));
+                let table = MemoryStore::with_capacity(16).with_clock(clock).table();
+                if has_quotas {
+                    table.take_quotas(&algorithm);
+                }
+                table
             });
             let _ = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
-            let kept = Arc::downgrade(before.kept.get().unwrap());
-            let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm).unwrap()).unwrap();
+            let kept = Arc::downgrade(before.in_use().unwrap());
+            let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
             drop(before);
             assert!(kept.upgrade().is_some(), "the heir copies from it");
             inheritance.finish();
@@ -364,17 +354,15 @@ mod tests {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
         let tag = Tag::from_hash(7);
         let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
-        let prepared = |limit| {
+        let table = || {
             let clock = ManualClock::starting_at(NOW);
-            let store = MemoryStore::with_capacity(16).when_full(WhenFull::Overflow).with_clock(clock);
-            store.prepare(&window(limit));
-            store
+            MemoryStore::with_capacity(16).when_full(WhenFull::Overflow).with_clock(clock).table()
         };
         // The counts of a great limit are kept behind locks.
         for limit in [100, 100_000] {
             let used = SlidingWindowState { window: 1, previous: 0, current: limit };
-            let mut store = prepared(limit);
-            match &store.kept(&window(limit)).table {
+            let mut before = table();
+            match &before.kept(&window(limit)).table {
                 Table::Sliding(ledger) => {
                     let stamp = ledger.rule().stamp(used, ledger.rule().read(NOW));
                     ledger.inherit_overflow(NOW, [(tag, stamp)].into_iter());
@@ -383,13 +371,12 @@ mod tests {
                 Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
             }
             for lower in [10, 5] {
-                let heir = prepared(lower);
-                let heritage = Store::heritage(&store, &window(limit)).unwrap();
-                heir.inherit(&Arc::new(window(lower)), &heritage).unwrap().finish();
-                store = heir;
+                let heir = table();
+                heir.inherit(&Arc::new(window(lower)), &before.heritage(&window(limit))).unwrap().finish();
+                before = heir;
             }
             let mut kept = Vec::new();
-            match &store.kept.get().unwrap().table {
+            match &before.in_use().unwrap().table {
                 Table::Sliding(ledger) => ledger.each_overflow(NOW, |_, state| kept.push(state)),
                 Table::Locked(table) => table.each_overflow(|_, state| kept.push(state)),
                 Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),

@@ -1,26 +1,23 @@
 //! The invariants of whichever table a store has, for tests.
 
-use super::{Kept, MemoryStore, Table, any_table};
+use super::{Kept, MemoryTable, Table, any_table};
 #[cfg(feature = "calendar")]
 use crate::algorithm::CalendarWindowState;
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
 use crate::values::Heritage;
 use crate::values::time::{Clock, Timestamp};
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
-    /// For tests of this crate, while no thread uses the store: panics if its table is in disorder. Its clock must have
-    /// shown no later time.
-    #[doc(hidden)]
-    pub fn check_invariants(&self) {
-        if let Some(kept) = self.kept.get() {
-            kept.check_invariants(self.clock.now());
+impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+    /// For tests, while no thread uses the table: panics if it is in disorder. Its clock must have shown no later time.
+    pub(crate) fn check_invariants(&self) {
+        if let Some(kept) = self.in_use() {
+            kept.check_invariants(self.store.clock.now());
         }
     }
 }
 
-/// For tests of this crate: [the same](MemoryStore::check_invariants) for the store that has this heritage, whose clock
-/// shows `now`.
-pub fn check_invariants_of(heritage: &Heritage, now: Timestamp) {
+/// The same for the table that has this heritage, whose clock shows `now`.
+pub(crate) fn check_invariants_of(heritage: &Heritage, now: Timestamp) {
     let is_checked = check_if::<GcraState>(heritage, now)
         || check_if::<FixedWindowState>(heritage, now)
         || check_if::<SlidingWindowState>(heritage, now);

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,15 +14,16 @@ use super::connection::{Fault, FaultKind, Redis};
 use super::evalsha::Call;
 use super::key::{Key, Names};
 use super::script::{self, BadReply, OwnQuota, ScriptReply, Scripted, Under};
+use super::store;
 use crate::store::SharingStats;
 use crate::store::remote::{
-    Answered, Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Tag, Tags, Target, Transition,
+    Answered, Applied, Attempts, Backend, CallLimits, GaveUp, Standing, StoreInner, Tag, Tags, Target, Transition,
 };
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Check, LimiterError, Quota, Receipt};
+use crate::values::{Check, Description, LimiterError, Quota, Receipt};
 
 /// The keys of one limiter on Redis.
-pub(super) struct RedisBackend {
+pub struct RedisBackend {
     pub(super) redis: Redis,
     pub(super) names: Names,
     name: Box<str>,
@@ -272,6 +274,15 @@ impl<A: Scripted> Backend<A> for RedisBackend {
 
     fn is_failing(&self, target: &Target<'_, A>) -> bool {
         self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
+    }
+
+    fn describe(
+        &self,
+        limiter: &Arc<StoreInner<A::State, Self>>,
+        algorithm: &A,
+        description: Description,
+    ) -> Description {
+        store::describe(limiter, algorithm, description)
     }
 
     fn stats(&self) -> SharingStats {

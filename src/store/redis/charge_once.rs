@@ -10,8 +10,8 @@ use super::key::Key;
 use super::script::sealed::Steps;
 use super::script::{self, BadReply, Charge, Once, OwnQuota, ScriptReply, Scripted, Under};
 use crate::algorithm::{Algorithm, TokenBucket};
-use crate::store::MemoryStore;
 use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner};
+use crate::store::{MemoryStore, MemoryTable};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, ChargingOnce, Check, LimiterError, PartitionKey, Quota, Receipt, Retry};
 
@@ -179,13 +179,16 @@ async fn decide<A: Scripted>(
 /// beyond them is rejected, and is not used up.
 struct Lookups {
     limit: TokenBucket,
-    keys: MemoryStore<<TokenBucket as Algorithm>::State>,
+    keys: MemoryTable<<TokenBucket as Algorithm>::State>,
 }
 
 impl Lookups {
     /// Keys that are forgotten, since more are in demand, have all of their look-ups again.
     fn new() -> Self {
-        Self { limit: TokenBucket::new(Quota::per_second(10).burst(100)), keys: MemoryStore::with_capacity(8_192) }
+        Self {
+            limit: TokenBucket::new(Quota::per_second(10).burst(100)),
+            keys: MemoryStore::with_capacity(8_192).table(),
+        }
     }
 
     fn admit(&self, key: &PartitionKey) -> bool {

@@ -33,7 +33,7 @@ mod store;
 
 pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, RedisBuilder};
 pub use self::script::{Scripted, UnfitQuota};
-pub use self::store::RedisStore;
+pub use self::store::{RedisStore, RedisTable};
 
 // For the queue, and for requests in flight.
 pub(crate) use self::backend::{failed, in_background};

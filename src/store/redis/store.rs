@@ -1,6 +1,5 @@
 //! [`RedisStore`]: a store for one limiter.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +8,12 @@ use super::batch::RedisClaim;
 use super::charge_once::OnceCharger;
 use super::connection::Redis;
 use super::script::Scripted;
-use crate::store::remote::{KeyQuery, RemoteStore, StoreInner};
-use crate::store::{Stats, Store};
-use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, PartitionKey, Quota, Receipt};
+use crate::store::OpenStore;
+use crate::store::remote::{KeyQuery, RemoteStore, RemoteTable, StoreInner};
+use crate::values::{Ask, Batching, Claim, Description};
 
-/// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
+/// The settings of a limiter whose keys are on Redis (6.2 or later) or Valkey, where all processes that name it alike
+/// share them.
 ///
 /// ```no_run
 /// use tower_sluice::algorithm::TokenBucket;
@@ -114,9 +114,10 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 ///
 /// A request that is dropped while it is being decided may have been charged. A lease that its call takes is kept all
 /// the same, and the circuit breaker counts the outcome of the call all the same.
-pub struct RedisStore<S>(RemoteStore<S, RedisBackend>);
+#[derive(Debug)]
+pub struct RedisStore(RemoteStore<RedisBackend>);
 
-impl<S: Copy + Send + 'static> RedisStore<S> {
+impl RedisStore {
     /// Creates a store for the one limiter that is called `name`: limiters that share `redis` need different names, and
     /// those of several processes that are to share their budgets need the same.
     #[must_use]
@@ -131,7 +132,7 @@ impl<S: Copy + Send + 'static> RedisStore<S> {
     ///
     /// # Panics
     ///
-    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024; or if the store is used already.
+    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024.
     #[must_use]
     #[track_caller]
     pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
@@ -144,6 +145,9 @@ impl<S: Copy + Send + 'static> RedisStore<S> {
         Self(self.0.without_coalescing())
     }
 }
+
+/// The keys of one [`RateLimiter`](crate::RateLimiter) on Redis, made from a [`RedisStore`].
+pub type RedisTable<S> = RemoteTable<S, RedisBackend>;
 
 /// Charges together with other limiters, in one call.
 struct Batcher<A: Scripted> {
@@ -161,56 +165,24 @@ impl<A: Scripted> Batching for Batcher<A> {
     }
 }
 
-impl<A: Scripted> Store<A> for RedisStore<A::State> {
+/// What Redis can do for a limiter beyond single decisions.
+pub(super) fn describe<A: Scripted>(
+    limiter: &Arc<StoreInner<A::State, RedisBackend>>,
+    algorithm: &A,
+    description: Description,
+) -> Description {
+    let batcher = Batcher { inner: Arc::clone(limiter), algorithm: algorithm.clone() };
+    description.batching(batcher).charging_once(OnceCharger::new(Arc::clone(limiter), algorithm.clone()))
+}
+
+impl<A: Scripted> OpenStore<A> for RedisStore {
+    type Table = RemoteTable<A::State, RedisBackend>;
+
     /// # Panics
     ///
     /// If Redis, which counts microseconds, cannot keep this quota.
     #[track_caller]
-    fn prepare(&self, algorithm: &A) {
-        self.0.prepare(algorithm);
-    }
-
-    fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
-        self.0.decide(algorithm, ask)
-    }
-
-    /// Refunds in the background, by one call: if that fails, the charge stays.
-    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.0.refund(algorithm, key, receipt, cost);
-    }
-
-    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.0.refund_under(algorithm, quota, key, receipt, cost);
-    }
-
-    fn take_quotas(&self, algorithm: &A) -> bool {
-        self.0.backend().note_quotas();
-        self.0.take_quotas(algorithm)
-    }
-
-    fn describe(&self, algorithm: &A) -> Description {
-        let batcher = Batcher { inner: Arc::clone(self.0.inner()), algorithm: algorithm.clone() };
-        let once = OnceCharger::new(Arc::clone(self.0.inner()), algorithm.clone());
-        self.0.describe(algorithm).batching(batcher).charging_once(once)
-    }
-
-    /// Inherits from a store of this name on the same [`Redis`]: the server keeps what it has, see
-    /// [above](Self#another-quota). Leases are forfeited.
-    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        Some(self.0.inherit(algorithm, heritage)?.map(Self))
-    }
-
-    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
-        self.0.heritage(algorithm)
-    }
-
-    fn stats(&self, algorithm: &A) -> Stats {
-        Stats { nodes: self.0.backend().redis.health(), ..self.0.stats(algorithm) }
-    }
-}
-
-impl<S> fmt::Debug for RedisStore<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisStore").field(&self.0).finish()
+    fn open(self, algorithm: &A) -> Self::Table {
+        self.0.open(algorithm)
     }
 }

@@ -3,17 +3,19 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::query::StoreInner;
 use super::standing::Standing;
 use super::tag::Tag;
 use crate::algorithm::Algorithm;
 use crate::store::SharingStats;
 use crate::values::time::Timestamp;
-use crate::values::{Decision, LimiterError, Quota, Receipt};
+use crate::values::{Decision, Description, LimiterError, Quota, Receipt};
 
 /// The part of a [`RemoteStore`](super::RemoteStore) that knows its server: it applies one transition to one key.
 ///
@@ -85,6 +87,21 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Returns how often it was in the way of other processes since it was made, for metrics. By default never.
     fn stats(&self) -> SharingStats {
         SharingStats::default()
+    }
+
+    /// Adds what only servers of this crate can do: to decide for several limiters in one call, and to charge retries once.
+    #[doc(hidden)]
+    fn describe(
+        &self,
+        limiter: &Arc<StoreInner<A::State, Self>>,
+        algorithm: &A,
+        description: Description,
+    ) -> Description
+    where
+        Self: Sized,
+    {
+        let _ = (limiter, algorithm);
+        description
     }
 
     /// Returns the error of a request that this process gave up. By default with the reason as its source.

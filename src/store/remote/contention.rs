@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{KeyValue, KeyValueBackend, RemoteStore};
-use crate::algorithm::{GcraState, TokenBucket};
-use crate::store::Store;
+use crate::algorithm::TokenBucket;
+use crate::limiter::{Limiter, RateLimiter};
 use crate::util::effort::rounds;
 use crate::util::random::{random, seeded};
 use crate::values::time::{ManualClock, Timestamp};
@@ -115,17 +115,18 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Repo
     let mut tasks = Vec::new();
     for _ in 0..processes {
         let backend = KeyValueBackend::new(Arc::clone(&server), "test").clock(clock.clone());
-        let store: RemoteStore<GcraState, _> = RemoteStore::new(backend);
+        let store = RemoteStore::new(backend);
         // The lifetime is real time, of which a simulated second takes next to none.
-        let store = Arc::new(if leases { store.leasing(1_000, Duration::from_secs(3_600)) } else { store });
+        let store = if leases { store.leasing(1_000, Duration::from_secs(3_600)) } else { store };
+        let limiter = RateLimiter::new(bucket, store);
         for _ in 0..clients {
-            let store = Arc::clone(&store);
+            let limiter = limiter.clone();
             tasks.push(tokio::spawn(async move {
                 let key = PartitionKey::from("hot");
                 let (mut decided, mut failed) = (0, 0);
                 while Instant::now() < end {
                     sleep(drawn(pause)).await;
-                    match store.decide(&bucket, &Ask::charge(&key, 1)).decided().await {
+                    match limiter.decide(&Ask::charge(&key, 1)).decided().await {
                         Ok(decision) => decided += u64::from(decision.is_allowed()),
                         Err(_) => failed += 1,
                     }

@@ -5,7 +5,7 @@
 //!
 //! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a request:
 //!
-//! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`, in which a
+//! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`, in which a
 //!    `tag` stands for a key.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
 //! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, with a
@@ -33,6 +33,7 @@ mod query;
 mod single_flight;
 mod standing;
 mod store;
+mod table;
 mod tag;
 
 pub use self::attempts::Attempts;
@@ -42,6 +43,7 @@ pub use self::circuit_breaker::BreakerState;
 pub use self::key_value::{KeyValue, KeyValueBackend};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
+pub use self::table::RemoteTable;
 
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;

@@ -13,15 +13,16 @@ use super::single_flight::{BATCH, Collector, FlightKey, FollowerOutcome, Group, 
 use super::standing::Standing;
 use super::tag::{Tag, Tags};
 use crate::algorithm::Algorithm;
-use crate::store::{MemoryStore, quota_change};
+use crate::store::{MemoryTable, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
 /// What the requests of one limiter share.
-pub(crate) struct StoreInner<S, B> {
+#[allow(missing_debug_implementations, reason = "no public function returns it")]
+pub struct StoreInner<S, B> {
     pub(crate) backend: B,
     pub(super) tags: Tags,
-    pub(super) fallback: MemoryStore<S>,
+    pub(super) fallback: MemoryTable<S>,
     pub(super) negative_cache: NegativeCache<Known<S>>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,

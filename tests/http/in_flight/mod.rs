@@ -32,7 +32,7 @@ use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_sluice::algorithm::{Algorithm, FixedWindow};
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
     Ask, Concurrency, IntoLimiter, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter,
@@ -42,7 +42,7 @@ use tower_sluice::{
 use crate::wire::{soon, until};
 
 type BoxBody = UnsyncBoxBody<Bytes, Failed>;
-type Window = Arc<RateLimiter<FixedWindow, MemoryStore<<FixedWindow as Algorithm>::State, ManualClock>>>;
+type Window = Arc<RateLimiter<FixedWindow, MemoryTable<<FixedWindow as Algorithm>::State, ManualClock>>>;
 
 /// What requests are charged on arrival, of the policies `units` and `bytes`.
 const ESTIMATE: u32 = 10;

@@ -81,7 +81,7 @@ impl Limiter for Fickle {
     fn describe(&self) -> Description {
         Description::new().answering(Mode::Peek)
     }
-    fn refund(&self, _: &PartitionKey, _: Receipt, _: u32) {
+    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u32) {
         self.given_back.fetch_add(1, Ordering::Relaxed);
     }
 }

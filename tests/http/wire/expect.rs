@@ -43,7 +43,7 @@ impl Busy {
     }
 
     fn let_in(&self) {
-        self.queue.refund(&KEY, self.turn.receipt(), 1);
+        self.queue.refund(&Ask::charge(&KEY, 1), self.turn.receipt(), 1);
     }
 }
 

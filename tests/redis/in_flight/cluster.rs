@@ -41,7 +41,7 @@ async fn two_processes_never_exceed_the_limit_of_any_key_on_any_node() {
         tasks.spawn(async move {
             for round in 0..8 {
                 let client = (task / 2 + round) % 6;
-                let permit = limiter.acquire(&PartitionKey::from(client as u64), 1).await.unwrap();
+                let permit = limiter.acquire(&PartitionKey::from(client as u64), 1).await.unwrap().admitted();
                 let permit = permit.expect("it waits until it is served");
                 assert!(in_flight[client].fetch_add(1, Ordering::SeqCst) < LIMIT, "client {client}");
                 tokio::task::yield_now().await;
@@ -66,7 +66,7 @@ async fn units_are_counted_exactly_while_their_slot_moves() {
     let [here, there] = processes(&cluster, 2);
     let (one, two) = (take(&here, 1).await.unwrap(), take(&there, 1).await.unwrap());
     let theirs = Arc::clone(&there);
-    let waiter = tokio::spawn(async move { take(&theirs, 2).await });
+    let waiter = tokio::spawn(take_owned(theirs, 2));
     until("it waits", || there.stats().backlog.unwrap().waiting() == 1).await;
 
     let from = (0..2).find(|index| counted_on(&cluster.nodes[*index]) == 2).expect("both units are there");

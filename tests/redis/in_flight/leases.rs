@@ -60,7 +60,7 @@ async fn this_process_holds_units() {
 
 /// Takes all units as soon as the server hands them out: not before the lease of the process that holds three has ended,
 /// and at the first attempt after that.
-async fn take_all_after_the_lease(server: &RedisServer, limiter: &RedisConcurrency) -> Permit {
+async fn take_all_after_the_lease<'a>(server: &RedisServer, limiter: &'a RedisConcurrency) -> Taken<'a> {
     loop {
         let (end, began) = (fields(server).iter().map(|(_, end)| *end).max(), server_time(server));
         if let Some(permit) = take(limiter, LIMIT).await {

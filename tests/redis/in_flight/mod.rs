@@ -20,7 +20,7 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::store::redis::{Redis, RedisBuilder};
-use tower_sluice::{Ask, Limiter, Mode, PartitionKey, Permit, Policy, RateLimitLayer, RedisConcurrency};
+use tower_sluice::{Ask, Limiter, LimiterExt, Mode, PartitionKey, Permit, Policy, RateLimitLayer, RedisConcurrency};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -40,15 +40,23 @@ fn key(name: &str) -> PartitionKey {
     PartitionKey::from(name)
 }
 
-async fn take(limiter: &RedisConcurrency, units: u32) -> Option<Permit> {
-    limiter.acquire(&key("a"), units).await.unwrap()
+type Taken<'a> = Permit<&'a RedisConcurrency>;
+
+type Owned = Permit<Arc<RedisConcurrency>>;
+
+async fn take(limiter: &RedisConcurrency, units: u32) -> Option<Taken<'_>> {
+    limiter.acquire(&key("a"), units).await.unwrap().admitted()
+}
+
+async fn take_owned(limiter: Arc<RedisConcurrency>, units: u32) -> Option<Owned> {
+    limiter.acquire_owned(&key("a"), units).await.unwrap().admitted()
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Permit {
+async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Taken<'_> {
     let mut permit = None;
     eventually("the units are free", async || {
-        permit = limiter.acquire(&key("a"), units).await.ok().flatten();
+        permit = limiter.acquire(&key("a"), units).await.ok().and_then(Permit::admitted);
         permit.is_some()
     })
     .await;
@@ -133,7 +141,7 @@ async fn random_requests_are_decided_as_a_model_does() {
     const LIMIT: u32 = 7;
     let server = RedisServer::start();
     let processes: Vec<_> = (0..3).map(|_| process(&server, LIMIT, HOUR)).collect();
-    let mut held: Vec<(usize, Permit)> = Vec::new();
+    let mut held: Vec<(usize, Taken<'_>)> = Vec::new();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut seed = now.subsec_nanos();
     println!("seed {seed}");
@@ -156,7 +164,7 @@ async fn random_requests_are_decided_as_a_model_does() {
         if decision.is_allowed() {
             assert_eq!(decision.remaining(), LIMIT - total - cost, "step {step}");
             if cost > 0 {
-                processes[index].refund(&key("a"), decision.receipt(), cost);
+                processes[index].refund(&Ask::charge(&key("a"), cost), decision.receipt(), cost);
                 until("it is released", || counted(&server) == total).await;
                 held.push((index, take(&processes[index], cost).await.unwrap()));
             }
@@ -221,8 +229,8 @@ async fn a_request_that_is_cancelled_while_redis_is_asked_keeps_nothing() {
 #[tokio::test]
 async fn units_are_released_from_a_thread_without_a_runtime() {
     let server = RedisServer::start();
-    let limiter = process(&server, 3, HOUR);
-    let permit = take(&limiter, 2).await.unwrap();
+    let limiter = Arc::new(process(&server, 3, HOUR));
+    let permit = take_owned(Arc::clone(&limiter), 2).await.unwrap();
     std::thread::spawn(|| drop(permit)).join().unwrap();
     until("they are released", || counted(&server) == 0).await;
     let outside = std::thread::spawn(move || limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never());
@@ -326,6 +334,6 @@ async fn the_fallback_counts_what_redis_has_admitted() {
     // Whichever is over first: the server counts no more than are in flight.
     drop(permit);
     assert_eq!((limiter.stats().in_flight, counted(&server)), (Some(1), 1));
-    limiter.refund(&key("a"), admitted.receipt(), 1);
+    limiter.refund(&Ask::charge(&key("a"), 1), admitted.receipt(), 1);
     until("none is in flight", || counted(&server) == 0).await;
 }

@@ -15,10 +15,10 @@ fn waiting(limiter: &RedisConcurrency) -> usize {
 }
 
 /// Begins to wait for units, behind those that wait already.
-async fn line_up(limiter: &Arc<RedisConcurrency>, units: u32) -> JoinHandle<Option<Permit>> {
+async fn line_up(limiter: &Arc<RedisConcurrency>, units: u32) -> JoinHandle<Option<Owned>> {
     let before = waiting(limiter);
     let theirs = Arc::clone(limiter);
-    let waiter = tokio::spawn(async move { take(&theirs, units).await });
+    let waiter = tokio::spawn(take_owned(theirs, units));
     until("it waits", || waiting(limiter) == before + 1).await;
     waiter
 }
@@ -177,7 +177,7 @@ async fn a_wait_ends_with_the_patience_of_the_request_or_the_limiter() {
     }
     let decision = decided(&limiter, Ask::charge(&key("a"), 1)).await.unwrap();
     assert!(decision.is_allowed() && decision.delay().is_zero());
-    limiter.refund(&key("a"), decision.receipt(), 1);
+    limiter.refund(&Ask::charge(&key("a"), 1), decision.receipt(), 1);
     until("it is released", || counted(&server) == 0).await;
 }
 
@@ -186,14 +186,14 @@ async fn no_more_wait_than_may() {
     let server = RedisServer::start();
     let limiter = Arc::new(process(&server, 1, HOUR).queue(2).max_waiters(3));
     assert!(limiter.describe().delays() && !process(&server, 1, HOUR).describe().delays());
-    let permits = [take(&limiter, 1).await.unwrap(), limiter.acquire(&key("b"), 1).await.unwrap().unwrap()];
+    let permits = [take(&limiter, 1).await.unwrap(), limiter.acquire(&key("b"), 1).await.unwrap().admitted().unwrap()];
     let _two = [line_up(&limiter, 1).await, line_up(&limiter, 1).await];
     let of_key = limiter.acquire(&key("a"), 1).now_or_never().expect("it is decided without a call");
-    assert!(of_key.unwrap().is_none(), "two of the key wait");
+    assert!(!of_key.unwrap().is_allowed(), "two of the key wait");
     let theirs = Arc::clone(&limiter);
-    let third = tokio::spawn(async move { theirs.acquire(&key("b"), 1).await });
+    let third = tokio::spawn(async move { theirs.acquire_owned(&key("b"), 1).await });
     until("a third waits, of another key", || waiting(&limiter) == 3).await;
-    assert!(limiter.acquire(&key("b"), 1).await.unwrap().is_none(), "three wait");
+    assert!(!limiter.acquire(&key("b"), 1).await.unwrap().is_allowed(), "three wait");
     third.abort();
     until("it has left", || waiting(&limiter) == 2).await;
 
@@ -257,7 +257,7 @@ async fn a_limiter_that_is_closed_ends_all_waits() {
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move { limiter.acquire(&key("a"), 1).await })
+            tokio::spawn(async move { limiter.acquire_owned(&key("a"), 1).await })
         })
         .collect();
     until("all wait", || waiting(&limiter) == 3).await;
@@ -279,7 +279,7 @@ async fn waiters_fail_while_redis_is_out_of_reach() {
     let limiter = Arc::new(process(&server, 2, HOUR).queue(9).max_wait(HOUR));
     let other = process(&server, 2, HOUR);
     // The key of a policy without keys.
-    let permit = other.acquire(&PartitionKey::SHARED, 2).await.unwrap().unwrap();
+    let permit = other.acquire(&PartitionKey::SHARED, 2).await.unwrap().admitted().unwrap();
     let layer = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)));
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -314,7 +314,7 @@ async fn a_line_goes_on_when_the_runtime_of_its_first_waiter_is_shut_down() {
     let permit = take(&other, 1).await.unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let theirs = Arc::clone(&limiter);
-    runtime.spawn(async move { take(&theirs, 1).await });
+    runtime.spawn(take_owned(theirs, 1));
     until("it waits", || waiting(&limiter) == 1).await;
     let second = line_up(&limiter, 1).await;
     runtime.shutdown_background();
@@ -323,7 +323,7 @@ async fn a_line_goes_on_when_the_runtime_of_its_first_waiter_is_shut_down() {
     drop(second.await.unwrap().expect("it has its turn"));
     until("all are released", || counted(&server) == 0).await;
     assert_eq!(limiter.stats().in_flight, Some(0));
-    let outside = std::thread::spawn(move || limiter.acquire(&key("a"), 1).now_or_never());
+    let outside = std::thread::spawn(move || limiter.acquire_owned(&key("a"), 1).now_or_never());
     assert!(outside.join().unwrap().expect("it fails at once").is_err(), "it needs a runtime");
 }
 

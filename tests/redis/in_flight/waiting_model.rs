@@ -46,7 +46,8 @@ impl Process {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let limiter = Arc::new(process(server, LIMIT, HOUR).queue(100).max_wait(HOUR));
         let theirs = Arc::clone(&limiter);
-        let permit = runtime.spawn(async move { theirs.acquire(&key("another"), 1).await.unwrap() }).await.unwrap();
+        let permit =
+            runtime.spawn(async move { theirs.acquire_owned(&key("another"), 1).await.unwrap() }).await.unwrap();
         let known: Vec<String> = server.run(&["SMEMBERS", "known"]);
         let ids = fields_by_name(server).into_iter().map(|(_, field)| format!("{}:", field.split(':').next().unwrap()));
         let id = ids.into_iter().find(|id| !known.contains(id)).expect("it has a field");
@@ -74,14 +75,14 @@ fn fields_by_name(server: &RedisServer) -> Vec<(String, String)> {
 struct Served {
     process: usize,
     id: usize,
-    permit: Permit,
+    permit: Owned,
 }
 
 struct World {
     server: RedisServer,
     processes: [Option<Process>; 3],
     waiting: BTreeMap<usize, (usize, AbortHandle)>,
-    held: BTreeMap<usize, (usize, Permit)>,
+    held: BTreeMap<usize, (usize, Owned)>,
     model: Model,
     /// The ids of those that were killed.
     dead: Vec<String>,
@@ -106,7 +107,7 @@ impl World {
         let (theirs, report) = (Arc::clone(limiter), self.report.clone());
         let (began, has_begun) = tokio::sync::oneshot::channel();
         let task = runtime.spawn(async move {
-            let mut permit = Box::pin(theirs.acquire(&key("a"), cost));
+            let mut permit = Box::pin(theirs.acquire_owned(&key("a"), cost));
             // Is in line, or asks, after the first poll. Another one arrives after that.
             let at_once = (&mut permit).now_or_never();
             let _ = began.send(());
@@ -114,7 +115,7 @@ impl World {
                 Some(permit) => permit,
                 None => permit.await,
             };
-            let permit = permit.unwrap().expect("it waits until it is served");
+            let permit = permit.unwrap().admitted().expect("it waits until it is served");
             let _ = report.send(Served { process, id, permit });
         });
         has_begun.await.unwrap();

@@ -21,7 +21,7 @@ async fn the_fallback_has_the_same_backlog() {
     let first = fallback("b", None).await;
     assert!(first.is_allowed() && fallback("b", Some(SECOND)).await.retry_after().is_some());
     server.restart();
-    queue.refund(&key("b"), first.receipt(), 1);
+    queue.refund(&Ask::charge(&key("b"), 1), first.receipt(), 1);
     assert!(fallback("b", Some(SECOND)).await.is_allowed());
 
     let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Fallback)).decided());

@@ -11,7 +11,7 @@ async fn a_reservation_returned_by_this_process_is_free_at_once() {
     let _ = take(&queue, "a").await;
     let last = take(&queue, "a").await;
     assert!(!ask(&queue, "a").await.is_allowed());
-    queue.refund(&key("a"), last.receipt(), 1);
+    queue.refund(&Ask::charge(&key("a"), 1), last.receipt(), 1);
     until("the reservation is known to be free", async || take(&queue, "a").await.is_allowed()).await;
 }
 
@@ -82,7 +82,7 @@ async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
 /// So that a call that returns a reservation counts once: the server knows its script.
 async fn bring_the_script(queue: &RedisQueue) {
     let bait = take(queue, "another").await;
-    queue.refund(&key("another"), bait.receipt(), 1);
+    queue.refund(&Ask::charge(&key("another"), 1), bait.receipt(), 1);
     until("it is returned", async || left(queue, "another").await == 10).await;
 }
 
@@ -94,7 +94,7 @@ async fn a_reservation_is_returned_once() {
     let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
     let return_it = async |decision: Decision| {
         let before = calls(&server);
-        queue.refund(&key("a"), decision.receipt(), 1);
+        queue.refund(&Ask::charge(&key("a"), 1), decision.receipt(), 1);
         until("it has been returned", async || calls(&server) > before).await;
         left(&queue, "a").await
     };

@@ -121,10 +121,7 @@ impl Attempt {
         match &self.keeper {
             Keeper::Process { records, budget, quota } => {
                 records.put_back(&self.retry.request, self.retry.free_retries);
-                match quota {
-                    Some(quota) => budget.refund_under(*quota, &self.policy_key, receipt, cost),
-                    None => budget.refund(&self.policy_key, receipt, cost),
-                }
+                budget.refund(&Ask::charge(&self.policy_key, cost).under(*quota), receipt, cost);
             }
             Keeper::Limiter(limiter) => limiter.put_back(&self.policy_key, &self.retry, receipt, cost),
         }

@@ -163,7 +163,7 @@ impl ChargeOnce {
     /// If a [`MemoryStore`] cannot have this capacity.
     #[track_caller]
     pub fn max_keys(self, max_keys: usize) -> Self {
-        let _ = MemoryStore::<()>::with_capacity(max_keys);
+        let _ = MemoryStore::with_capacity(max_keys);
         Self { max_keys: Some(max_keys), ..self }
     }
 
@@ -298,7 +298,7 @@ impl Retries {
     /// Prepares the budgets for keys with quotas of their own.
     pub(super) fn take_quotas(&self) {
         if let Place::Process { budget: Some(budget), .. } = &self.place {
-            budget.take_quotas();
+            budget.describe().prepare_for_quotas();
         }
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, MemoryTable};
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Ask, Decision, PartitionKey, Quota};
 
 /// One record per request, for a time. Its table has a fixed size, and evicts the record that ends next when it is full: the
 /// retries of that request are charged.
 pub(super) struct Records {
-    table: MemoryStore<Record, Arc<dyn Clock>>,
+    table: MemoryTable<Record, Arc<dyn Clock>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Record {
 
 impl Records {
     pub(super) fn new(capacity: usize, clock: Arc<dyn Clock>) -> Self {
-        Self { table: MemoryStore::with_capacity(capacity).with_clock(Arc::clone(&clock)), clock }
+        Self { table: MemoryStore::with_capacity(capacity).with_clock(Arc::clone(&clock)).table(), clock }
     }
 
     pub(super) fn capacity(&self) -> usize {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::gcra::Tat;
-use crate::algorithm::{Algorithm, GcraState, LeakyBucket, TokenBucket};
+use crate::algorithm::{Algorithm, GcraState, TokenBucket};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
@@ -186,4 +186,3 @@ macro_rules! bucket {
 }
 
 bucket!(TokenBucket);
-bucket!(LeakyBucket);

@@ -13,10 +13,10 @@ use super::network::{Network, PanicWatch};
 use super::plan::Plan;
 use super::server::ADD;
 use crate::algorithm::{Algorithm, GcraState, TokenBucket};
-use crate::store::Store;
+use crate::limiter::{Limiter as _, RateLimiter};
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::key::{Key, Names};
-use crate::store::redis::{Redis, RedisStore};
+use crate::store::redis::{Redis, RedisStore, RedisTable};
 use crate::values::{Ask, Mode, PartitionKey, Quota};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,22 +40,25 @@ pub(super) const KINDS: [Kind; 6] = [Kind::Hot, Kind::Many, Kind::Fresh, Kind::A
 /// A limiter of a process.
 pub(super) struct Limiter {
     name: &'static str,
-    bucket: TokenBucket,
-    store: RedisStore<GcraState>,
+    bucket: RateLimiter<TokenBucket, RedisTable<GcraState>>,
 }
 
 impl Limiter {
     fn new(redis: &Redis, name: &'static str, quota: Quota) -> Self {
-        Self { name, bucket: TokenBucket::new(quota), store: RedisStore::new(redis, name) }
+        Self::with_store(name, quota, RedisStore::new(redis, name))
+    }
+
+    fn with_store(name: &'static str, quota: Quota, store: RedisStore) -> Self {
+        Self { name, bucket: RateLimiter::new(TokenBucket::new(quota), store) }
     }
 
     /// Microseconds that one unit takes to be paid: whole ones, for the limits below.
     fn price(&self) -> u64 {
-        self.bucket.quota().time_of(1).as_micros() as u64
+        self.bucket.algorithm().quota().time_of(1).as_micros() as u64
     }
 
     fn capacity(&self) -> u64 {
-        u64::from(self.bucket.quota().max_burst()) * self.price()
+        u64::from(self.bucket.algorithm().quota().max_burst()) * self.price()
     }
 }
 
@@ -70,8 +73,8 @@ pub(super) struct Process {
 impl Process {
     fn new(redis: Redis) -> Self {
         let plenty = Quota::per_second(10_000).burst(10_000);
-        let mut leased = Limiter::new(&redis, "leased", Quota::per_second(200).burst(100));
-        leased.store = leased.store.leasing(16, Duration::from_millis(300));
+        let leasing = RedisStore::new(&redis, "leased").leasing(16, Duration::from_millis(300));
+        let leased = Limiter::with_store("leased", Quota::per_second(200).burst(100), leasing);
         Self {
             hot: Limiter::new(&redis, "hot", Quota::per_second(50).burst(20)),
             many: Limiter::new(&redis, "many", plenty),
@@ -222,7 +225,7 @@ impl Callers {
         if kind != Kind::Leased {
             self.ask_for(&key, price);
         }
-        let answer = limiter.store.decide(&limiter.bucket, &ask).decided().await;
+        let answer = limiter.bucket.decide(&ask).decided().await;
         let text = key.as_str().as_bytes().to_vec();
         match answer {
             Ok(decision) => {
@@ -236,7 +239,7 @@ impl Callers {
                 true
             }
             Err(_) => {
-                let fallback = limiter.store.decide(&limiter.bucket, &ask.to(Mode::Fallback)).decided().await;
+                let fallback = limiter.bucket.decide(&ask.to(Mode::Fallback)).decided().await;
                 if kind == Kind::Hot && fallback.expect("it needs no server").is_allowed() {
                     self.admit_locally(process, text, price, limiter.capacity());
                 }
@@ -289,7 +292,7 @@ impl Callers {
         let mut claims = Vec::new();
         for (limiter, partition, name) in parts {
             self.ask_for(&self.key(limiter.name, name), limiter.price());
-            let description = limiter.store.describe(&limiter.bucket);
+            let description = limiter.bucket.describe();
             let batching = description.batches().expect("Redis decides on several at once");
             claims.extend(batching.claim(&Ask::charge(partition, 1)));
         }

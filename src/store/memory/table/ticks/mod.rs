@@ -106,17 +106,6 @@ impl TickBucket {
         self.number
     }
 
-    /// Returns whether this bucket judges like the [new](Self::new) one of a quota, whenever their clocks began. Its
-    /// ticks may be longer, if it [holds](Self::holding) the debts of another.
-    pub(in crate::store::memory) fn is_like(&self, new: &Self) -> bool {
-        let Some(longer) = new.shift.checked_sub(self.shift) else { return false };
-        // Its clock in the other's ticks, and in lowest terms as that is.
-        let halvings = longer.min(self.clock.period.trailing_zeros());
-        let ticks = u128::from(self.clock.ticks.get()) << (longer - halvings);
-        (self.burst, ticks, self.clock.period >> halvings)
-            == (new.burst, u128::from(new.clock.ticks.get()), new.clock.period)
-    }
-
     /// Returns a debt in tokens, rounded up.
     pub(in crate::store::memory) const fn tokens(&self, debt: u64) -> u64 {
         debt.div_ceil(1 << self.shift)

@@ -97,10 +97,6 @@ impl Windows {
         Some(Self { period, reciprocal, shift, epoch_bits, staggered })
     }
 
-    fn is_like(&self, other: &Self) -> bool {
-        (self.period, self.staggered) == (other.period, other.staggered)
-    }
-
     /// Returns `nanos / period`, without dividing.
     ///
     /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `nanos /

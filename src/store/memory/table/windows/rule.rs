@@ -62,11 +62,6 @@ impl<W: Counts> WindowRule<W> {
         Some(Self { windows, limit, count_bits, counts: PhantomData })
     }
 
-    /// Returns whether this rule judges like another one, however many bits their counts have.
-    pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
-        self.limit == other.limit && self.windows.is_like(&other.windows)
-    }
-
     pub(in crate::store::memory) const fn limit(&self) -> u32 {
         self.limit
     }

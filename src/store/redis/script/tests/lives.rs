@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::{Connection, Pipeline, Value, cmd};
 
 use super::{ALL, NOW, run, start};
-use crate::algorithm::{CalendarWindow, ChargedIn, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::algorithm::{CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
@@ -52,7 +52,6 @@ pub(super) fn keys_live_for_as_long_as_they_owe() {
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
     check_life(&mut connection, &TokenBucket::new(quota), "bucket", 3);
     check_life(&mut connection, &TokenBucket::new(Quota::per_hour(70_000).burst(999)), "thirds", 3);
-    check_life(&mut connection, &LeakyBucket::new(quota), "leaky", 3);
     check_life(&mut connection, &FixedWindow::new(quota), "fixed", 3);
     check_life(&mut connection, &SlidingWindow::new(quota), "sliding", 3);
     check_life(&mut connection, &CalendarWindow::monthly(10), "calendar", 3);

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use crate::algorithm::{
-    Algorithm, CalendarWindow, CalendarWindowState, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket,
+    Algorithm, CalendarWindow, CalendarWindowState, FixedWindow, GcraState, SlidingWindow, TokenBucket,
 };
 use crate::values::time::Timestamp;
 
@@ -41,7 +41,6 @@ macro_rules! bucket_model {
 }
 
 bucket_model!(TokenBucket);
-bucket_model!(LeakyBucket);
 
 macro_rules! window_model {
     ($name:ident, |$state:ident| $is_nothing:expr) => {

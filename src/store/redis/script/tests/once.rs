@@ -8,7 +8,7 @@ use ::redis::{Connection, Value, cmd};
 
 use super::traces::lives_as_long;
 use super::{ALL, run, start};
-use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
@@ -116,7 +116,6 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
 #[test]
 pub(super) fn free_retries_agree_with_a_plain_map() {
     check(TokenBucket::new);
-    check(LeakyBucket::new);
     check(FixedWindow::new);
     check(SlidingWindow::new);
     check(|quota| CalendarWindow::weekly(quota.limit()).in_zone("Europe/Berlin").unwrap());

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::ALL;
 use crate::algorithm::gcra::GcraState;
 use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use crate::store::MemoryStore;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::{OwnQuota, Scripted, Under, add_one, decide, refund};
-use crate::store::{MemoryStore, Store};
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 
@@ -78,9 +78,8 @@ fn give_back<A: Scripted>(
 fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota) {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let clock = ManualClock::starting_at(at(START));
-    let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone());
-    memory.prepare(limiter);
-    assert!(memory.take_quotas(limiter));
+    let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone()).table();
+    memory.take_quotas(limiter);
     let (mut now, mut rejected, mut converted, mut refunded) = (START, 0, 0, 0);
     for step in 0..STEPS {
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
@@ -107,7 +106,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
                 let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
                 let _ = charge(&mut server, limiter, &name, other, 1, now);
             }
-            memory.refund_under(limiter, quota, &owner, expected.receipt(), cost);
+            memory.refund(limiter, &Ask::charge(&owner, cost).under(Some(quota)), expected.receipt(), cost);
             give_back(&mut server, limiter, &name, quota, (cost, found.receipt()), now);
             refunded += 1;
         }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::{ALL, hostile};
-use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
@@ -222,7 +222,6 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
 #[test]
 pub(super) fn bans_and_debts_agree_with_a_plain_map() {
     check(TokenBucket::new);
-    check(LeakyBucket::new);
     check(FixedWindow::new);
     check(SlidingWindow::new);
     check(|quota| CalendarWindow::daily(quota.limit()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::ALL;
 use super::model::Model;
-use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund, variant};
@@ -189,11 +189,6 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
 #[test]
 pub(super) fn token_buckets_agree() {
     check_traces(TokenBucket::new, bucket_quota);
-}
-
-#[test]
-pub(super) fn leaky_buckets_agree() {
-    check_traces(LeakyBucket::new, bucket_quota);
 }
 
 #[test]

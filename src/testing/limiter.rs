@@ -1,44 +1,82 @@
-//! The conformance suite for stores in memory.
+//! The conformance suites for limiters.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::Random;
 use crate::algorithm::Algorithm;
-use crate::store::Store;
+use crate::limiter::Limiter;
 use crate::values::time::{Clock, ManualClock, Timestamp};
 use crate::values::{Ask, Check, Decision, Mode, PartitionKey};
 
-/// Checks a store in memory: it decides like the algorithm over a plain map, forgets no debt, and admits exactly as much
-/// as the algorithm under concurrent requests.
+/// Checks a limiter that decides at once, in memory: it decides like the algorithm over a plain map, forgets no debt, admits
+/// exactly as much as the algorithm under concurrent requests, and answers the [modes](check_modes) that it describes.
 ///
-/// A store may keep time in coarser units than nanoseconds: its waits may differ from the algorithm's by 1 µs plus 2^-30
+/// A limiter may keep time in coarser units than nanoseconds: its waits may differ from the algorithm's by 1 µs plus 2^-30
 /// of the time in which the whole burst is restored. The algorithm must not give keys a [phase](Algorithm::phase), which
 /// a plain map does not have.
 ///
-/// `make` builds an empty store that uses the given clock and holds at least 64 keys.
+/// `make` builds a limiter of that algorithm that has admitted nothing yet, uses the given clock and holds at least 64
+/// keys.
 ///
 /// # Panics
 ///
 /// At the first step that breaks the contract. The message says how.
-pub fn check_store<A, S>(algorithm: &A, seed: u64, make: impl Fn(ManualClock) -> S)
+pub fn check_limiter<A, L>(algorithm: &A, seed: u64, make: impl Fn(ManualClock) -> L)
 where
     A: Algorithm,
-    S: Store<A>,
+    L: Limiter,
 {
     check_trace(algorithm, &mut Random::new(seed), &make);
+    let limiter = make(frozen_clock());
+    match pin!(check_modes(&limiter)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(()) => {}
+        Poll::Pending => panic!("a limiter in memory must decide at once, in all modes"),
+    }
     let burst = u64::from(algorithm.quota().max_burst());
     let attempts = (burst + burst / 2).clamp(64, 100_000).div_ceil(THREADS as u64);
     let expected = admitted_one_by_one(algorithm, attempts * THREADS as u64);
     for _ in 0..20 {
-        let store = make(frozen_clock());
-        let admitted = admitted_by_threads(algorithm, &store, THREADS, attempts);
+        let admitted = admitted_by_threads(&make(frozen_clock()), THREADS, attempts);
         assert_eq!(
             admitted, expected,
             "{THREADS} threads were admitted another number of units than one after the other"
         );
+    }
+}
+
+/// Checks that a limiter answers each [mode](Mode) that it [describes](crate::Description::answers), and every other mode
+/// with an [error](crate::LimiterError::unsupported), by which nothing is charged, reserved, taken or reset.
+///
+/// For any limiter, on a server or not. It charges two keys, of which only one is asked in modes that are not described, and
+/// compares the two. The clock should stand still, or the quota be restored slowly; there must be room for ten units of each
+/// key. What the limiter holds stays held.
+///
+/// # Panics
+///
+/// At the first mode that breaks the contract.
+pub async fn check_modes(limiter: &(impl Limiter + ?Sized)) {
+    let (asked, control) = (PartitionKey::from("asked in all modes"), PartitionKey::from("asked in one mode"));
+    let description = limiter.describe();
+    let charge = async |key: &PartitionKey| {
+        let decision = limiter.decide(&Ask::charge(key, 1)).decided().await;
+        let decision = decision.unwrap_or_else(|error| panic!("a charge failed: {error}"));
+        (decision.is_allowed(), decision.limit(), decision.remaining(), decision.delay())
+    };
+    assert_eq!(charge(&asked).await, charge(&control).await, "two new keys");
+    for mode in [Mode::Peek, Mode::Shadow, Mode::UpTo, Mode::Fallback, Mode::Reset] {
+        let key = if description.answers(mode) { PartitionKey::from("of its own") } else { asked.clone() };
+        let answer = limiter.decide(&Ask::charge(&key, 1).to(mode)).decided().await;
+        match (description.answers(mode), answer) {
+            (true, Err(error)) => panic!("{mode:?} is described, and failed: {error}"),
+            (false, Ok(decision)) => panic!("{mode:?} is not described, and was answered: {decision:?}"),
+            (true, Ok(_)) | (false, Err(_)) => {}
+        }
+        assert_eq!(charge(&asked).await, charge(&control).await, "{mode:?} is not described, and changed the key");
     }
 }
 
@@ -64,21 +102,16 @@ pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) ->
 ///
 /// # Panics
 ///
-/// If the store fails or would make a request wait.
-pub fn admitted_by_threads<A, S>(algorithm: &A, store: &S, threads: usize, attempts: u64) -> u64
-where
-    A: Algorithm,
-    S: Store<A>,
-{
+/// If the limiter fails or would make a request wait.
+pub fn admitted_by_threads(limiter: &impl Limiter, threads: usize, attempts: u64) -> u64 {
     let (admitted, start) = (AtomicU64::new(0), Barrier::new(threads));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 let key = PartitionKey::from(CONTENDED);
                 start.wait();
-                let mine = (0..attempts)
-                    .filter(|_| decided(store.decide(algorithm, &Ask::charge(&key, 1))).is_allowed())
-                    .count();
+                let mine =
+                    (0..attempts).filter(|_| decided(limiter.decide(&Ask::charge(&key, 1))).is_allowed()).count();
                 admitted.fetch_add(mine as u64, Ordering::Relaxed);
             });
         }
@@ -91,13 +124,13 @@ pub(super) fn frozen_clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
 }
 
-fn check_trace<A, S>(algorithm: &A, random: &mut Random, make: impl Fn(ManualClock) -> S)
+fn check_trace<A, L>(algorithm: &A, random: &mut Random, make: impl Fn(ManualClock) -> L)
 where
     A: Algorithm,
-    S: Store<A>,
+    L: Limiter,
 {
     let clock = frozen_clock();
-    let store = make(clock.clone());
+    let limiter = make(clock.clone());
     let mut model: HashMap<u64, A::State> = HashMap::new();
     let quota = algorithm.quota();
     let period = quota.period_nanos();
@@ -110,18 +143,18 @@ where
         let now = clock.now();
 
         let (expected, next) = algorithm.decide(model.get(&id).copied(), now, cost);
-        if store.describe(algorithm).answers(Mode::Peek) {
-            let peeked = decided(store.decide(algorithm, &Ask::peek(&key, cost)));
+        if limiter.describe().answers(Mode::Peek) {
+            let peeked = decided(limiter.decide(&Ask::peek(&key, cost)));
             assert_same(&peeked, &expected, tolerance, &format!("step {step}: peeking at {now:?}"));
         }
-        let decision = decided(store.decide(algorithm, &Ask::charge(&key, cost)));
+        let decision = decided(limiter.decide(&Ask::charge(&key, cost)));
         assert_same(&decision, &expected, tolerance, &format!("step {step}: asking for {cost} at {now:?}"));
         if let Some(next) = next {
             model.insert(id, next);
         }
 
         if decision.is_allowed() && random.below(8) == 0 {
-            store.refund(algorithm, &key, decision.receipt(), cost);
+            limiter.refund(&Ask::charge(&key, cost), decision.receipt(), cost);
             if let Some(state) = model.get_mut(&id) {
                 *state = algorithm.refund(*state, now, cost, expected.receipt());
             }
@@ -148,7 +181,7 @@ pub(super) fn assert_same(decision: &Decision, expected: &Decision, tolerance: D
 fn decided(check: Check) -> Decision {
     match check {
         Check::Ready(Ok(decision)) => decision,
-        other => panic!("a store in memory must decide at once, but answered {other:?}"),
+        other => panic!("a limiter in memory must decide at once, but answered {other:?}"),
     }
 }
 
@@ -160,10 +193,11 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{GcraState, TokenBucket};
-    use crate::values::{Quota, Receipt};
+    use crate::values::{LimiterError, Quota, Receipt};
 
     /// A map behind a lock.
     struct Map {
+        bucket: TokenBucket,
         clock: ManualClock,
         states: Mutex<HashMap<PartitionKey, GcraState>>,
         fault: Option<Fault>,
@@ -176,12 +210,16 @@ mod tests {
         RefundsNothing,
         /// The first charge of each thread reads before any of them writes.
         ReadsAndWritesApart,
+        /// It does not look at the mode.
+        ChargesInAllModes,
+        /// Its answer to another mode is an error, and it charges all the same.
+        ChargesAndFails,
     }
 
     impl Map {
-        fn new(clock: ManualClock, fault: Option<Fault>) -> Self {
+        fn new(bucket: TokenBucket, clock: ManualClock, fault: Option<Fault>) -> Self {
             let (states, contended, all_have_read) = (Mutex::default(), AtomicUsize::new(0), Barrier::new(THREADS));
-            Self { clock, states, fault, contended, all_have_read }
+            Self { bucket, clock, states, fault, contended, all_have_read }
         }
 
         fn states(&self) -> MutexGuard<'_, HashMap<PartitionKey, GcraState>> {
@@ -189,8 +227,12 @@ mod tests {
         }
     }
 
-    impl Store<TokenBucket> for Map {
-        fn decide(&self, bucket: &TokenBucket, ask: &Ask<'_>) -> Check {
+    impl Limiter for Map {
+        fn decide(&self, ask: &Ask<'_>) -> Check {
+            let is_unsupported = ask.mode() != Mode::Charge && self.fault != Some(Fault::ChargesInAllModes);
+            if is_unsupported && self.fault != Some(Fault::ChargesAndFails) {
+                return LimiterError::unsupported(ask.mode()).into();
+            }
             let mut states = self.states();
             let state = states.get(ask.key()).copied();
             let is_contended = *ask.key() == PartitionKey::from(CONTENDED);
@@ -201,30 +243,30 @@ mod tests {
                 }
                 states = self.states();
             }
-            let (decision, next) = bucket.decide(state, self.clock.now(), ask.cost());
+            let (decision, next) = self.bucket.decide(state, self.clock.now(), ask.cost());
             if let Some(next) = next {
                 states.insert(ask.key().clone(), next);
             }
-            decision.into()
+            if is_unsupported { LimiterError::unsupported(ask.mode()).into() } else { decision.into() }
         }
 
-        fn refund(&self, bucket: &TokenBucket, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
             if self.fault == Some(Fault::RefundsNothing) {
                 return;
             }
-            if let Some(state) = self.states().get_mut(key) {
-                *state = bucket.refund(*state, self.clock.now(), cost, receipt);
+            if let Some(state) = self.states().get_mut(charged.key()) {
+                *state = self.bucket.refund(*state, self.clock.now(), units, receipt);
             }
         }
     }
 
     fn check(fault: Option<Fault>) {
         let bucket = TokenBucket::new(Quota::per_minute(7).burst(3));
-        check_store(&bucket, 1, |clock| Map::new(clock, fault));
+        check_limiter(&bucket, 1, |clock| Map::new(bucket, clock, fault));
     }
 
     #[test]
-    fn a_correct_store_passes() {
+    fn a_correct_limiter_passes() {
         check(None);
     }
 
@@ -233,6 +275,8 @@ mod tests {
         for (fault, message) in [
             (Fault::RefundsNothing, "step "),
             (Fault::ReadsAndWritesApart, "threads were admitted another number of units"),
+            (Fault::ChargesInAllModes, "Peek is not described, and was answered"),
+            (Fault::ChargesAndFails, "Peek is not described, and changed the key"),
         ] {
             let panic = catch_unwind(AssertUnwindSafe(|| check(Some(fault)))).expect_err(message);
             let found = panic.downcast_ref::<String>().expect("the message says when");

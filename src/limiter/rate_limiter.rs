@@ -1,0 +1,207 @@
+//! [`RateLimiter`]: an algorithm, and the table in which it keeps the states of keys.
+
+use std::sync::Arc;
+
+use super::{IntoLimiter, Limiter};
+use crate::algorithm::Algorithm;
+#[cfg(feature = "remote")]
+use crate::store::remote::{Backend, RemoteTable};
+use crate::store::{MemoryStore, MemoryTable, OpenStore, Stats};
+use crate::values::time::Clock;
+use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, KeepsStates, PartitionKey, Receipt};
+
+/// An [`Algorithm`], and the table in which it keeps the states of keys: in memory, or on a server.
+///
+/// Usable on its own, without any HTTP:
+///
+/// ```
+/// use tower_sluice::algorithm::SlidingWindow;
+/// use tower_sluice::{PartitionKey, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(2)));
+/// let alice = PartitionKey::from("alice");
+///
+/// for expected in [true, true, false] {
+///     assert_eq!(limiter.check(&alice).is_allowed(), expected);
+/// }
+/// ```
+///
+/// `T` is the table: a [`MemoryTable`], unless the [store](OpenStore) says another. Clones share the table.
+#[derive(Debug)]
+#[doc(alias = "governor")]
+pub struct RateLimiter<A: Algorithm, T = MemoryTable<<A as Algorithm>::State>> {
+    /// Shared with the heirs of this limiter.
+    algorithm: Arc<A>,
+    table: T,
+}
+
+impl<A: Algorithm, T: Clone> Clone for RateLimiter<A, T> {
+    fn clone(&self) -> Self {
+        Self { algorithm: Arc::clone(&self.algorithm), table: self.table.clone() }
+    }
+}
+
+impl<A: Algorithm> RateLimiter<A> {
+    /// `algorithm` with a [`MemoryStore`] for 65,536 live keys.
+    #[must_use]
+    pub fn in_memory(algorithm: A) -> Self {
+        Self::new(algorithm, MemoryStore::default())
+    }
+}
+
+impl<A: Algorithm, T> RateLimiter<A, T> {
+    /// `algorithm` with a table that is made by the settings in `store`.
+    ///
+    /// # Panics
+    ///
+    /// If the store cannot keep this algorithm or its quota, or if there is not enough memory.
+    #[must_use]
+    #[track_caller]
+    pub fn new(algorithm: A, store: impl OpenStore<A, Table = T>) -> Self {
+        let table = store.open(&algorithm);
+        Self { algorithm: Arc::new(algorithm), table }
+    }
+
+    /// The algorithm.
+    #[must_use]
+    pub fn algorithm(&self) -> &A {
+        &self.algorithm
+    }
+}
+
+impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
+    /// Charges one unit to `key`, if it is admitted. A limiter in memory decides at once and cannot fail.
+    ///
+    /// For another cost or mode, use [`decide`](Limiter::decide).
+    #[inline]
+    #[doc(alias = "try_acquire")]
+    pub fn check(&self, key: &PartitionKey) -> Decision {
+        self.table.charge(&*self.algorithm, &Ask::charge(key, 1))
+    }
+
+    /// Returns how many live keys the table holds without loss. After a live change, perhaps that of the table before.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.table.capacity()
+    }
+
+    /// Returns the bytes of the table, which never grows. Without what a [live change](crate::LimitsHandle#cost) copies
+    /// until it is paid, as much again at most (unless it changes the capacity), and one KiB from the first reset on.
+    #[must_use]
+    pub fn size_in_bytes(&self) -> usize {
+        self.table.size_in_bytes()
+    }
+
+    /// Returns how many keys were evicted while they still owed something
+    /// ([`WhenFull::ForgetLeast`](crate::store::WhenFull::ForgetLeast)), or were forgotten by a
+    /// [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
+    #[must_use]
+    pub fn evicted_live(&self) -> u64 {
+        self.table.evicted_live()
+    }
+
+    /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
+    /// ([`WhenFull::Reject`](crate::store::WhenFull::Reject), [`WhenFull::Overflow`](crate::store::WhenFull::Overflow)).
+    /// After a live change, with those from before it.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.table.turned_away()
+    }
+
+    /// For the tests of this crate, while no thread uses the limiter: panics if its table is in disorder. Its clock must
+    /// have shown no later time.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        self.table.check_invariants();
+    }
+}
+
+impl<A: Algorithm, T> RateLimiter<A, T> {
+    /// Describes what all tables have in common: the algorithm.
+    fn described(&self, table: Description) -> Description {
+        let table = table.advertising(self.algorithm.terms()).admitting_at_most(self.algorithm.max_cost());
+        if self.algorithm.under(self.algorithm.quota()).is_some() { table.taking_quotas() } else { table }
+    }
+
+    /// Wraps the table of an heir, if that is not the table which was asked.
+    fn heir(&self, inheritance: Inheritance<T>) -> Inheritance<Arc<dyn Limiter>>
+    where
+        Self: IntoLimiter,
+    {
+        inheritance.map(|table| Self { algorithm: Arc::clone(&self.algorithm), table }.into_limiter())
+    }
+}
+
+/// In memory.
+impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>> {
+    // Inlined down to the table, so that a caller that reads only the outcome does not pay for the rest.
+    #[inline(always)]
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        self.table.decide(&*self.algorithm, ask)
+    }
+
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+        self.table.refund(&*self.algorithm, charged, receipt, units);
+    }
+
+    fn describe(&self) -> Description {
+        let clock = Arc::<C>::clone(self.table.clock());
+        self.described(Description::new().answering_all().deciding_by(clock).keeping_states(self.clone()))
+    }
+
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let heritage = predecessor.describe().keeps_states()?.heritage();
+        Some(self.heir(self.table.inherit(&self.algorithm, &heritage)?))
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { table: Some(self.table.stats(&*self.algorithm)), ..Stats::default() }
+    }
+}
+
+impl<A: Algorithm, C: Clock> KeepsStates for RateLimiter<A, MemoryTable<A::State, C>> {
+    fn heritage(&self) -> Heritage {
+        self.table.heritage(&*self.algorithm)
+    }
+
+    fn take_quotas(&self) {
+        self.table.take_quotas(&*self.algorithm);
+    }
+}
+
+/// On a server.
+#[cfg(feature = "remote")]
+impl<A: Algorithm + Clone, B: Backend<A>> Limiter for RateLimiter<A, RemoteTable<A::State, B>> {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        self.table.decide(&*self.algorithm, ask)
+    }
+
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+        self.table.refund(&*self.algorithm, charged, receipt, units);
+    }
+
+    fn describe(&self) -> Description {
+        self.described(self.table.describe(&*self.algorithm).keeping_states(self.clone()))
+    }
+
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let heritage = predecessor.describe().keeps_states()?.heritage();
+        Some(self.heir(self.table.inherit(&self.algorithm, &heritage)?))
+    }
+
+    fn stats(&self) -> Stats {
+        self.table.stats::<A>()
+    }
+}
+
+#[cfg(feature = "remote")]
+impl<A: Algorithm + Clone, B: Backend<A>> KeepsStates for RateLimiter<A, RemoteTable<A::State, B>> {
+    fn heritage(&self) -> Heritage {
+        self.table.heritage()
+    }
+
+    fn take_quotas(&self) {
+        self.table.take_quotas(&*self.algorithm);
+    }
+}

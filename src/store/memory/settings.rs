@@ -1,0 +1,156 @@
+//! [`MemoryStore`]: the settings of a table in memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{MemoryTable, WhenFull};
+use crate::algorithm::Algorithm;
+use crate::store::OpenStore;
+use crate::values::time::{Clock, Monotonic};
+
+/// The settings of a table of fixed size in this process's memory: its capacity, its clock, and the choice for a full
+/// table. The default store.
+///
+/// [`RateLimiter::new`](crate::RateLimiter::new) makes the table, one for each limiter. To change a quota, make another
+/// limiter, and let it [inherit](crate::Limiter::inherit).
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::store::MemoryStore;
+/// use tower_sluice::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)), MemoryStore::with_capacity(100_000));
+/// assert!(limiter.size_in_bytes() < 17 * 100_000);
+/// ```
+///
+/// # Memory
+///
+/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are
+/// not stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
+/// takes next to none. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is paid
+/// *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request
+/// from before a live change.
+///
+/// Windows whose counts do not fit into a word, windows of the calendar, and algorithms of your own take a table with
+/// locks, of 50 bytes per key for windows. These limits fit:
+///
+/// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
+/// |---|---|---|
+/// | five seconds or more | all | up to 65,535 |
+/// | a second | up to 536,870,911 | up to 16,383 |
+/// | a millisecond | up to 524,287 | up to 511 |
+///
+/// # Quotas of the keys' own
+///
+/// From the first question [under a quota](Ask::under) on, or once a policy has a
+/// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
+/// with its state: as large, of 100 bytes per key for buckets and 82 for windows, whatever the number of different
+/// quotas. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a live
+/// change, at the first question under the other quota.
+///
+/// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under a
+/// quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.
+///
+/// # When it is full
+///
+/// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
+/// sets of a new key may be full of live keys; [`WhenFull`] chooses what happens then.
+/// [`RateLimiter::evicted_live`](crate::RateLimiter::evicted_live) and
+/// [`turned_away`](crate::RateLimiter::turned_away) count how often. A warning is logged
+/// once, when some three fifths of the slots are taken (more keys than its capacity), or when the first key is evicted
+/// or turned away.
+///
+/// # Accuracy
+///
+/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a
+/// new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table
+/// with locks). The hash is SipHash-1-3 with a secret drawn for each store, so an attacker cannot choose keys that
+/// share.
+///
+/// # Cost
+///
+/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
+/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each, and a
+/// third for a new key with [`WhenFull::Overflow`].
+#[doc(alias("in memory", "hash map"))]
+pub struct MemoryStore<C = Monotonic> {
+    pub(super) capacity: usize,
+    pub(super) when_full: WhenFull,
+    pub(super) clock: Arc<C>,
+}
+
+/// More would not fit into any memory, nor into the arithmetic of candidate sets.
+const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
+
+/// Enough for most services: 1 MiB, and 3 in the table with locks.
+const DEFAULT_CAPACITY: usize = 65_536;
+
+impl<C> Clone for MemoryStore<C> {
+    fn clone(&self) -> Self {
+        Self { clock: Arc::clone(&self.clock), ..*self }
+    }
+}
+
+impl MemoryStore {
+    /// A table for up to `keys` live keys.
+    ///
+    /// # Panics
+    ///
+    /// If `keys` is zero, or above 2^33 (2^27 where an address has 32 bits); and, when a limiter is made, if the memory
+    /// cannot be had.
+    #[must_use]
+    #[track_caller]
+    pub fn with_capacity(keys: usize) -> Self {
+        assert!(keys > 0, "a store must hold at least one key");
+        assert!(keys <= MOST_KEYS, "a store holds {MOST_KEYS} keys at most, and not {keys}; choose a smaller capacity");
+        Self { capacity: keys, when_full: WhenFull::default(), clock: Arc::new(Monotonic) }
+    }
+}
+
+impl Default for MemoryStore {
+    /// A table for 65,536 live keys.
+    fn default() -> Self {
+        Self::with_capacity(DEFAULT_CAPACITY)
+    }
+}
+
+impl<C> MemoryStore<C> {
+    /// Reads the time from `clock`.
+    #[must_use]
+    pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<D> {
+        MemoryStore { capacity: self.capacity, when_full: self.when_full, clock: Arc::new(clock) }
+    }
+
+    /// Sets what happens to new keys for which there is no room.
+    #[must_use]
+    pub const fn when_full(mut self, choice: WhenFull) -> Self {
+        self.when_full = choice;
+        self
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
+    pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
+        MemoryTable::new(self)
+    }
+}
+
+impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
+    type Table = MemoryTable<A::State, C>;
+
+    fn open(self, algorithm: &A) -> Self::Table {
+        let table = self.table();
+        table.prepare(algorithm);
+        table
+    }
+}
+
+impl<C> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("capacity", &self.capacity)
+            .field("when_full", &self.when_full)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,209 @@
+//! [`RemoteTable`]: the keys of one limiter on a server, with what this process knows of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backend::{Backend, Transition};
+use super::leases::LeaseReceipt;
+use super::negative_cache::NegativeCache;
+use super::query::{KeyQuery, StoreInner};
+use super::single_flight::SingleFlight;
+use super::store::RemoteStore;
+use crate::algorithm::Algorithm;
+use crate::store::{MemoryStore, SharingStats, Stats, next_table_number};
+use crate::values::{
+    Ask, Check, Description, Heritage, Inheritance, KeepsStanding, LimiterError, Mode, PartitionKey, Pending, Receipt,
+};
+
+/// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, with what this process knows of them. Made from a
+/// [`RemoteStore`]; clones share it.
+pub struct RemoteTable<S, B> {
+    coalesces: bool,
+    inner: Arc<StoreInner<S, B>>,
+}
+
+impl<S, B> Clone for RemoteTable<S, B> {
+    fn clone(&self) -> Self {
+        Self { coalesces: self.coalesces, inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
+    #[track_caller]
+    pub(super) fn new<A: Algorithm<State = S> + Clone>(store: RemoteStore<B>, algorithm: &A) -> Self
+    where
+        B: Backend<A>,
+    {
+        let RemoteStore { backend, tags, leases, coalesces } = store;
+        if let Err(problem) = backend.check_fit(algorithm) {
+            panic!("{problem}");
+        }
+        let inner = StoreInner {
+            backend,
+            tags,
+            fallback: MemoryStore::default().table(),
+            negative_cache: NegativeCache::new(),
+            single_flight: Arc::new(SingleFlight::new()),
+            leases,
+            number: next_table_number(),
+        };
+        Self { coalesces, inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn query<A: Algorithm<State = S> + Clone>(
+        &self,
+        algorithm: &A,
+        ask: &Ask<'_>,
+    ) -> Result<KeyQuery<A, B>, LimiterError>
+    where
+        B: Backend<A>,
+    {
+        KeyQuery::of(&self.inner, algorithm, ask)
+    }
+
+    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u32) -> Check
+    where
+        B: Backend<A>,
+    {
+        match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
+            Some(decision) => decision.into(),
+            None if self.coalesces => Check::Pending(Box::pin(query.decide_coalesced(cost))),
+            None => Check::Pending(Box::pin(async move { query.decide_alone(cost).await })),
+        }
+    }
+}
+
+/// Without a call, only a rejection can be known, and what a lease admits.
+fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u32) -> Check {
+    let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
+    known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
+}
+
+/// Changes the standings of the keys of one limiter.
+struct StandingKeeper<A: Algorithm, B> {
+    inner: Arc<StoreInner<A::State, B>>,
+    algorithm: A,
+}
+
+impl<A: Algorithm + Clone, B: Backend<A>> StandingKeeper<A, B> {
+    fn change(&self, ask: &Ask<'_>, change: Transition) -> Pending {
+        let query = KeyQuery::of(&self.inner, &self.algorithm, ask);
+        Box::pin(async move { query?.change_standing(change).await })
+    }
+}
+
+impl<A: Algorithm + Clone, B: Backend<A>> KeepsStanding for StandingKeeper<A, B> {
+    fn ban(&self, key: &PartitionKey, span: Duration) -> Pending {
+        self.change(&Ask::peek(key, 1), Transition::Ban { span })
+    }
+
+    /// The fallback counts it, too, as far as units are left there.
+    fn owe(&self, ask: &Ask<'_>) -> Pending {
+        let _ = self.inner.fallback.charge_up_to(&self.algorithm, ask);
+        self.change(ask, Transition::Owe { units: ask.cost() })
+    }
+}
+
+impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
+    pub(crate) fn decide<A: Algorithm<State = S> + Clone>(&self, algorithm: &A, ask: &Ask<'_>) -> Check
+    where
+        B: Backend<A>,
+    {
+        if ask.mode() == Mode::Fallback {
+            let decision = self.inner.charge_fallback(algorithm, ask);
+            return decision.with_receipt(decision.receipt().mark_fallback()).into();
+        }
+        let (query, cost) = match self.query(algorithm, ask) {
+            Ok(query) => (query, ask.cost()),
+            Err(error) => return Check::Ready(Err(error)),
+        };
+        match ask.mode() {
+            Mode::UpTo => query.charge_up_to(cost),
+            // One round trip. Other processes notice within half a second and one call of theirs.
+            Mode::Reset => Check::Pending(Box::pin(query.reset())),
+            Mode::Peek => peek(query, cost),
+            // It reports what is left of a key, and charges nothing.
+            Mode::Charge if ask.keeps_quota() && cost == 0 => Check::Pending(Box::pin(query.look())),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
+        }
+    }
+
+    /// Refunds a charge, under the quota of the question that made it: on the server in the background, by one call. If
+    /// that fails, the charge stays.
+    pub(crate) fn refund<A: Algorithm<State = S> + Clone>(
+        &self,
+        algorithm: &A,
+        charged: &Ask<'_>,
+        receipt: Receipt,
+        units: u32,
+    ) where
+        B: Backend<A>,
+    {
+        if let Some(receipt) = receipt.unmark_fallback() {
+            return self.inner.fallback.refund(algorithm, charged, receipt, units);
+        }
+        // What the server cannot keep was not charged there.
+        let Some(query) = self.query(algorithm, charged).ok().filter(|_| !receipt.is_none()) else { return };
+        match receipt.read::<LeaseReceipt>() {
+            Some(lease) => query.return_to_lease(units, lease),
+            None => query.refund_in_background(units, receipt),
+        }
+    }
+
+    /// Prepares the local fallback. On the server, each key is kept with its quota from the first question under one on.
+    pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
+        self.inner.fallback.take_quotas(algorithm);
+    }
+
+    pub(crate) fn describe<A: Algorithm<State = S> + Clone>(&self, algorithm: &A) -> Description
+    where
+        B: Backend<A>,
+    {
+        let description = self.inner.backend.describe(&self.inner, algorithm, Description::new().answering_all());
+        if !self.inner.backend.keeps_standing(algorithm) {
+            return description;
+        }
+        description.keeping_standing(StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() })
+    }
+
+    /// Inherits from a table whose backend [keeps the same keys](Backend::shares_keys_with): the server keeps what it
+    /// has. Leases are forfeited.
+    pub(crate) fn inherit<A: Algorithm<State = S> + Clone>(
+        &self,
+        algorithm: &Arc<A>,
+        heritage: &Heritage,
+    ) -> Option<Inheritance<Self>>
+    where
+        B: Backend<A>,
+    {
+        let predecessor: Arc<Arc<StoreInner<S, B>>> = heritage.downcast()?;
+        if !self.inner.backend.shares_keys_with(&predecessor.backend) {
+            return None;
+        }
+        // A fallback that cannot inherit in place fills up by what is admitted from now on.
+        let fallback = self.inner.fallback.inherit(algorithm, &predecessor.fallback.heritage(&**algorithm));
+        Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))
+    }
+
+    pub(crate) fn heritage(&self) -> Heritage
+    where
+        B: Send + Sync + 'static,
+    {
+        Heritage::new(Arc::new(Arc::clone(&self.inner)))
+    }
+
+    pub(crate) fn stats<A: Algorithm<State = S>>(&self) -> Stats
+    where
+        B: Backend<A>,
+    {
+        let sharing = SharingStats { number: Some(self.inner.number), ..self.inner.backend.stats() };
+        Stats { sharing: Some(sharing), ..Stats::default() }
+    }
+}
+
+impl<S, B: fmt::Debug> fmt::Debug for RemoteTable<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteTable").field("backend", &self.inner.backend).finish_non_exhaustive()
+    }
+}
