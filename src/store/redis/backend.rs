@@ -13,10 +13,10 @@ use super::connection::{Fault, FaultKind, Redis};
 use super::evalsha::Call;
 use super::key::{Key, Names};
 use super::script::{self, BadReply, OwnQuota, ScriptReply, Scripted, Under};
-use crate::store::SharingStats;
 use crate::store::remote::{
     Answered, Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Tag, Tags, Target, Transition,
 };
+use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Check, LimiterError, Quota, Receipt};
 
@@ -278,6 +278,10 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let [conversions, lost_swaps] =
             [&self.conversions, &self.lost_conversions].map(|count| count.load(Ordering::Relaxed));
         SharingStats { conversions, lost_swaps, number: None }
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        self.redis.health()
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {

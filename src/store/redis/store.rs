@@ -205,7 +205,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     }
 
     fn stats(&self, algorithm: &A) -> Stats {
-        Stats { nodes: self.0.backend().redis.health(), ..self.0.stats(algorithm) }
+        self.0.stats(algorithm)
     }
 }
 

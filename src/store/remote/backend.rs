@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::standing::Standing;
 use super::tag::Tag;
 use crate::algorithm::Algorithm;
-use crate::store::SharingStats;
+use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, LimiterError, Quota, Receipt};
 
@@ -85,6 +85,15 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Returns how often it was in the way of other processes since it was made, for metrics. By default never.
     fn stats(&self) -> SharingStats {
         SharingStats::default()
+    }
+
+    /// Returns the state of each node of its server, for metrics: their circuit breakers and calls in flight. By default of
+    /// none.
+    ///
+    /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
+    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns the state of one.
+    fn health(&self) -> Vec<NodeHealth> {
+        Vec::new()
     }
 
     /// Returns the error of a request that this process gave up. By default with the reason as its source.

@@ -291,7 +291,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> Store<A> for RemoteStore<A::State, B> 
 
     fn stats(&self, _: &A) -> Stats {
         let sharing = SharingStats { number: Some(self.inner.number), ..self.inner.backend.stats() };
-        Stats { sharing: Some(sharing), ..Stats::default() }
+        Stats { sharing: Some(sharing), nodes: self.inner.backend.health(), ..Stats::default() }
     }
 }
 
