@@ -87,8 +87,8 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         SharingStats::default()
     }
 
-    /// Returns the state of each node of its server, for metrics: their circuit breakers and calls in flight. By default of
-    /// none.
+    /// Returns the state of each node of its server, for metrics: circuit breaker and calls in flight. By default it
+    /// reports no node.
     ///
     /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
     /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns the state of one.
