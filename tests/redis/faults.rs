@@ -279,7 +279,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     assert!((2..=2 + 2 * pauses).contains(&about("limiter failed")), "{lines:#?}");
     assert!(about("limiter recovered") <= 2 + 2 * pauses, "{lines:#?}");
     // The breaker of each process opens and closes in each outage.
-    assert_eq!(about("redis: a node"), 2 * 2 * OUTAGES, "{lines:#?}");
+    assert_eq!(about("store: a node"), 2 * 2 * OUTAGES, "{lines:#?}");
     assert!(lines.len() <= 4 + 4 * pauses + 2 * 2 * OUTAGES, "{lines:#?}");
 }
 
