@@ -336,7 +336,7 @@ async fn a_store_that_is_away() {
     layer.observe();
     metrics.assert_results(&[("p allowed", 4), ("p denied", 2)]);
     assert_eq!(metrics.of(r#"limiter_failures_total{policy="p"}"#), "6");
-    let node = redis.health()[0].address().to_owned();
+    let node = redis.health()[0].name().to_owned();
     assert_eq!(metrics.of(&format!(r#"store_breaker{{policy="p",node="{node}"}}"#)), "2");
     let calls = |result: &str| metrics.of(&format!(r#"store_call_duration_seconds_count{{result="{result}"}}"#));
     // The breaker is open for a moment after the fifth failure. If this takes longer, the sixth call is made as well.

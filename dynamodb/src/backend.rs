@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tower_sluice::store::SharingStats;
 use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Target, Transition};
+use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{LimiterError, Receipt};
 
@@ -336,6 +336,10 @@ impl<A: Kept> Backend<A> for DynamoBackend {
         let mut stats = SharingStats::default();
         (stats.conversions, stats.lost_swaps) = (conversions.load(Ordering::Relaxed), lost.load(Ordering::Relaxed));
         stats
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![self.dynamo.health()]
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {

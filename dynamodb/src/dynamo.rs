@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
-use tower_sluice::store::remote::{BreakerState, Calls};
+use tower_sluice::store::NodeHealth;
+use tower_sluice::store::remote::Calls;
 use tower_sluice::time::{Clock, Wall};
 
 use crate::clock_check::ClockCheck;
@@ -113,10 +114,11 @@ impl Dynamo {
         self
     }
 
-    /// Returns the state of the circuit breaker: while it is open, decisions fail at once.
+    /// Returns the state of the table, as this process knows it: the circuit breaker and the calls in flight. While the
+    /// breaker is open, decisions fail at once.
     #[must_use]
-    pub fn breaker(&self) -> BreakerState {
-        self.calls.breaker()
+    pub fn health(&self) -> NodeHealth {
+        self.calls.health()
     }
 
     pub(crate) const fn table(&self) -> &Table {

@@ -40,7 +40,9 @@
 //! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
 //!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
 //!
-//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers. The number of affected requests is
+//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and, for
+//! any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
+//! [`store_breaker`](super::operating#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
 //! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back) identifies them.
 //!

@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
-//! | [`Redis::health`](crate::store::redis::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open, and requests arrive: [only they probe](#metrics) |
+//! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](crate::store::redis::Redis::health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
 //! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
@@ -147,8 +147,12 @@
 //! | `debt_table_live_keys`, `debt_table_capacity`, `debt_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of what keys [owe](crate::Policy::owe_shortfalls) |
 //! | `store_conversions_total` | a counter | `route`, `policy` | states on a server that were converted to another quota of their key: it grows for as long as two versions of your program [disagree on a quota](super::plans) |
 //! | `store_lost_swaps_total` | a counter | `route`, `policy` | attempts to write a key on a server that were lost to another process: [many processes share a key](super::own_stores#a-hot-key) |
-//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
+//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
+//!
+//! A `node` is a server of Redis (`10.0.0.7:6379`), a table (`DynamoDB table limits`), or the store behind one
+//! [`KeyValueBackend`](crate::store::remote::KeyValueBackend) (`key-value store of per-client`). A
+//! [`Backend`](crate::store::remote::Backend::health) of your own names its nodes.
 //!
 //! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
 //! [`ThrottleLayer`](crate::ThrottleLayer) has no names, and is not counted. Series of a store's results begin with
@@ -193,7 +197,7 @@
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
 //! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
-//! | redis: a node keeps failing; a node is back | the same |
+//! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
 //! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict) |

@@ -70,7 +70,8 @@
 //!
 //! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted along. It is not
 //! called while it keeps failing or panics, and no request waits for it longer than its
-//! [timeout](crate::store::remote::KeyValueBackend::bounded).
+//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::operating#metrics) shows
+//! whether it is called, as for any store, and the log has a line when calls stop and one when they begin again.
 //!
 //! # A hot key
 //!
@@ -108,6 +109,8 @@
 //! A store that applies a whole transition in one call (a script, a conditional update) implements
 //! [`Backend`](crate::store::remote::Backend) in place of [`KeyValue`](crate::store::remote::KeyValue): one method, which
 //! gets the algorithm and the charge, and returns the state before and what was charged. The numbers of the decision are computed here, and
-//! a backend that contradicts them is an error. The bytes of states are [documented](crate::algorithm::Portable) and stable, so other
+//! a backend that contradicts them is an error. Make its calls through [`Calls`](crate::store::remote::Calls), which bounds them and
+//! stops calling a server that keeps failing; then its [health](crate::store::remote::Backend::health), for metrics, is
+//! `vec![self.calls.health()]`. The bytes of states are [documented](crate::algorithm::Portable) and stable, so other
 //! programs can read them. `testing::check_backend` (feature `test-util`) compares your backend with the algorithm over a plain map,
 //! and has eight tasks contend for one key.

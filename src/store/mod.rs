@@ -1,5 +1,6 @@
 //! Stores keep what each key owes, and read the time by which it is decided: in memory, or on Redis.
 
+mod health;
 mod memory;
 mod quota_change;
 #[cfg(feature = "redis")]
@@ -8,6 +9,7 @@ pub mod redis;
 pub mod remote;
 mod stats;
 
+pub use self::health::{BreakerState, NodeHealth};
 #[cfg(feature = "test-util")]
 pub(crate) use self::memory::check_invariants_of;
 pub use self::memory::{MemoryStore, MemoryTable, WhenFull};

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(feature = "redis")]
-use super::redis::NodeHealth;
+use super::health::NodeHealth;
 use crate::values::Backlog;
 
 /// How full a limiter is, and how healthy the servers are that it calls; for gauges.
@@ -62,8 +61,7 @@ pub struct Stats {
     pub in_flight: Option<u64>,
     /// How often processes that share the budgets on a server were in each other's way, if that is counted.
     pub sharing: Option<SharingStats>,
-    /// The servers that hold the budgets, as far as they are known.
-    #[cfg(feature = "redis")]
+    /// The nodes of the server that holds the budgets, as far as they are known. Empty if this process holds them.
     pub nodes: Vec<NodeHealth>,
 }
 

@@ -1,6 +1,6 @@
 //! The conformance suite for backends of remote stores.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,6 +9,7 @@ use super::Random;
 use super::limiter::{admitted_one_by_one, assert_same, frozen_clock};
 use crate::algorithm::Algorithm;
 use crate::limiter::{Limiter, RateLimiter};
+use crate::store::NodeHealth;
 use crate::store::remote::{
     Applied, Backend, CallLimits, RemoteStore, RemoteTable, Standing, Tags, Target, Transition,
 };
@@ -17,7 +18,8 @@ use crate::values::{Ask, PartitionKey};
 
 /// Checks a backend: charges, reads, refunds, resets and, if it [keeps them](Backend::keeps_standing), bans and debts are
 /// those of the algorithm over a plain map, and eight tasks that
-/// contend for one key of a store over it are together admitted exactly what the algorithm admits at one instant.
+/// contend for one key of a store over it are together admitted exactly what the algorithm admits at one instant. The nodes
+/// whose [health](Backend::health) it reports, if any, have distinct names.
 ///
 /// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from the
 /// algorithm's by as much as those of a [limiter](super::check_limiter).
@@ -139,6 +141,16 @@ where
         let some = random.below(quota.period_nanos() / 8 + 1);
         clock.advance(Duration::from_nanos(random.pick(&[0, 0, 1, quota.period_nanos() / 1_000, some])));
     }
+    // At the end: a backend may learn of its nodes by its calls.
+    assert_distinct_names(&backend.health());
+}
+
+/// Nodes of one name would share a series of metrics.
+fn assert_distinct_names(nodes: &[NodeHealth]) {
+    let mut names = HashSet::new();
+    for node in nodes {
+        assert!(names.insert(node.name()), "two nodes of the backend are called {:?}", node.name());
+    }
 }
 
 async fn apply<A, B>(backend: &B, algorithm: &A, key: u64, transition: Transition) -> Applied<A::State>
@@ -150,4 +162,16 @@ where
     let target = Target::new(algorithm, None, algorithm.quota(), Tags::new(b"").of(&PartitionKey::from(key)));
     let applied = backend.apply(&target, transition, limits).await;
     applied.unwrap_or_else(|error| panic!("{transition:?} of key {key} failed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::BreakerState;
+
+    #[test]
+    #[should_panic(expected = "two nodes of the backend are called \"a\"")]
+    fn nodes_of_one_name_break_the_contract() {
+        assert_distinct_names(&["a", "b", "a"].map(|name| NodeHealth::new(name, BreakerState::Closed)));
+    }
 }

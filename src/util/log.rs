@@ -214,26 +214,16 @@ mod with_tracing {
         tracing::warn!(target: TARGET, see = page!("a-layer-is-mounted-around-itself"), policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
     }
 
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_opened(server: &str) {
-        tracing::warn!(target: TARGET, server, "a server keeps failing: its circuit breaker is open, and it is not called for a while");
-    }
+    // Transitions of stores, logged each time. The eviction policy of Redis is checked once.
 
     #[cfg(feature = "remote")]
-    pub(crate) fn breaker_closed(server: &str) {
-        tracing::warn!(target: TARGET, server, "a server is back: its circuit breaker is closed");
+    pub(crate) fn breaker_opened(node: &str, reason: &dyn Display) {
+        tracing::warn!(target: TARGET, node, %reason, "store: a node keeps failing: its circuit breaker is open, and it is not called for a while");
     }
 
-    // Transitions of Redis, logged each time. Its eviction policy is checked once.
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_opened(address: &str, reason: &dyn Display) {
-        tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing: its circuit breaker is open, and it is not called for a while");
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_closed(address: &str) {
-        tracing::warn!(target: TARGET, address, "redis: a node is back: its circuit breaker is closed");
+    #[cfg(feature = "remote")]
+    pub(crate) fn breaker_closed(node: &str) {
+        tracing::warn!(target: TARGET, node, "store: a node is back: its circuit breaker is closed");
     }
 
     #[cfg(feature = "redis")]

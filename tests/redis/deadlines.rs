@@ -12,7 +12,8 @@ use crate::support::timing::{eventually, some_attempt_async};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
-use tower_sluice::store::redis::{BreakerState, Fault, FaultKind, Redis, RedisBuilder, RedisStore};
+use tower_sluice::store::BreakerState;
+use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisBuilder, RedisStore};
 use tower_sluice::{Ask, Limiter, LimiterError, Policy, RateLimitLayer, RateLimiter};
 
 /// How far away servers are in these tests, and the timeout that leaves room for two calls on a busy machine.
@@ -64,7 +65,7 @@ async fn the_node_asked_second_opens_its_breaker() {
         proxies[all_at].set(Mode::BlackHole);
         let is_open = || {
             let address = proxies[all_at].address().to_string();
-            redis.health().iter().any(|node| node.address() == address && node.breaker() != BreakerState::Closed)
+            redis.health().iter().any(|node| node.name() == address && node.breaker() != BreakerState::Closed)
         };
         let mut waits = Vec::new();
         while !is_open() {

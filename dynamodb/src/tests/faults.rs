@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::store::remote::BreakerState;
+use tower_sluice::store::BreakerState;
 use tower_sluice::{Ask, Limiter};
 
 use super::service::{Counts, Fate};
@@ -69,7 +69,7 @@ async fn a_throttled_read_is_a_failure_and_never_a_rejection() {
         let dynamo = dynamo(&service, &clock).timeout(TIMEOUT);
         let limiter = limiter(&dynamo, algorithm);
         assert_eq!(kind(&ask(&limiter).await.unwrap_err()), FaultKind::Throttled);
-        while dynamo.breaker() == BreakerState::Closed {
+        while dynamo.health().breaker() == BreakerState::Closed {
             let peek = limiter.decide(&Ask::peek(&"key".into(), 1)).decided().await;
             assert_eq!(kind(&peek.unwrap_err()), FaultKind::Throttled);
         }
@@ -170,13 +170,38 @@ async fn an_outage_opens_the_breaker_and_its_end_closes_it() {
         }
         assert!(begun.elapsed() <= 7 * TIMEOUT, "{fate:?}: {:?}", begun.elapsed());
         assert!(open >= 990, "{fate:?}: {open}");
-        assert_ne!(dynamo.breaker(), BreakerState::Closed);
+        assert_ne!(dynamo.health().breaker(), BreakerState::Closed);
         service.all(Fate::Answered);
         tokio::time::sleep(Duration::from_secs(6)).await;
         let decision = ask(&limiter).await.unwrap_or_else(|error| panic!("{fate:?}: {error}"));
         assert!(decision.is_allowed(), "{fate:?}");
-        assert_eq!(dynamo.breaker(), BreakerState::Closed);
+        assert_eq!(dynamo.health().breaker(), BreakerState::Closed);
     }
+}
+
+/// The circuit breaker was in no gauge.
+#[tokio::test(start_paused = true)]
+async fn a_limiter_reports_the_breaker_of_its_table() {
+    let (service, _, dynamo, limiter) = process().await;
+    let breaker = || {
+        let [node] = &limiter.stats().nodes[..] else { panic!("a table is one node") };
+        assert_eq!((node.name(), node.in_flight()), ("DynamoDB table limits", Some(0)));
+        assert_eq!(node.breaker(), dynamo.health().breaker());
+        node.breaker()
+    };
+    assert_eq!(breaker(), BreakerState::Closed);
+    service.all(Fate::Fails(400, "ThrottlingException"));
+    for _ in 0..5 {
+        assert_eq!(breaker(), BreakerState::Closed);
+        assert_eq!(kind(&ask(&limiter).await.unwrap_err()), FaultKind::Throttled);
+    }
+    let BreakerState::Open { probe_in: Some(pause) } = breaker() else { panic!("{:?}", breaker()) };
+    assert!(pause <= Duration::from_millis(100), "{pause:?}");
+    service.all(Fate::Answered);
+    tokio::time::sleep(pause).await;
+    assert_eq!(breaker(), BreakerState::Open { probe_in: Some(Duration::ZERO) });
+    assert!(ask(&limiter).await.unwrap().is_allowed());
+    assert_eq!(breaker(), BreakerState::Closed);
 }
 
 /// One second up, one second down, for a minute: what is admitted is no more than the limit.
@@ -279,7 +304,7 @@ async fn an_item_of_another_program_is_an_error_and_stays() {
             assert_eq!(kind(&error), FaultKind::ForeignItem, "{error}");
         }
         assert_eq!(service.items(), [foreign]);
-        assert_eq!(dynamo.breaker(), BreakerState::Closed);
+        assert_eq!(dynamo.health().breaker(), BreakerState::Closed);
         assert!(limiter.acquire(&"another".into(), 1).await.unwrap().is_allowed());
         let _ = limiter.decide(&Ask::reset(&"key".into())).decided().await.unwrap();
         assert!(ask(&limiter).await.unwrap().is_allowed());

@@ -1,7 +1,7 @@
 //! Quotas that change, quotas of the keys' own, refunds and resets.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::store::remote::BreakerState;
+use tower_sluice::store::BreakerState;
 use tower_sluice::{Ask, Limiter, PartitionKey, Receipt};
 
 use super::service::Fate;
@@ -79,7 +79,7 @@ async fn an_item_that_keeps_changing_is_an_error_of_its_own() {
     for _ in 0..10 {
         assert_eq!(kind(&ask(&new).await.unwrap_err()), FaultKind::Contention);
     }
-    assert_eq!(dynamo.breaker(), BreakerState::Closed);
+    assert_eq!(dynamo.health().breaker(), BreakerState::Closed);
     let sharing = |limiter: &Over<TokenBucket>| {
         let sharing = limiter.stats().sharing.unwrap();
         (sharing.conversions, sharing.lost_swaps)

@@ -235,7 +235,7 @@ impl RateLimitLayerBuilder {
     /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
     /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of what keys [owe](Policy::owe_shortfalls) |
     /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
-    /// | `store_breaker` | `node` | state of the circuit breaker of a Redis node: 0 closed, 1 half-open, 2 open |
+    /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
     /// A request counts at most once with each policy. It does not count with policies that would have admitted what

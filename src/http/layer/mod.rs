@@ -153,7 +153,7 @@ impl RateLimitLayer {
     }
 
     /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request: the occupancy of tables,
-    /// and the health of Redis nodes. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
+    /// and the health of stores. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {

@@ -15,10 +15,10 @@ use super::evalsha::Call;
 use super::key::{Key, Names};
 use super::script::{self, BadReply, OwnQuota, ScriptReply, Scripted, Under};
 use super::store;
-use crate::store::SharingStats;
 use crate::store::remote::{
     Answered, Applied, Attempts, Backend, CallLimits, GaveUp, Standing, StoreInner, Tag, Tags, Target, Transition,
 };
+use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Check, Description, LimiterError, Quota, Receipt};
 
@@ -289,6 +289,10 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let [conversions, lost_swaps] =
             [&self.conversions, &self.lost_conversions].map(|count| count.load(Ordering::Relaxed));
         SharingStats { conversions, lost_swaps, number: None }
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        self.redis.health()
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {

@@ -31,7 +31,7 @@ mod timing;
 mod simulation;
 mod store;
 
-pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, RedisBuilder};
+pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::{RedisStore, RedisTable};
 

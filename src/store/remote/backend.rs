@@ -13,7 +13,7 @@ use super::query::StoreInner;
 use super::standing::Standing;
 use super::tag::Tag;
 use crate::algorithm::Algorithm;
-use crate::store::SharingStats;
+use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Description, LimiterError, Quota, Receipt};
 
@@ -102,6 +102,15 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     {
         let _ = (limiter, algorithm);
         description
+    }
+
+    /// Returns the state of each node of its server, for metrics: circuit breaker and calls in flight. By default it
+    /// reports no node.
+    ///
+    /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
+    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns the state of one.
+    fn health(&self) -> Vec<NodeHealth> {
+        Vec::new()
     }
 
     /// Returns the error of a request that this process gave up. By default with the reason as its source.

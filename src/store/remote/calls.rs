@@ -1,6 +1,6 @@
 //! [`Calls`]: within the deadline, not too many at once, and none to a server that keeps failing.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,7 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{CallLimits, GaveUp};
-use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker, Failure};
+use super::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
+use crate::store::NodeHealth;
 use crate::util::log;
 
 /// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
@@ -34,22 +35,24 @@ use crate::util::log;
 pub struct Calls(Arc<Server>);
 
 struct Server {
-    name: Box<str>,
+    name: Arc<str>,
     timeout: Duration,
+    max_in_flight: usize,
     slots: Arc<Semaphore>,
     breaker: Mutex<CircuitBreaker>,
 }
 
 /// How a call counts.
 #[derive(Clone, Copy)]
-enum Evidence {
+enum Evidence<'a> {
     Healthy,
-    Failed(Failure),
+    /// With the reason, for the log.
+    Failed(Failure, &'a dyn Display),
     Unknown,
 }
 
 impl Calls {
-    /// For the calls to one server, which is called `name` in log lines.
+    /// For the calls to one server, which is called `name` in log lines and metrics.
     ///
     /// # Panics
     ///
@@ -59,9 +62,10 @@ impl Calls {
     pub fn new(name: &str, timeout: Duration, max_in_flight: usize) -> Self {
         assert!(!timeout.is_zero(), "a call must have some time");
         assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
-        let slots = Arc::new(Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)));
+        let max_in_flight = max_in_flight.min(Semaphore::MAX_PERMITS);
+        let slots = Arc::new(Semaphore::new(max_in_flight));
         let breaker = Mutex::new(CircuitBreaker::new(Instant::now(), timeout));
-        Self(Arc::new(Server { name: name.into(), timeout, slots, breaker }))
+        Self(Arc::new(Server { name: name.into(), timeout, max_in_flight, slots, breaker }))
     }
 
     /// How long a call may take.
@@ -70,10 +74,17 @@ impl Calls {
         self.0.timeout
     }
 
-    /// The state of the circuit breaker.
+    /// Returns the state of the server: its circuit breaker, and the calls in flight. Takes a lock, for some tens of
+    /// nanoseconds.
+    ///
+    /// A backend whose only node this is implements [`Backend::health`](super::Backend::health) as
+    /// `vec![self.calls.health()]`.
     #[must_use]
-    pub fn breaker(&self) -> BreakerState {
-        self.0.breaker().state()
+    pub fn health(&self) -> NodeHealth {
+        let Server { name, max_in_flight, slots, .. } = &*self.0;
+        let breaker = self.0.breaker().state(Instant::now());
+        NodeHealth::new(Arc::clone(name), breaker)
+            .with_in_flight(max_in_flight.saturating_sub(slots.available_permits()))
     }
 
     /// Whether calls are failing: the circuit breaker is not closed.
@@ -82,7 +93,8 @@ impl Calls {
         self.0.breaker().is_failing()
     }
 
-    /// Makes a call. `is_fault` says whether an error is the fault of the server, and not that of the call.
+    /// Makes a call. `is_fault` says whether an error is the fault of the server, and not that of the call. An error with
+    /// which the circuit breaker opens is logged.
     ///
     /// # Errors
     ///
@@ -99,7 +111,7 @@ impl Calls {
     ) -> Result<Result<T, E>, GaveUp>
     where
         T: Send + 'static,
-        E: Send + 'static,
+        E: Display + Send + 'static,
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
         let runtime = Handle::try_current().map_err(|_| GaveUp::NoRuntime)?;
@@ -110,9 +122,9 @@ impl Calls {
         let task = runtime.spawn(async move {
             let answer = timeout_at(due, call).await;
             watch.end(match &answer {
-                Ok(Err(error)) if is_fault(error) => Evidence::Failed(Failure::Answered),
+                Ok(Err(error)) if is_fault(error) => Evidence::Failed(Failure::Answered, error),
                 Ok(_) => Evidence::Healthy,
-                Err(_) if Instant::now() <= too_late => Evidence::Failed(Failure::Silent),
+                Err(_) if Instant::now() <= too_late => Evidence::Failed(Failure::Silent, &GaveUp::TimedOut),
                 Err(_) => Evidence::Unknown,
             });
             answer.map_err(|_| GaveUp::TimedOut)
@@ -153,7 +165,7 @@ impl Server {
 
 impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calls").field("server", &self.0.name).field("breaker", &self.breaker()).finish_non_exhaustive()
+        f.debug_struct("Calls").field("server", &self.health()).finish_non_exhaustive()
     }
 }
 
@@ -165,23 +177,25 @@ struct Watch {
 }
 
 impl Watch {
-    fn end(mut self, evidence: Evidence) {
+    fn end(mut self, evidence: Evidence<'_>) {
         self.record(evidence);
     }
 
-    fn record(&mut self, evidence: Evidence) {
+    fn record(&mut self, evidence: Evidence<'_>) {
         let Some(permit) = self.permit.take() else { return };
-        let (now, mut opened, mut closed) = (Instant::now(), false, false);
+        let (now, mut opened, mut closed) = (Instant::now(), None, false);
         {
             let mut breaker = self.server.breaker();
             match evidence {
                 Evidence::Healthy => closed = breaker.succeeded(&permit),
-                Evidence::Failed(failure) => opened = breaker.failed(&permit, now, failure),
+                Evidence::Failed(failure, reason) => {
+                    opened = breaker.failed(&permit, now, failure).then_some(reason);
+                }
                 Evidence::Unknown => breaker.abandoned(&permit, now),
             }
         }
-        if opened {
-            log::breaker_opened(&self.server.name);
+        if let Some(reason) = opened {
+            log::breaker_opened(&self.server.name, reason);
         }
         if closed {
             log::breaker_closed(&self.server.name);
@@ -192,7 +206,8 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // Unless it is counted, a store that panics is called for every request.
-        self.record(if thread::panicking() { Evidence::Failed(Failure::Silent) } else { Evidence::Unknown });
+        let panicked = Evidence::Failed(Failure::Silent, &"the call panicked");
+        self.record(if thread::panicking() { panicked } else { Evidence::Unknown });
     }
 }
 
@@ -204,11 +219,16 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
+    use crate::store::BreakerState;
 
     const TIMEOUT: Duration = Duration::from_millis(100);
 
     fn limits(time: Duration) -> CallLimits {
         CallLimits { deadline: Instant::now() + time, requests: 1 }
+    }
+
+    fn breaker(calls: &Calls) -> BreakerState {
+        calls.health().breaker()
     }
 
     async fn answer(calls: &Calls, result: Result<u32, &'static str>) -> Result<Result<u32, &'static str>, GaveUp> {
@@ -221,33 +241,34 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(answer(&calls, Err("not its fault")).await, Ok(Err("not its fault")));
         }
-        assert_eq!(calls.breaker(), BreakerState::Closed);
+        assert_eq!(breaker(&calls), BreakerState::Closed);
         let mut failures = 0;
         // No time passes once it is open: its pause is random, and may be shorter than a millisecond.
-        while calls.breaker() == BreakerState::Closed {
+        while breaker(&calls) == BreakerState::Closed {
             tokio::time::advance(Duration::from_millis(1)).await;
             assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
             failures += 1;
         }
-        assert_eq!((failures, calls.breaker(), calls.is_failing()), (5, BreakerState::Open, true));
+        assert_eq!((failures, calls.is_failing()), (5, true));
+        assert!(matches!(breaker(&calls), BreakerState::Open { probe_in: Some(_) }));
         assert_eq!(answer(&calls, Ok(1)).await, Err(GaveUp::BreakerOpen));
         tokio::time::advance(Duration::from_secs(6)).await;
         assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
-        assert_eq!(calls.breaker(), BreakerState::Closed);
+        assert_eq!(breaker(&calls), BreakerState::Closed);
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_get_no_answer_open_the_breaker_even_if_nobody_waits_for_them() {
         let calls = Calls::new("test", TIMEOUT, 100);
         // In two waves: failures that come together may have one cause.
-        for state in [BreakerState::Closed, BreakerState::Open] {
+        for is_failing in [false, true] {
             for _ in 0..4 {
                 let short = calls.run(limits(Duration::from_millis(10)), pending::<Result<(), Infallible>>(), |_| true);
                 assert_eq!(short.await, Err(GaveUp::TimedOut));
             }
-            assert_eq!(calls.breaker(), BreakerState::Closed, "they still have time");
+            assert_eq!(breaker(&calls), BreakerState::Closed, "they still have time");
             tokio::time::sleep(TIMEOUT).await;
-            assert_eq!(calls.breaker(), state);
+            assert_eq!(calls.is_failing(), is_failing);
         }
     }
 
@@ -259,6 +280,7 @@ mod tests {
             let mut call = pin!(calls.run(limits(TIMEOUT), pending::<Result<(), Infallible>>(), |_| true));
             assert!(call.as_mut().poll(&mut context).is_pending());
         }
+        assert_eq!(calls.health(), NodeHealth::new("test", BreakerState::Closed).with_in_flight(1));
         let second = calls.run(limits(TIMEOUT / 2), ready(Ok::<_, Infallible>(2)), |_| true);
         assert_eq!(second.await, Err(GaveUp::TooManyInFlight));
         tokio::time::sleep(TIMEOUT).await;
@@ -300,14 +322,14 @@ mod tests {
         assert_eq!(called, 5);
         tokio::time::advance(Duration::from_secs(6)).await;
         assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
-        assert_eq!(calls.breaker(), BreakerState::Closed);
+        assert_eq!(breaker(&calls), BreakerState::Closed);
     }
 
     /// The table of a database is locked, or DynamoDB throttles: after 20 probes, pauses had grown to five seconds.
     #[tokio::test(start_paused = true)]
     async fn a_server_that_answers_with_an_error_is_probed_every_second() {
         let calls = Calls::new("test", TIMEOUT, 10);
-        while calls.breaker() == BreakerState::Closed {
+        while breaker(&calls) == BreakerState::Closed {
             assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
         }
         for _ in 0..20 {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::backoff;
+use crate::store::BreakerState;
 
 /// The breaker opens after this many failures in a row, if they came in [`WAVES`] waves. If one call in a hundred fails
 /// by chance, five in a row do once in ten billion calls.
@@ -85,18 +86,6 @@ enum State {
         probes: u32,
         until: Instant,
     },
-}
-
-/// The state of the circuit breaker of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Calls pass.
-    Closed,
-    /// Calls fail at once.
-    Open,
-    /// One call probes whether the node has recovered; the others fail at once.
-    HalfOpen,
 }
 
 /// The permission to make one call.
@@ -217,10 +206,12 @@ impl CircuitBreaker {
         }
     }
 
-    pub(crate) const fn state(&self) -> BreakerState {
+    pub(crate) fn state(&self, now: Instant) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
-            State::Open { .. } => BreakerState::Open,
+            State::Open { retry_at, .. } => {
+                BreakerState::Open { probe_in: Some(retry_at.saturating_duration_since(now)) }
+            }
             State::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
@@ -313,8 +304,10 @@ mod tests {
     fn five_failures_in_a_row_open_it() {
         let now = Instant::now();
         let mut breaker = opened(now);
-        assert_eq!(breaker.state(), BreakerState::Open);
+        let BreakerState::Open { probe_in: Some(pause) } = breaker.state(now) else { panic!("{breaker:?}") };
         // The pause is random. It is zero once in 10^8 times.
+        assert!(!pause.is_zero() && pause <= Duration::from_millis(100), "{pause:?}");
+        assert_eq!(breaker.state(now + pause), BreakerState::Open { probe_in: Some(Duration::ZERO) });
         assert!(breaker.try_enter(now, 1).is_none());
     }
 
@@ -329,7 +322,7 @@ mod tests {
             let changes = if answers { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) };
             assert!(!changes, "round {round}");
         }
-        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert_eq!(breaker.state(now), BreakerState::Closed);
     }
 
     #[test]
@@ -354,7 +347,7 @@ mod tests {
             assert!(!fails(&mut breaker, now));
         }
         // Twenty were made, but four failed.
-        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert_eq!(breaker.state(now), BreakerState::Closed);
         succeeds(&mut breaker, now);
         // These are one wave, which is not enough.
         let end = now + Duration::from_millis(1);
@@ -394,10 +387,10 @@ mod tests {
         let mut breaker = opened(now);
         let later = now + LONGEST_PAUSE;
         let probe = breaker.try_enter(later, 1).expect("a probe");
-        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert_eq!(breaker.state(later), BreakerState::HalfOpen);
         assert!(breaker.try_enter(later, 1).is_none() && breaker.try_enter(later + TIMEOUT, 1).is_none());
         assert!(breaker.succeeded(&probe));
-        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert_eq!(breaker.state(now), BreakerState::Closed);
         assert!(!breaker.succeeded(&probe), "only once");
     }
 
@@ -463,7 +456,7 @@ mod tests {
         assert!(!breaker.rejects_calls(later));
         let next = breaker.try_enter(later, 1).unwrap();
         assert!(!breaker.failed(&probe, later, Failure::Silent), "it is ignored");
-        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert_eq!(breaker.state(later), BreakerState::HalfOpen);
         assert!(breaker.succeeded(&next));
     }
 

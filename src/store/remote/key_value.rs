@@ -12,7 +12,7 @@ use super::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 use super::calls::Calls;
 use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
-use crate::store::{SharingStats, quota_change};
+use crate::store::{NodeHealth, SharingStats, quota_change};
 use crate::values::time::{Clock, Timestamp, Wall};
 use crate::values::{LimiterError, Receipt};
 
@@ -95,7 +95,7 @@ impl<K: KeyValue> KeyValueBackend<K> {
     /// Keeps the keys of the one limiter that is called `name` in `store`.
     #[must_use]
     pub fn new(store: Arc<K>, name: &str) -> Self {
-        let calls = Calls::new(name, TIMEOUT, MAX_IN_FLIGHT);
+        let calls = calls(name, TIMEOUT, MAX_IN_FLIGHT);
         let (conversions, lost_swaps) = Default::default();
         Self { store, name: name.into(), calls, clock: Wall, conversions, lost_swaps }
     }
@@ -110,7 +110,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     #[must_use]
     #[track_caller]
     pub fn bounded(self, timeout: Duration, max_in_flight: usize) -> Self {
-        let calls = Calls::new(&self.name, timeout, max_in_flight);
+        let calls = calls(&self.name, timeout, max_in_flight);
         Self { calls, ..self }
     }
 
@@ -148,6 +148,11 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         let swap = async move { store.compare_and_swap(&key, old.as_deref(), new.as_deref(), lifetime).await };
         self.call(limits, swap).await
     }
+}
+
+#[track_caller]
+fn calls(name: &str, timeout: Duration, max_in_flight: usize) -> Calls {
+    Calls::new(&format!("key-value store of {name}"), timeout, max_in_flight)
 }
 
 /// The first byte of what a key holds: behind it are the writer's clock, in nanoseconds, and the bytes of a state. No
@@ -450,6 +455,10 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
         let [conversions, lost_swaps] =
             [&self.conversions, &self.lost_swaps].map(|count| count.load(Ordering::Relaxed));
         SharingStats { conversions, lost_swaps, number: None }
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![self.calls.health()]
     }
 }
 

@@ -39,7 +39,6 @@ mod tag;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
-pub use self::circuit_breaker::BreakerState;
 pub use self::key_value::{KeyValue, KeyValueBackend};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;

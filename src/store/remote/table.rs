@@ -198,7 +198,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         B: Backend<A>,
     {
         let sharing = SharingStats { number: Some(self.inner.number), ..self.inner.backend.stats() };
-        Stats { sharing: Some(sharing), ..Stats::default() }
+        Stats { sharing: Some(sharing), nodes: self.inner.backend.health(), ..Stats::default() }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 use tower_sluice::FailureMode;
-use tower_sluice::store::redis::BreakerState;
+use tower_sluice::store::BreakerState;
 
 /// Half of it is not long, and a busy machine does not miss its end.
 const LEASE: Duration = Duration::from_secs(4);
@@ -70,7 +70,7 @@ async fn a_call_whose_answer_is_lost_is_repaired_by_a_renewal() {
     // This call is lost, too.
     drop(released);
     proxy.set(Fault::Reset);
-    until("the connection is gone", || !redis.health()[0].is_connected()).await;
+    until("the connection is gone", || redis.health()[0].is_connected() == Some(false)).await;
     proxy.set(Fault::Pass);
     until("only what is held is counted", || counted(&server) == 1).await;
     // What the renewal has repaired is not released once more. The first call may find its connection reset.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 use super::Labels;
-use crate::store::{SharingStats, Stats, TableStats};
+use crate::store::{BreakerState, NodeHealth, SharingStats, Stats, TableStats};
 
 /// The names of a table's series: its capacity, its live keys, and those that it evicted.
 const BUDGETS: [&str; 3] = [
@@ -31,7 +31,6 @@ const DEBTS: [&str; 3] = [
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
 const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
-#[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
 /// The series of one policy that observations update. Each is made once its limiter has what
@@ -47,7 +46,7 @@ pub(super) struct Observed {
     debts: Option<Table>,
     sharing: Option<Sums>,
     in_flight: Option<Gauge>,
-    /// The states of the nodes' circuit breakers, by address.
+    /// The states of the nodes' circuit breakers, by the names of the nodes.
     nodes: BTreeMap<String, Gauge>,
 }
 
@@ -68,7 +67,6 @@ impl Observed {
             // Zero if the limiter counts nothing in flight any more.
             gauge.set(in_gauge(stats.in_flight.unwrap_or(0)));
         }
-        #[cfg(feature = "redis")]
         self.set_breakers(labels, &stats.nodes);
     }
 
@@ -116,12 +114,10 @@ impl Observed {
         }
     }
 
-    #[cfg(feature = "redis")]
-    fn set_breakers(&mut self, labels: &Labels, nodes: &[crate::store::redis::NodeHealth]) {
-        use crate::store::redis::BreakerState::{Closed, HalfOpen, Open};
+    fn set_breakers(&mut self, labels: &Labels, nodes: &[NodeHealth]) {
         // The breaker of a node that is no longer responsible is not of interest.
-        self.nodes.retain(|address, gauge| {
-            let is_there = nodes.iter().any(|node| node.address() == address);
+        self.nodes.retain(|name, gauge| {
+            let is_there = nodes.iter().any(|node| node.name() == name);
             if !is_there {
                 gauge.set(0);
             }
@@ -129,12 +125,12 @@ impl Observed {
         });
         for node in nodes {
             let state: u8 = match node.breaker() {
-                Closed => 0,
-                HalfOpen => 1,
-                Open => 2,
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open { .. } => 2,
             };
-            let gauge = || gauge!(BREAKER, labels.and("node", node.address()));
-            self.nodes.entry(node.address().to_owned()).or_insert_with(gauge).set(state);
+            let gauge = || gauge!(BREAKER, labels.and("node", node.name()));
+            self.nodes.entry(node.name().to_owned()).or_insert_with(gauge).set(state);
         }
     }
 }
@@ -263,7 +259,6 @@ pub(super) fn describe() {
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
     describe_counter!(CONVERSIONS, "States on a server that were converted to another quota of their key.");
     describe_counter!(LOST_SWAPS, "Attempts to write a key on a server that were lost to another process.");
-    #[cfg(feature = "redis")]
     describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");
 }
 

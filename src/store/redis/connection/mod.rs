@@ -40,8 +40,6 @@ pub(super) use self::connector::Connector;
 
 pub use self::builder::RedisBuilder;
 pub use self::fault::{Fault, FaultKind};
-pub use self::node::NodeHealth;
-pub use crate::store::remote::BreakerState;
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
@@ -49,6 +47,7 @@ use self::node::{Node, NodeReply, Settings};
 use self::topology::Topology;
 use super::evalsha::Call;
 use super::key::Key;
+use crate::store::NodeHealth;
 use crate::store::remote::CallLimits;
 
 /// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
@@ -192,7 +191,7 @@ impl Redis {
     #[must_use]
     pub fn health(&self) -> Vec<NodeHealth> {
         let mut health: Vec<_> = self.0.topology.nodes().iter().map(|node| node.health()).collect();
-        health.sort_by(|one, other| one.address().cmp(other.address()));
+        health.sort_by(|one, other| one.name().cmp(other.name()));
         health
     }
 

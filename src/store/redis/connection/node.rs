@@ -16,8 +16,9 @@ use super::eviction_check;
 use super::fault::{Fault, FaultKind};
 use super::node_call::{Evidence, NodeCall};
 use super::shared_task::Work;
+use crate::store::NodeHealth;
 use crate::store::redis::evalsha::Call;
-use crate::store::remote::{BreakerState, CallLimits, CallPermit, CircuitBreaker, Failure};
+use crate::store::remote::{CallLimits, CallPermit, CircuitBreaker, Failure};
 use crate::util::log;
 
 /// The settings of all nodes.
@@ -147,7 +148,7 @@ impl Node {
         let closed = state.was_silent && state.breaker.disproved();
         drop(state);
         if closed {
-            log::redis_breaker_closed(&self.address);
+            log::breaker_closed(&self.address);
         }
         Ok(())
     }
@@ -160,18 +161,15 @@ impl Node {
 
     pub(super) fn health(&self) -> NodeHealth {
         let state = self.lock();
-        NodeHealth {
-            address: self.address.clone(),
-            breaker: state.breaker.state(),
-            in_flight: state.in_flight,
-            connected: state.connections.is_alive(),
-        }
+        NodeHealth::new(self.address.clone(), state.breaker.state(Instant::now()))
+            .with_in_flight(state.in_flight)
+            .with_connected(state.connections.is_alive())
     }
 
     /// Whether it is likely to answer.
     pub(super) fn is_healthy(&self) -> bool {
         let state = self.lock();
-        state.breaker.state() == BreakerState::Closed && state.connections.is_alive()
+        !state.breaker.is_failing() && state.connections.is_alive()
     }
 
     /// Connects this runtime, unless it is connected already, and returns a handle. Callers share one attempt, which
@@ -250,10 +248,10 @@ impl Node {
         // Outside of the lock, as their methods ask.
         drop((left_over, spoilt));
         if let Some(fault) = opened {
-            log::redis_breaker_opened(&self.address, fault);
+            log::breaker_opened(&self.address, fault);
         }
         if closed {
-            log::redis_breaker_closed(&self.address);
+            log::breaker_closed(&self.address);
         }
     }
 
@@ -265,40 +263,5 @@ impl Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.health().fmt(f)
-    }
-}
-
-/// The state of a node.
-#[derive(Clone, Debug)]
-pub struct NodeHealth {
-    address: Arc<str>,
-    breaker: BreakerState,
-    in_flight: usize,
-    connected: bool,
-}
-
-impl NodeHealth {
-    /// Returns the address of the node: `HOST:PORT`, or the path of a socket.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Returns the state of its circuit breaker.
-    #[must_use]
-    pub const fn breaker(&self) -> BreakerState {
-        self.breaker
-    }
-
-    /// Returns how many calls to the node are in flight, of all runtimes.
-    #[must_use]
-    pub const fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
-    /// Whether any runtime has a connection to the node, as far as is known here.
-    #[must_use]
-    pub const fn is_connected(&self) -> bool {
-        self.connected
     }
 }

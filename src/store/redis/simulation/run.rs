@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::callers::{Callers, KINDS, Kind};
 use super::network::Network;
 use super::plan::{Plan, start};
-use crate::store::redis::BreakerState;
+use crate::store::BreakerState;
 use crate::store::redis::script::random::Random;
 use crate::util::random::seeded;
 use crate::values::time::{SIMULATED, Timestamp};
@@ -122,8 +122,7 @@ fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault:
                 continue;
             }
             let address = format!("10.0.0.{}:6379", if plan.shards == 0 { 1 } else { server + 1 });
-            let is_closed =
-                health.iter().any(|node| node.address() == address && node.breaker() == BreakerState::Closed);
+            let is_closed = health.iter().any(|node| node.name() == address && node.breaker() == BreakerState::Closed);
             let book = callers.book();
             let came = book.came.get(&(process, shard)).map(Vec::as_slice).unwrap_or_default();
             let came = |from: Instant, to: Instant| came.iter().filter(|at| (from..to).contains(at)).count();
@@ -180,7 +179,7 @@ async fn finish(plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
     sleep(plan.timeout * 3).await;
     for process in &callers.processes {
         for node in process.redis.health() {
-            if node.in_flight() > 0 {
+            if node.in_flight() != Some(0) {
                 callers.book().problems.push(format!("LEFT: {node:?}"));
             }
         }

@@ -139,7 +139,7 @@ async fn one_node_hangs(cluster: &RedisCluster) {
     cluster.nodes[0].signal("-STOP");
     let breaker = |server: &RedisServer| {
         let address = server.address().to_string();
-        redis.health().iter().find(|node| node.address() == address).unwrap().breaker()
+        redis.health().iter().find(|node| node.name() == address).unwrap().breaker()
     };
     while breaker(&cluster.nodes[0]) == BreakerState::Closed {
         // At a time, to wait for few timeouts.

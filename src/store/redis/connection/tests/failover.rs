@@ -53,7 +53,7 @@ async fn a_failover_is_followed_through_sentinels() {
     let urls = [format!("redis://127.0.0.1:{}", servers::free_port()), sentinels[0].url(), sentinels[1].url()];
     let redis = patient_with(Redis::sentinel("main", urls.clone()));
     assert_eq!(charge(&redis, "a").await, Ok(1));
-    assert_eq!(redis.health()[0].address(), primary.address().to_string());
+    assert_eq!(redis.health()[0].name(), primary.address().to_string());
     await_until("the replica heard of it", || charged(&replica, "a") == 1);
     primary.kill();
     let mut unknown = 0;
@@ -65,7 +65,7 @@ async fn a_failover_is_followed_through_sentinels() {
         }
     })
     .await;
-    assert_eq!(redis.health()[0].address(), replica.address().to_string());
+    assert_eq!(redis.health()[0].name(), replica.address().to_string());
     let charged = charged(&replica, "a");
     assert!((2..=2 + unknown).contains(&charged), "{charged}, with {unknown} of unknown outcome");
     // As a URL, with a database. The sentinel that did not lead the failover learns of it later than the other.
@@ -157,7 +157,7 @@ async fn sentinels_are_asked_when_the_primary_became_a_replica() {
     });
     await_until("the new primary leads", || replica.info("role") == "master");
     recovers(&redis, "a").await;
-    assert_eq!(redis.health()[0].address(), replica.address().to_string());
+    assert_eq!(redis.health()[0].name(), replica.address().to_string());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,7 +235,7 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
 async fn fails_until_open_at(redis: &Redis, name: &str, address: String) {
     for _ in 0..200 {
         assert!(charge(redis, name).await.is_err());
-        if redis.health().iter().any(|node| node.address() == address && node.breaker() != BreakerState::Closed) {
+        if redis.health().iter().any(|node| node.name() == address && node.breaker() != BreakerState::Closed) {
             return;
         }
     }

@@ -20,6 +20,7 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use super::*;
+use crate::store::BreakerState;
 use crate::store::redis::evalsha::Script;
 use crate::store::redis::key::Names;
 use crate::store::redis::servers::{self, RedisServer};

@@ -34,7 +34,7 @@ async fn a_refused_connection_opens_the_breaker() {
     }
     let made = start.elapsed();
     server.kill();
-    servers::await_until("it is noticed", || !redis.health()[0].is_connected());
+    servers::await_until("it is noticed", || redis.health()[0].is_connected() == Some(false));
     assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::Unreachable; 5]);
     let mut probes = 0;
     some_attempt_async("a call that is not made takes less time than one that is", async || {
@@ -109,7 +109,7 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
             let redis = redis.clone();
             tokio::spawn(async move {
                 let reason = charge(&redis, "a").await.expect_err("it is too slow");
-                assert!(redis.health()[0].in_flight() <= 256);
+                assert!(redis.health()[0].in_flight() <= Some(256));
                 reason
             })
         })
@@ -121,7 +121,7 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
             "{reason:?}"
         );
     }
-    assert_eq!(redis.health()[0].in_flight(), 0);
+    assert_eq!(redis.health()[0].in_flight(), Some(0));
     proxy.set(Mode::Pass);
     recovers(&redis, "other").await;
     // As many as may be in flight, again when the first of them give up, and a probe or two. A busy machine begins more
@@ -154,7 +154,7 @@ async fn flapping_opens_the_breaker_once_per_outage() {
             call().await;
         }
         proxy.set(Mode::Reset);
-        eventually("the breaker opens", async || call().await == BreakerState::Open).await;
+        eventually("the breaker opens", async || matches!(call().await, BreakerState::Open { .. })).await;
         for _ in 0..100 {
             call().await;
         }
@@ -233,7 +233,7 @@ async fn a_stale_connection_is_replaced_without_a_failure() {
         assert_eq!(charge(&redis, "a").await, Ok(sum));
         // As a server or a load balancer does with connections that were idle for long.
         server.run::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        servers::await_until("it is noticed", || !redis.health()[0].is_connected());
+        servers::await_until("it is noticed", || redis.health()[0].is_connected() == Some(false));
     }
     assert_eq!(state(&redis), BreakerState::Closed);
 }
