@@ -28,9 +28,9 @@ pub enum Hint {
         /// Its number, or when it ends.
         window: u64,
         /// What is used of the one before, if that counts.
-        previous: u32,
+        previous: u64,
         /// What is used of it.
-        used: u32,
+        used: u64,
     },
 }
 

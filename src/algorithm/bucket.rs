@@ -29,7 +29,7 @@ macro_rules! bucket {
                 self.quota
             }
 
-            fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+            fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
                 self.gcra.decide(state, now, cost)
             }
 
@@ -41,7 +41,7 @@ macro_rules! bucket {
                 self.gcra.expires_at(state)
             }
 
-            fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+            fn refund(&self, state: GcraState, now: Timestamp, cost: u64, receipt: Receipt) -> GcraState {
                 self.gcra.refund(state, now, cost, Tat::read(receipt))
             }
 

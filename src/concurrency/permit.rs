@@ -27,11 +27,11 @@ enum Held {
 struct InTable {
     counts: Arc<Counts>,
     slot: usize,
-    units: u32,
+    units: u64,
 }
 
 impl Permit {
-    pub(super) const fn new(counts: Arc<Counts>, slot: usize, units: u32) -> Self {
+    pub(super) const fn new(counts: Arc<Counts>, slot: usize, units: u64) -> Self {
         Self(Held::Here(InTable { counts, slot, units }))
     }
 
@@ -42,7 +42,7 @@ impl Permit {
 
     /// The units that it holds.
     #[must_use]
-    pub const fn units(&self) -> u32 {
+    pub const fn units(&self) -> u64 {
         match &self.0 {
             Held::Here(held) => held.units,
             #[cfg(feature = "redis")]

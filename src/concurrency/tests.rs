@@ -155,7 +155,7 @@ mod waits {
         }
     }
 
-    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u32) -> Check {
+    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u64) -> Check {
         limiter.decide(&Ask::charge(key, cost))
     }
 

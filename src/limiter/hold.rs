@@ -13,12 +13,12 @@ pub(crate) struct Hold {
     limiter: Arc<dyn Limiter>,
     key: PartitionKey,
     receipt: Receipt,
-    units: u32,
+    units: u64,
 }
 
 impl Hold {
     /// Holds the units of an admission, until this is dropped.
-    pub(crate) fn new(limiter: &Arc<dyn Limiter>, key: &PartitionKey, admission: &Decision, units: u32) -> Self {
+    pub(crate) fn new(limiter: &Arc<dyn Limiter>, key: &PartitionKey, admission: &Decision, units: u64) -> Self {
         Self { limiter: Arc::clone(limiter), key: key.clone(), receipt: admission.receipt(), units }
     }
 }

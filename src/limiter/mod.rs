@@ -59,13 +59,13 @@ pub trait Limiter: Send + Sync + 'static {
     /// stay.
     ///
     /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u64) {
         let _ = (key, receipt, cost);
     }
 
     /// Refunds a charge that was made [under a quota](Ask::under) of the key's own. By default as
     /// [`refund`](Self::refund).
-    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u64) {
         let _ = quota;
         self.refund(key, receipt, cost);
     }
@@ -165,7 +165,7 @@ pub trait LimiterExt: Limiter {
     ///
     /// A future that is dropped while it waits for its turn leaves the queue. A server may have charged it.
     #[doc(alias("wait", "until_ready"))]
-    fn acquire(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
+    fn acquire(&self, key: &PartitionKey, cost: u64) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         self.decide(&Ask::charge(key, cost)).decided()
     }
 }
@@ -248,11 +248,11 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
         self.store.decide(&self.algorithm, ask)
     }
 
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u64) {
         self.store.refund(&self.algorithm, key, receipt, cost);
     }
 
-    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u64) {
         self.store.refund_under(&self.algorithm, quota, key, receipt, cost);
     }
 

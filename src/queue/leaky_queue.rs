@@ -382,7 +382,7 @@ impl Limiter for LeakyQueue {
         }
     }
 
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u64) {
         self.shared().refund(key, cost, receipt);
     }
 

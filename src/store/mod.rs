@@ -53,13 +53,13 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
 
     /// Refunds `cost` units of the charge that `receipt` is for, as far as they are still owed. By default does nothing,
     /// so charges stay.
-    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u64) {
         let _ = (algorithm, key, receipt, cost);
     }
 
     /// Refunds a charge that was made [under a quota](Ask::under) of the key's own. By default as
     /// [`refund`](Self::refund).
-    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u64) {
         let _ = quota;
         self.refund(algorithm, key, receipt, cost);
     }

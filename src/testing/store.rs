@@ -101,7 +101,7 @@ where
     let mut model: HashMap<u64, A::State> = HashMap::new();
     let quota = algorithm.quota();
     let period = quota.period_nanos();
-    let full = quota.period() / quota.limit() * quota.max_burst();
+    let full = quota.time_of(quota.max_burst());
     let tolerance = full / (1 << 30) + Duration::from_micros(1);
     for step in 0..20_000 {
         let id = random.below(64);
@@ -208,7 +208,7 @@ mod tests {
             decision.into()
         }
 
-        fn refund(&self, bucket: &TokenBucket, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        fn refund(&self, bucket: &TokenBucket, key: &PartitionKey, receipt: Receipt, cost: u64) {
             if self.fault == Some(Fault::RefundsNothing) {
                 return;
             }

@@ -40,7 +40,7 @@ fn by_account(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Po
 }
 
 /// So many per day and account.
-fn per_day(limit: u32, clock: &ManualClock) -> Policy {
+fn per_day(limit: u64, clock: &ManualClock) -> Policy {
     by_account("p", timed(FixedWindow::new(Quota::per_day(limit)), clock))
 }
 

@@ -45,14 +45,14 @@ impl<G: Limiter> Limiter for Remote<G> {
         Description::new().answering(Mode::Fallback)
     }
 
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u64) {
         self.refunds.fetch_add(1, Ordering::SeqCst);
         self.fallback.refund(key, receipt, cost);
     }
 }
 
 fn bucket(
-    burst: u32,
+    burst: u64,
 ) -> RateLimiter<
     TokenBucket,
     tower_sluice::store::MemoryStore<<TokenBucket as tower_sluice::algorithm::Algorithm>::State>,

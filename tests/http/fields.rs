@@ -35,7 +35,7 @@ fn get(path: &str) -> Request<()> {
 }
 
 /// A policy keyed by path, on a clock that stands still.
-fn per_minute(name: &'static str, limit: u32) -> Policy {
+fn per_minute(name: &'static str, limit: u64) -> Policy {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(limit)), store);
     Policy::new(name, limiter).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS)

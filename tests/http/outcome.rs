@@ -119,12 +119,12 @@ async fn no_more_requests_are_in_flight_than_the_limit_allows() {
 }
 
 /// Sends a request of this cost while another awaits its response, and no unit is left. Returns its `Retry-After`.
-async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u32) -> String {
+async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u64) -> String {
     let limiter = timed(TokenBucket::new(Quota::per_hour(4)), &clock());
     assert!(matches!(limiter.decide(&Ask::charge(&"a".into(), 3)), Check::Ready(Ok(_))));
     let policy = Policy::new("units", limiter).key(User::key());
     let layer = RateLimitLayer::new(bill(policy).cost_fn(|request| request.uri().path()[1..].parse::<u32>().unwrap()));
-    let send = |cost: u32| {
+    let send = |cost: u64| {
         let mut request = Request::get(format!("/{cost}")).body(()).unwrap();
         request.extensions_mut().insert(User::new("a"));
         layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>())).oneshot(request)

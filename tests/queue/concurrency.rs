@@ -28,7 +28,7 @@ enum Outcome {
 }
 
 impl Model {
-    fn arrive(&mut self, request: usize, cost: u32, limit: u32, max_waiters: usize) -> Outcome {
+    fn arrive(&mut self, request: usize, cost: u64, limit: u64, max_waiters: usize) -> Outcome {
         if cost > limit {
             Outcome::Rejected
         } else if self.waiting.is_empty() && self.in_flight + cost <= limit {
@@ -43,7 +43,7 @@ impl Model {
     }
 
     /// Returns those whose turn has come.
-    fn serve(&mut self, limit: u32) -> Vec<usize> {
+    fn serve(&mut self, limit: u64) -> Vec<usize> {
         let mut served = Vec::new();
         while let Some((request, cost)) = self.waiting.front().copied() {
             if self.in_flight + cost > limit.max(cost) {

@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 struct Ticket {
     key: usize,
     number: usize,
-    cost: u32,
+    cost: u64,
     pending: Pending,
     /// Not polled, although its turn may have come.
     sleeps: bool,
@@ -30,7 +30,7 @@ struct Ticket {
 struct Departed {
     key: usize,
     number: usize,
-    cost: u32,
+    cost: u64,
     receipt: Receipt,
 }
 

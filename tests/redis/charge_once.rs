@@ -467,7 +467,7 @@ struct Model {
 }
 
 impl Model {
-    fn arrive(&mut self, request: (u64, u64, u32), limit: u32, free_retries: u32) -> Fate {
+    fn arrive(&mut self, request: (u64, u64, u32), limit: u64, free_retries: u32) -> Fate {
         let (client, _, cost) = request;
         let (charged, free) = (self.charged.entry(client).or_default(), self.free.entry(client).or_default());
         match self.records.get_mut(&request) {

@@ -29,11 +29,11 @@ fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStor
     RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
 }
 
-fn quota(limit: u32) -> Quota {
+fn quota(limit: u64) -> Quota {
     Quota::per(limit, Duration::from_secs(100 * 86_400))
 }
 
-async fn ask(limiter: &impl Limiter, key: u64, cost: u32, quota: Quota) -> Decision {
+async fn ask(limiter: &impl Limiter, key: u64, cost: u64, quota: Quota) -> Decision {
     let key = PartitionKey::from(key);
     limiter.decide(&Ask::charge(&key, cost).under(Some(quota))).decided().await.unwrap()
 }

@@ -19,7 +19,7 @@ type Client = Pacer<BoxCloneService<Request<()>, Response<()>, Infallible>, ()>;
 
 /// A partner with a fixed window of a second or more, which begins with the first call.
 struct Partner {
-    limit: u32,
+    limit: u64,
     window: Duration,
     state: Mutex<State>,
 }
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Partner {
-    fn new(limit: u32, window: Duration) -> Arc<Self> {
+    fn new(limit: u64, window: Duration) -> Arc<Self> {
         Arc::new(Self { limit, window, state: Mutex::default() })
     }
 

@@ -159,7 +159,7 @@ async fn turns_come_on_time(case: &str) -> Result<(), String> {
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Permit {
+async fn take_in_the_end(limiter: &RedisConcurrency, units: u64) -> Permit {
     let mut permit = None;
     eventually("it is admitted", async || {
         permit = limiter.acquire(&key("a"), units).await.ok().flatten();

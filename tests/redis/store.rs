@@ -29,7 +29,7 @@ fn limiter_of<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimit
     RateLimiter::new(algorithm, RedisStore::new(redis, name))
 }
 
-async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u32) -> Decision {
+async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u64) -> Decision {
     limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).decided().await.unwrap()
 }
 

@@ -21,7 +21,7 @@ use tower_sluice::testing::Random;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Ask, Check, Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
-fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u32) -> tower_sluice::Decision {
+fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u64) -> tower_sluice::Decision {
     match limiter.decide(&Ask::charge(key, cost)) {
         Check::Ready(Ok(decision)) => decision,
         other => unreachable!("memory answers at once: {other:?}"),

@@ -18,7 +18,7 @@ fn berlin(window: CalendarWindow) -> CalendarWindow {
     window.in_zone("Europe/Berlin").unwrap()
 }
 
-fn windows(limit: u32) -> [CalendarWindow; 4] {
+fn windows(limit: u64) -> [CalendarWindow; 4] {
     [
         berlin(CalendarWindow::daily(limit)),
         CalendarWindow::weekly(limit).beginning_on(Weekday::Sunday).in_zone("America/New_York").unwrap(),
@@ -60,7 +60,7 @@ fn limiter(window: CalendarWindow, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(window, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
 }
 
-fn ask(limiter: &dyn Limiter, cost: u32) -> Decision {
+fn ask(limiter: &dyn Limiter, cost: u64) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)))
 }
 

@@ -49,7 +49,7 @@ impl Model {
     }
 
     /// Admits, and returns how much is left; or returns how long to wait.
-    fn take(&mut self, key: u64, cost: u32, now: u64, charge: usize) -> Result<u32, Option<Duration>> {
+    fn take(&mut self, key: u64, cost: u64, now: u64, charge: usize) -> Result<u32, Option<Duration>> {
         self.drain(now);
         let level = self.levels.entry(key).or_insert(Level { parts: 0, at: now });
         let (after, full) = (level.parts + u128::from(cost) * PARTS, u128::from(self.quota.max_burst()) * PARTS);
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    fn refund(&mut self, key: u64, cost: u32, charge: usize, now: u64) {
+    fn refund(&mut self, key: u64, cost: u64, charge: usize, now: u64) {
         self.drain(now);
         let Some(unpaid) = self.charges.remove(&charge) else { return };
         let level = self.levels.get_mut(&key).unwrap();

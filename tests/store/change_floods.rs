@@ -20,7 +20,7 @@ fn limiter<A: Algorithm>(algorithm: A, keys: usize, when_full: WhenFull, clock: 
     RateLimiter::new(algorithm, store).into_limiter()
 }
 
-fn ask(limiter: &Arc<dyn Limiter>, key: u64, cost: u32, quota: Option<Quota>) -> Decision {
+fn ask(limiter: &Arc<dyn Limiter>, key: u64, cost: u64, quota: Option<Quota>) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost).under(quota)))
 }
 
@@ -198,7 +198,7 @@ impl Algorithm for Counting {
         &self,
         state: Option<FixedWindowState>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<FixedWindowState>) {
         self.window.decide(state, now, cost)
     }

@@ -43,7 +43,7 @@ fn passing(layer: &RateLimitLayer, key: &str, requests: u32) -> u32 {
     (0..requests).map(|_| u32::from(passes(layer, key))).sum()
 }
 
-fn hours(limit: u32, hours: u64) -> Quota {
+fn hours(limit: u64, hours: u64) -> Quota {
     Quota::per(limit, Duration::from_secs(hours * 3_600))
 }
 
@@ -234,7 +234,7 @@ fn a_clock_that_is_set_back_across_a_change_clears_no_debts() {
     for back in [Duration::from_secs(1), day, 20 * day, 400 * day, 20_000 * day] {
         for burst in [1, 10] {
             let clock = clock();
-            let bucket = |burst: u32| {
+            let bucket = |burst: u64| {
                 let quota = Quota::per_hour(10).burst(burst);
                 policy(limiter(TokenBucket::new(quota), 64, clock.clone()))
             };

@@ -17,7 +17,7 @@ fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
 }
 
-fn quota(rate: u32, burst: u32) -> Quota {
+fn quota(rate: u32, burst: u64) -> Quota {
     Quota::per_second(rate).burst(burst)
 }
 
@@ -51,7 +51,7 @@ fn usage_beyond_the_new_burst_must_be_paid_first() {
 /// What a fixed window counts, and when its present window ends.
 #[derive(Clone, Copy)]
 struct Window {
-    used: u32,
+    used: u64,
     ends: u64,
 }
 

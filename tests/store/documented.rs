@@ -14,7 +14,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> std::sync::Arc<dy
     RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter()
 }
 
-fn ask(limiter: &dyn Limiter, cost: u32, quota: Option<Quota>) -> Decision {
+fn ask(limiter: &dyn Limiter, cost: u64, quota: Option<Quota>) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost).under(quota)))
 }
 
@@ -26,7 +26,7 @@ fn passing(limiter: &dyn Limiter, requests: u32, quota: Option<Quota>) -> u32 {
 /// the period changes back. A bucket keeps its debt.
 #[test]
 fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_not() {
-    fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u32) -> u32 {
+    fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u64) -> u32 {
         let (day, second) = (Quota::per_day(1_000), Quota::per_second(10).burst(burst));
         let (clock, mut passed) = (clock(), 0);
         let limiter = limiter(of(day), &clock);

@@ -101,7 +101,7 @@ impl Algorithm for TwoAtMost {
         2
     }
 
-    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let is_too_much = cost > 2;
         let (decision, next) = self.0.decide(state, now, if is_too_much { 0 } else { cost });
         let remaining = decision.remaining().min(2);
@@ -183,7 +183,7 @@ fn a_panicking_algorithm_leaves_the_store_usable() {
         fn quota(&self) -> Quota {
             Quota::per_second(1)
         }
-        fn decide(&self, _: Option<()>, _: Timestamp, cost: u32) -> (tower_sluice::Decision, Option<()>) {
+        fn decide(&self, _: Option<()>, _: Timestamp, cost: u64) -> (tower_sluice::Decision, Option<()>) {
             if cost > 1 {
                 // A panic that the hook does not print.
                 std::panic::resume_unwind(Box::new("blown on purpose"));

@@ -16,7 +16,7 @@ const SECONDS: u64 = 20;
 const STEPS_PER_SECOND: u64 = 20;
 
 struct Flood {
-    burst: u32,
+    burst: u64,
     /// What each fresh key spends; it never comes again.
     spends: u32,
     /// Keys that are live at a time, in tenths of the slots.

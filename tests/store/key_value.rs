@@ -71,7 +71,7 @@ impl KeyValue for Map {
     ) -> Result<bool, Down> {
         self.arrive().await?;
         self.swaps.fetch_add(1, Ordering::Relaxed);
-        let is_lost = |left: u32| left.checked_sub(1);
+        let is_lost = |left: u64| left.checked_sub(1);
         if self.loses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_lost).is_ok() {
             return Ok(false);
         }

@@ -44,7 +44,7 @@ fn ask(limiter: &dyn Limiter, ask: &Ask<'_>) -> Decision {
     decided(limiter.decide(ask))
 }
 
-fn charge(limiter: &dyn Limiter, key: u64, cost: u32) -> Decision {
+fn charge(limiter: &dyn Limiter, key: u64, cost: u64) -> Decision {
     ask(limiter, &Ask::charge(&PartitionKey::from(key), cost))
 }
 
@@ -52,7 +52,7 @@ fn remaining(limiter: &dyn Limiter, key: u64) -> u32 {
     ask(limiter, &Ask::peek(&PartitionKey::from(key), 0)).remaining()
 }
 
-fn refund(limiter: &dyn Limiter, key: u64, receipt: Receipt, cost: u32) {
+fn refund(limiter: &dyn Limiter, key: u64, receipt: Receipt, cost: u64) {
     limiter.refund(&PartitionKey::from(key), receipt, cost);
 }
 

@@ -24,9 +24,9 @@ trait Model: Clone {
     fn convert(&mut self, quota: Quota, now: u64);
 
     /// Returns how much would be left after `cost` units; `None` if they do not fit.
-    fn fits(&self, cost: u32, now: u64) -> Option<u32>;
+    fn fits(&self, cost: u64, now: u64) -> Option<u32>;
 
-    fn take(&mut self, cost: u32, now: u64);
+    fn take(&mut self, cost: u64, now: u64);
 }
 
 /// A level of tokens, in parts of which each rate below drains a whole number in a nanosecond.
@@ -56,13 +56,13 @@ impl Model for Level {
         *self = Self { quota, parts: self.now(now), at: now };
     }
 
-    fn fits(&self, cost: u32, now: u64) -> Option<u32> {
+    fn fits(&self, cost: u64, now: u64) -> Option<u32> {
         let after = self.now(now) + u128::from(cost) * PARTS;
         let full = u128::from(self.quota.max_burst()) * PARTS;
         (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / PARTS).unwrap())
     }
 
-    fn take(&mut self, cost: u32, now: u64) {
+    fn take(&mut self, cost: u64, now: u64) {
         (self.parts, self.at) = (self.now(now) + u128::from(cost) * PARTS, now);
     }
 }
@@ -106,13 +106,13 @@ impl<const SLIDES: bool> Model for Counts<SLIDES> {
         self.quota = quota;
     }
 
-    fn fits(&self, cost: u32, now: u64) -> Option<u32> {
+    fn fits(&self, cost: u64, now: u64) -> Option<u32> {
         let period = self.quota.period().as_nanos();
         let (after, full) = (self.weighted(now) + u128::from(cost) * period, u128::from(self.quota.limit()) * period);
         (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / period).unwrap())
     }
 
-    fn take(&mut self, cost: u32, now: u64) {
+    fn take(&mut self, cost: u64, now: u64) {
         self.charges.push((self.window(now), cost));
     }
 }
@@ -120,7 +120,7 @@ impl<const SLIDES: bool> Model for Counts<SLIDES> {
 /// What a key is asked, under which quota.
 struct Step {
     key: u64,
-    cost: u32,
+    cost: u64,
     quota: Option<Quota>,
     mode: Mode,
 }
@@ -254,7 +254,7 @@ fn first_window() -> ManualClock {
 }
 
 /// Refunds four units that were charged under the first quota once one was charged under the second.
-fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, left: u32) {
+fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, left: u64) {
     let (clock, key) = (first_window(), PartitionKey::from("key"));
     let limiter = limiter(of(Quota::per_day(7)), &clock);
     assert!(limiter.take_quotas());
@@ -348,7 +348,7 @@ impl Algorithm for Custom {
         self.0.quota()
     }
 
-    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         self.0.decide(state, now, cost)
     }
 

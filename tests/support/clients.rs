@@ -24,12 +24,12 @@ pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisSto
 }
 
 /// A bucket that refills nothing during a test.
-pub fn at_most(limit: u32) -> TokenBucket {
+pub fn at_most(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * u64::from(limit))))
 }
 
 /// A window of 100 days, so that it hardly ever ends during a test.
-pub fn at_most_in_window(limit: u32) -> FixedWindow {
+pub fn at_most_in_window(limit: u64) -> FixedWindow {
     FixedWindow::new(Quota::per(limit, Duration::from_secs(100 * 86_400)))
 }
 

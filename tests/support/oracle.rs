@@ -8,7 +8,7 @@ pub trait Oracle {
     /// The units that would be admitted at `now`.
     fn remaining(&self, now: u64) -> u64;
     /// Charges `cost` at `now` if it fits.
-    fn take(&mut self, now: u64, cost: u32) -> bool {
+    fn take(&mut self, now: u64, cost: u64) -> bool {
         let fits = u64::from(cost) <= self.remaining(now);
         self.log().extend(fits.then_some((now, cost)));
         fits

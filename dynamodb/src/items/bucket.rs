@@ -36,7 +36,7 @@ impl Units {
         Self { quota, limit: quota.limit().into(), period: bytes::period_nanos(&quota).into() }
     }
 
-    fn price(&self, cost: u32) -> u128 {
+    fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * self.period
     }
 
@@ -87,7 +87,7 @@ trait Bucket: Portable<State = GcraState> + Clone {
     }
 
     /// How much of a charge is still owed for.
-    fn unpaid(&self, cost: u32, receipt: Receipt, at: Moment) -> u128 {
+    fn unpaid(&self, cost: u64, receipt: Receipt, at: Moment) -> u128 {
         // A refund subtracts from the number, whatever it is: so of the greatest it leaves the most.
         let most = self.state(MOST, &self.quota(), at.now).expect("in range");
         MOST - self.tat(&self.refund(most, at.now, cost, receipt))
@@ -213,7 +213,7 @@ macro_rules! bucket {
                 Some(Hint::Bucket { tat: new.map_or(0, |new| self.tat(new)), busy })
             }
 
-            fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+            fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write> {
                 let unpaid = self.unpaid(cost, receipt, at);
                 let write = Write::new("SET t = t - :c", "q = :q AND t > :now AND t >= :c").number(":c", unpaid);
                 let write = write.text(":q", quota_name::of(&self.quota())).number(":now", self.units().at(at.now));
@@ -225,7 +225,7 @@ macro_rules! bucket {
             fn plan_refund(
                 &self,
                 item: Option<&Item>,
-                cost: u32,
+                cost: u64,
                 receipt: Receipt,
                 at: Moment,
             ) -> Result<Option<Write>, BadItem> {

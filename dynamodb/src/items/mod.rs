@@ -81,7 +81,7 @@ impl Moment {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge {
     pub(crate) at: Moment,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) count: u32,
 }
 
@@ -146,13 +146,13 @@ pub(crate) mod sealed {
         ) -> Option<Hint>;
 
         /// The write of a refund, which holds for most items. `None` if nothing is owed any more for the charge.
-        fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write>;
+        fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write>;
 
         /// The write of a refund to the item as it was read. `None` if there is nothing to refund.
         fn plan_refund(
             &self,
             item: Option<&Item>,
-            cost: u32,
+            cost: u64,
             receipt: Receipt,
             at: Moment,
         ) -> Result<Option<Write>, BadItem>;

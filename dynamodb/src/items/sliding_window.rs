@@ -24,8 +24,8 @@ use crate::table::{Item, Write, number};
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     window: u64,
-    previous: u32,
-    current: u32,
+    previous: u64,
+    current: u64,
 }
 
 /// The attribute of the count of a window. Before the first window there is none, whose attribute is never written.
@@ -80,7 +80,7 @@ fn read(algorithm: &SlidingWindow, item: &Item, at: Moment) -> Result<Counts, Ba
 }
 
 /// Returns how many units fit into the window beside the previous one, if nothing else is in it.
-fn room(algorithm: &SlidingWindow, window: u64, previous: u32, now: Timestamp) -> u32 {
+fn room(algorithm: &SlidingWindow, window: u64, previous: u64, now: Timestamp) -> u32 {
     let empty = state(algorithm, Counts { window, previous, current: 0 }, now);
     algorithm.decide(Some(empty), now, 0).0.remaining()
 }
@@ -129,7 +129,7 @@ fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
 
 /// Returns the window in which the charge was made, and how much of it still counts. `None` if it does not count any
 /// more, or if it was made in a window that is further ahead of our clock than the next: then too little is admitted.
-fn charged_in(algorithm: &SlidingWindow, cost: u32, receipt: Receipt, at: Moment) -> Option<(u64, u32)> {
+fn charged_in(algorithm: &SlidingWindow, cost: u64, receipt: Receipt, at: Moment) -> Option<(u64, u32)> {
     let present = present(algorithm, at);
     // A refund takes from the window that the receipt names: so the one that loses by it is that window.
     [present, present + 1].into_iter().find_map(|window| {
@@ -210,7 +210,7 @@ impl Items for SlidingWindow {
         Some(Hint::Window { window, previous, used })
     }
 
-    fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+    fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write> {
         let (window, charged) = charged_in(self, cost, receipt, at)?;
         let write = Write::new("SET #c = #c - :c", "#c >= :c").name("#c", name(Some(window)));
         Some(write.number(":c", charged))
@@ -219,7 +219,7 @@ impl Items for SlidingWindow {
     fn plan_refund(
         &self,
         item: Option<&Item>,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
         at: Moment,
     ) -> Result<Option<Write>, BadItem> {

@@ -26,7 +26,7 @@ fn used(item: &Item) -> Result<u32, BadItem> {
 /// A window and its count.
 trait Window: Portable + Clone {
     /// The state of the present window, with so much used.
-    fn state(&self, used: u32, now: Timestamp) -> Self::State;
+    fn state(&self, used: u64, now: Timestamp) -> Self::State;
 
     /// What is used, of a state.
     fn used(&self, state: &Self::State) -> u32 {
@@ -56,13 +56,13 @@ trait Window: Portable + Clone {
     }
 
     /// How much of a charge was made in the present window.
-    fn charged_now(&self, cost: u32, receipt: Receipt, now: Timestamp) -> u32 {
+    fn charged_now(&self, cost: u64, receipt: Receipt, now: Timestamp) -> u32 {
         cost - self.used(&self.refund(self.state(cost, now), now, cost, receipt))
     }
 }
 
 impl Window for FixedWindow {
-    fn state(&self, used: u32, now: Timestamp) -> Self::State {
+    fn state(&self, used: u64, now: Timestamp) -> Self::State {
         let mut numbers = [0; 12];
         numbers[..8].copy_from_slice(&(now.as_nanos() / bytes::period_nanos(&self.quota())).to_be_bytes());
         numbers[8..].copy_from_slice(&used.to_be_bytes());
@@ -72,7 +72,7 @@ impl Window for FixedWindow {
 
 #[cfg(feature = "calendar")]
 impl Window for CalendarWindow {
-    fn state(&self, used: u32, now: Timestamp) -> Self::State {
+    fn state(&self, used: u64, now: Timestamp) -> Self::State {
         // Without a state, the whole window is ahead until it ends.
         let ends = now.saturating_add(self.decide(None, now, 0).0.reset_after());
         let mut numbers = [0; 12];
@@ -141,7 +141,7 @@ macro_rules! window {
                 Some(Hint::Window { window: self.end(at.now).as_nanos(), previous: 0, used: self.used(new?) })
             }
 
-            fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+            fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write> {
                 let charged = self.charged_now(cost, receipt, at.now);
                 (charged > 0).then(|| Write::new("SET n = n - :c", "n >= :c").number(":c", charged))
             }
@@ -149,7 +149,7 @@ macro_rules! window {
             fn plan_refund(
                 &self,
                 item: Option<&Item>,
-                cost: u32,
+                cost: u64,
                 receipt: Receipt,
                 at: Moment,
             ) -> Result<Option<Write>, BadItem> {

@@ -37,7 +37,7 @@ const TABLE: &str = "limits";
 type Over<A> = RateLimiter<A, DynamoStore<<A as Algorithm>::State>>;
 
 /// A quota that restores nothing while a test runs.
-fn per_day(limit: u32) -> Quota {
+fn per_day(limit: u64) -> Quota {
     Quota::per_day(limit)
 }
 

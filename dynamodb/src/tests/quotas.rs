@@ -140,7 +140,7 @@ async fn what_is_left_is_shown_under_the_quota_of_the_last_charge() {
 }
 
 /// Charges, and lets the refund come to its end.
-async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u32) {
+async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u64) {
     service.forget_counts();
     limiter.refund(&"key".into(), receipt, cost);
     // Its task is on this runtime, so it is done when no other has anything to do.

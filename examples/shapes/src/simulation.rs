@@ -47,8 +47,8 @@ impl Run {
 }
 
 pub(crate) fn run_all(traffic: &Traffic) -> [Run; 5] {
-    let left = |remaining: u32| remaining;
-    let used = |remaining: u32| QUOTA.limit() - remaining;
+    let left = |remaining: u64| remaining;
+    let used = |remaining: u64| QUOTA.limit() - remaining;
     [
         decide("Token bucket", "tokens left", &TokenBucket::new(QUOTA), left, traffic),
         decide("Leaky bucket", "level", &LeakyBucket::new(QUOTA), used, traffic),

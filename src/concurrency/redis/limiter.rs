@@ -138,7 +138,7 @@ use crate::values::{
 pub struct RedisConcurrency {
     redis: Redis,
     name: Box<str>,
-    limit: u32,
+    limit: u64,
     lease: Duration,
     queue: Option<Bounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
@@ -176,7 +176,7 @@ impl RedisConcurrency {
     /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
     #[must_use]
     #[track_caller]
-    pub fn new(redis: &Redis, name: &str, limit: u32) -> Self {
+    pub fn new(redis: &Redis, name: &str, limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
         Self {
@@ -249,7 +249,7 @@ impl RedisConcurrency {
     pub fn acquire(
         &self,
         key: &PartitionKey,
-        cost: u32,
+        cost: u64,
     ) -> impl Future<Output = Result<Option<Permit>, LimiterError>> + Send + use<> {
         let (process, tag) = (Arc::clone(self.process()), self.process().tag(key));
         let check = self.charge(tag, cost, None);
@@ -264,7 +264,7 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, tag: Tag, cost: u32, patience: Option<Duration>) -> Check {
+    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Check {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         Check::Pending(Box::pin(async move {
@@ -273,7 +273,7 @@ impl RedisConcurrency {
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, tag: Tag, cost: u32) -> Check {
+    fn take_at_once(&self, tag: Tag, cost: u64) -> Check {
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
@@ -284,12 +284,12 @@ impl RedisConcurrency {
         Check::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
-    const fn wanted(&self, tag: Tag, cost: u32) -> Wanted {
+    const fn wanted(&self, tag: Tag, cost: u64) -> Wanted {
         Wanted { tag, cost, limit: self.limit }
     }
 
     /// Decides in this process alone.
-    fn fall_back(&self, tag: Tag, cost: u32) -> Decision {
+    fn fall_back(&self, tag: Tag, cost: u64) -> Decision {
         let (process, limit) = (self.process(), self.limit);
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
@@ -305,7 +305,7 @@ impl RedisConcurrency {
 }
 
 /// The decision with a receipt, if something was taken.
-fn receipted(decision: Decision, tag: Tag, cost: u32) -> Decision {
+fn receipted(decision: Decision, tag: Tag, cost: u64) -> Decision {
     if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::of(LeasedUnits(tag))) } else { decision }
 }
 
@@ -313,11 +313,11 @@ fn receipted(decision: Decision, tag: Tag, cost: u32) -> Decision {
 pub(in crate::concurrency) struct Leased {
     process: Arc<Process>,
     tag: Tag,
-    units: u32,
+    units: u64,
 }
 
 impl Leased {
-    pub(in crate::concurrency) const fn units(&self) -> u32 {
+    pub(in crate::concurrency) const fn units(&self) -> u64 {
         self.units
     }
 }
@@ -345,7 +345,7 @@ impl Limiter for RedisConcurrency {
 
     /// Releases units of a request that is over: on the server in the background, by one call. If that fails, or if there
     /// is no tokio runtime, the next renewal does it, or the end of the lease.
-    fn refund(&self, _: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, _: &PartitionKey, receipt: Receipt, cost: u64) {
         if let Some(LeasedUnits(tag)) = receipt.read() {
             self.process().release(tag, cost);
         }

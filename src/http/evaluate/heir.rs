@@ -23,7 +23,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Refunds a part of what an entry was charged.
-    pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
+    pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u64) {
         let policy = self.current(self.policy(entry));
         match entry.quota {
             Some(quota) => policy.limiter().refund_under(quota, &entry.key, receipt, cost),

@@ -47,7 +47,7 @@ impl Limiter for Scripted {
         }
     }
 
-    fn refund(&self, _: &PartitionKey, _: Receipt, cost: u32) {
+    fn refund(&self, _: &PartitionKey, _: Receipt, cost: u64) {
         self.log.lock().unwrap().push(format!("{} refund {cost}", self.name));
     }
 

@@ -77,7 +77,7 @@ impl OpenCharges {
     }
 
     /// Opens a charge, whose response is awaited from `now` on.
-    pub(crate) fn open(&self, key: &PartitionKey, cost: u32, now: Timestamp) {
+    pub(crate) fn open(&self, key: &PartitionKey, cost: u64, now: Timestamp) {
         let (mut shard, _) = self.shard(key);
         let open = shard.open.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now, excused: 0 });
         open.requests += 1;
@@ -87,7 +87,7 @@ impl OpenCharges {
 
     /// Closes a charge that was [opened](Self::open): it is settled after its response `took` so long, or has no
     /// response.
-    pub(crate) fn close(&self, key: &PartitionKey, cost: u32, took: Option<Duration>) {
+    pub(crate) fn close(&self, key: &PartitionKey, cost: u64, took: Option<Duration>) {
         let (mut shard, hash) = self.shard(key);
         if let Some(took) = took {
             shard.note_duration(hash, took);

@@ -276,7 +276,7 @@ impl RedisQueue {
     }
 
     /// Returns what a future needs, which outlives the question.
-    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue>, PartitionKey, u32) {
+    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue>, PartitionKey, u64) {
         (Arc::clone(&self.shared), ask.key().clone(), ask.cost())
     }
 
@@ -314,7 +314,7 @@ impl Limiter for RedisQueue {
     }
 
     /// Refunds in the background, by one call.
-    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u64) {
         if receipt.is_none() {
             return;
         }

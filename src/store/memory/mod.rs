@@ -405,7 +405,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         &self,
         under: &Under<A>,
         algorithm: &A,
-        (hash, now, cost): (u64, Timestamp, u32),
+        (hash, now, cost): (u64, Timestamp, u64),
     ) -> Decision {
         self.quotas(algorithm, self.kept(algorithm)).peek(under, hash, now, cost)
     }
@@ -535,7 +535,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         }
     }
 
-    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u64) {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
@@ -552,7 +552,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         }
     }
 
-    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u64) {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         let under = Under::of(algorithm, &Ask::charge(key, cost).under(Some(quota)));

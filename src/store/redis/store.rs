@@ -175,11 +175,11 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     }
 
     /// Refunds in the background, by one call: if that fails, the charge stays.
-    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u64) {
         self.0.refund(algorithm, key, receipt, cost);
     }
 
-    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u64) {
         self.0.refund_under(algorithm, quota, key, receipt, cost);
     }
 

@@ -147,14 +147,14 @@ pub enum Transition {
     /// since no later one would. The cost is at least one, and one that can be admitted.
     Charge {
         /// The units of each request.
-        cost: u32,
+        cost: u64,
         /// How many requests there are.
         count: u32,
     },
     /// [Refunds](Algorithm::refund) what is still owed of a charge.
     Refund {
         /// The units to refund.
-        cost: u32,
+        cost: u64,
         /// The receipt of the charge.
         receipt: Receipt,
     },
@@ -169,7 +169,7 @@ pub enum Transition {
     /// [keep standings](Backend::keeps_standing).
     Owe {
         /// The units.
-        units: u32,
+        units: u64,
     },
 }
 
@@ -199,7 +199,7 @@ impl<S: Copy> Applied<S> {
     pub(crate) fn replay<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
-        cost: u32,
+        cost: u64,
         count: u32,
     ) -> Result<(Decisions, Option<S>), GaveUp> {
         let (mut state, mut charged) = (self.old, 0);

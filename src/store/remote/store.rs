@@ -156,7 +156,7 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
         KeyQuery::of(&self.inner, algorithm, ask)
     }
 
-    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u32) -> Check
+    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u64) -> Check
     where
         B: Backend<A>,
     {
@@ -183,7 +183,7 @@ impl<S: Copy + Send + 'static, B> RemoteStore<S, B> {
 }
 
 /// Without a call, only a rejection can be known, and what a lease admits.
-fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u32) -> Check {
+fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u64) -> Check {
     let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
     known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
 }
@@ -246,14 +246,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> Store<A> for RemoteStore<A::State, B> 
     }
 
     /// Refunds in the background, by one call: if that fails, the charge stays.
-    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u64) {
         if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
         self.refund_charge(algorithm, &Ask::charge(key, cost), receipt);
     }
 
-    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u64) {
         if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund_under(algorithm, quota, key, receipt, cost);
         }

@@ -49,7 +49,7 @@ const ESTIMATE: u32 = 10;
 const USUAL_BYTES: u32 = 100;
 
 /// A window that does not end during a test.
-fn window(limit: u32) -> Window {
+fn window(limit: u64) -> Window {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_day(limit)), store))
 }
@@ -205,7 +205,7 @@ impl Handled {
         let _ = self.body.send(step);
     }
 
-    fn settle(&self, units: u32) {
+    fn settle(&self, units: u64) {
         self.settlement.settle("units", units).expect("the response is not over");
     }
 

@@ -29,7 +29,7 @@ const USUAL_BYTES: u32 = 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Model {
     in_flight: u32,
-    units: u32,
+    units: u64,
     bytes: u32,
 }
 
@@ -53,7 +53,7 @@ impl Model {
 
     /// Charges what was reported, and the bytes if there was a response; a shortfall as far as something is left.
     fn settle(&mut self, request: &Plan, reported: Option<u32>, bytes: Option<u32>) {
-        let settled = |charged: u32, estimate: u32, cost: u32, limit| (charged - estimate + cost).min(limit);
+        let settled = |charged: u64, estimate: u32, cost: u64, limit| (charged - estimate + cost).min(limit);
         self.units = settled(self.units, request.estimate, reported.unwrap_or(request.estimate), UNITS);
         self.bytes = settled(self.bytes, USUAL_BYTES, bytes.unwrap_or(USUAL_BYTES), BYTES);
     }

@@ -36,7 +36,7 @@ pub fn timed<A: Algorithm>(
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub user: &'static str,
-    pub cost: u32,
+    pub cost: u64,
     /// The status of the handler's response.
     pub status: u16,
 }

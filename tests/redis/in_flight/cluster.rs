@@ -4,7 +4,7 @@ use super::*;
 
 use crate::support::redis::RedisCluster;
 
-fn processes(cluster: &RedisCluster, limit: u32) -> [Arc<RedisConcurrency>; 2] {
+fn processes(cluster: &RedisCluster, limit: u64) -> [Arc<RedisConcurrency>; 2] {
     [0, 1].map(|_| {
         let redis = connect(Redis::cluster(cluster.urls()));
         Arc::new(RedisConcurrency::new(&redis, "test", limit).lease(HOUR).queue(100).max_wait(60 * SECOND))

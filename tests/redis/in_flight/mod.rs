@@ -32,7 +32,7 @@ fn connect(builder: RedisBuilder) -> Redis {
     builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn process(server: &RedisServer, limit: u32, lease: Duration) -> RedisConcurrency {
+fn process(server: &RedisServer, limit: u64, lease: Duration) -> RedisConcurrency {
     RedisConcurrency::new(&connect(Redis::single(server.url())), "test", limit).lease(lease)
 }
 
@@ -40,12 +40,12 @@ fn key(name: &str) -> PartitionKey {
     PartitionKey::from(name)
 }
 
-async fn take(limiter: &RedisConcurrency, units: u32) -> Option<Permit> {
+async fn take(limiter: &RedisConcurrency, units: u64) -> Option<Permit> {
     limiter.acquire(&key("a"), units).await.unwrap()
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Permit {
+async fn take_in_the_end(limiter: &RedisConcurrency, units: u64) -> Permit {
     let mut permit = None;
     eventually("the units are free", async || {
         permit = limiter.acquire(&key("a"), units).await.ok().flatten();

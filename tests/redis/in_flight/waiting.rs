@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 use tower_sluice::{Decision, LimiterError};
 
-fn queueing(server: &RedisServer, limit: u32) -> Arc<RedisConcurrency> {
+fn queueing(server: &RedisServer, limit: u64) -> Arc<RedisConcurrency> {
     Arc::new(process(server, limit, HOUR).queue(100).max_wait(HOUR))
 }
 
@@ -15,7 +15,7 @@ fn waiting(limiter: &RedisConcurrency) -> usize {
 }
 
 /// Begins to wait for units, behind those that wait already.
-async fn line_up(limiter: &Arc<RedisConcurrency>, units: u32) -> JoinHandle<Option<Permit>> {
+async fn line_up(limiter: &Arc<RedisConcurrency>, units: u64) -> JoinHandle<Option<Permit>> {
     let before = waiting(limiter);
     let theirs = Arc::clone(limiter);
     let waiter = tokio::spawn(async move { take(&theirs, units).await });

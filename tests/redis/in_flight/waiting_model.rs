@@ -101,7 +101,7 @@ impl World {
         Self { server, processes, waiting, held, model: Model::default(), dead: Vec::new(), report, reports }
     }
 
-    async fn arrive(&mut self, process: usize, id: usize, cost: u32) {
+    async fn arrive(&mut self, process: usize, id: usize, cost: u64) {
         let Process { limiter, runtime, .. } = self.processes[process].as_ref().unwrap();
         let (theirs, report) = (Arc::clone(limiter), self.report.clone());
         let (began, has_begun) = tokio::sync::oneshot::channel();

@@ -53,7 +53,7 @@ fn limiter<A: Scripted>(server: &RedisServer, algorithm: A, lease: Option<Leasin
 }
 
 /// Whether a request is admitted.
-async fn ask(limiter: &Arc<dyn Limiter>, key: &PartitionKey, cost: u32) -> Outcome<bool> {
+async fn ask(limiter: &Arc<dyn Limiter>, key: &PartitionKey, cost: u64) -> Outcome<bool> {
     let decision = match limiter.decide(&Ask::charge(key, cost)) {
         Check::Ready(decision) => decision,
         Check::Pending(decision) => decision.await,

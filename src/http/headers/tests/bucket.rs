@@ -44,7 +44,7 @@ impl Bucket {
         nanos * u128::from(self.quota.limit())
     }
 
-    pub(super) fn decide(&mut self, now: u64, cost: u32) -> Decision {
+    pub(super) fn decide(&mut self, now: u64, cost: u64) -> Decision {
         let (now, limit) = (self.scaled(now.into()), u128::from(self.quota.limit()));
         let capacity = self.capacity();
         let after = self.paid_at.saturating_sub(now) + u128::from(cost) * self.interval();

@@ -78,13 +78,13 @@ struct Trace {
 struct Request {
     /// The time since the request before, in nanoseconds.
     after: u64,
-    cost: u32,
+    cost: u64,
 }
 
 /// A request that the oracle has decided, and what was sent.
 struct Answered {
     now: u64,
-    cost: u32,
+    cost: u64,
     bucket: Bucket,
     decision: Decision,
     sent: Sent,

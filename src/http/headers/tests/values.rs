@@ -77,7 +77,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
                 draft11::push_policy(&mut out, &quoted, advertised, Unit::Requests);
             } else {
                 let level = Level {
-                    left: u32::try_from(numbers[0]).unwrap(),
+                    left: u64::try_from(numbers[0]).unwrap(),
                     within: numbers.get(1).copied().and_then(NonZeroU64::new),
                 };
                 draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);

@@ -209,7 +209,7 @@ impl Callers {
         }
     }
 
-    async fn ask(&self, process: usize, kind: Kind, name: &str, cost: u32) -> bool {
+    async fn ask(&self, process: usize, kind: Kind, name: &str, cost: u64) -> bool {
         let this = &self.processes[process];
         let limiter = match kind {
             Kind::Hot => &this.hot,

@@ -12,7 +12,7 @@ use crate::values::counterexamples::{Counterexample, each};
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-fn of(limit: u32, nanos: u64, burst: u32) -> Quota {
+fn of(limit: u64, nanos: u64, burst: u64) -> Quota {
     Quota::per(limit, Duration::from_nanos(nanos)).burst(burst)
 }
 

@@ -19,7 +19,7 @@ trait Pair: Copy + Debug {
     type Algorithm: Algorithm<State = Self::State>;
 
     fn rule(quota: &Quota, staggered: bool) -> Option<Self::Rule>;
-    fn holding(quota: &Quota, greatest: u32) -> Self::Rule;
+    fn holding(quota: &Quota, greatest: u64) -> Self::Rule;
     fn algorithm(quota: Quota, staggered: bool) -> Self::Algorithm;
     fn state(window: u64, counts: [u32; 2]) -> Self::State;
 }
@@ -36,7 +36,7 @@ impl Pair for Fixed {
         FixedRule::holding(quota, staggered, 0)
     }
 
-    fn holding(quota: &Quota, greatest: u32) -> FixedRule {
+    fn holding(quota: &Quota, greatest: u64) -> FixedRule {
         FixedRule::holding(quota, false, greatest).unwrap()
     }
 
@@ -62,7 +62,7 @@ impl Pair for Sliding {
         SlidingRule::holding(quota, staggered, 0)
     }
 
-    fn holding(quota: &Quota, greatest: u32) -> SlidingRule {
+    fn holding(quota: &Quota, greatest: u64) -> SlidingRule {
         SlidingRule::holding(quota, false, greatest).unwrap()
     }
 
@@ -76,7 +76,7 @@ impl Pair for Sliding {
     }
 }
 
-fn quota(limit: u32, nanos: u64) -> Quota {
+fn quota(limit: u64, nanos: u64) -> Quota {
     Quota::per(limit, Duration::from_nanos(nanos))
 }
 
@@ -105,7 +105,7 @@ fn moment(rule: &impl Rule<Now = Moment>, nanos: u64) -> Moment {
     rule.read(Timestamp::from_nanos(nanos))
 }
 
-fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u32, now: Moment) -> (Decision, Option<R::Debt>) {
+fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u64, now: Moment) -> (Decision, Option<R::Debt>) {
     let ruling = rule.judge(debt, cost, now);
     let next = if let Ruling::Admit { debt } = ruling { Some(debt) } else { None };
     (rule.decision(ruling, cost, now), next)
@@ -141,7 +141,7 @@ impl<P: Pair> Case<P> {
         Some(Self { quota, rule, algorithm, state, window, now, at, debt })
     }
 
-    fn is_charged_alike(&self, cost: u32) -> Result<(), TestCaseError> {
+    fn is_charged_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let expected = self.algorithm.decide(Some(self.state), self.at, cost);
         let decided = decided(&self.rule, self.debt, cost, self.now);
         prop_assert_eq!(decided, expected, "{:?} at {:?}", self.debt, self.at);
@@ -149,7 +149,7 @@ impl<P: Pair> Case<P> {
     }
 
     /// A word reads as empty only if that makes no difference, and always if its state has expired.
-    fn expires_alike(&self, cost: u32) -> Result<(), TestCaseError> {
+    fn expires_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let (size, expires_at) = (self.rule.size(self.debt), self.algorithm.expires_at(&self.state));
         if size == 0 {
             let decided = |state| self.algorithm.decide(state, self.at, cost).0;
@@ -175,7 +175,7 @@ impl<P: Pair> Case<P> {
     }
 
     /// Refunds a charge of the window that is `back - 1` before the state's.
-    fn is_refunded_alike(&self, cost: u32, back: u64) -> Result<(), TestCaseError> {
+    fn is_refunded_alike(&self, cost: u64, back: u64) -> Result<(), TestCaseError> {
         let charged = self.window.saturating_add(1).saturating_sub(back);
         let refunded = self.rule.refunded(self.debt, cost, charged, self.now);
         let expected = self.algorithm.refund(self.state, self.at, cost, Receipt::of(ChargedIn(charged)));
@@ -193,7 +193,7 @@ fn judges_alike<P: Pair>(
     nanos: u64,
     offset: i64,
     counts: [u32; 2],
-    cost: u32,
+    cost: u64,
     back: u64,
 ) -> Result<(), TestCaseError> {
     let Some(case) = Case::<P>::new(quota, nanos, offset, counts) else { return Ok(()) };

@@ -19,7 +19,7 @@ fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
 }
 
 /// Every key lives until nothing is owed, and less than two milliseconds longer.
-fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u32) {
+fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u64) {
     let key = key(name);
     let check = |answer: &ScriptReply, expires: Timestamp, connection: &mut Connection| {
         let found = expires_at(connection, &key) * 1_000_000;

@@ -30,7 +30,7 @@ fn charge<A: Scripted>(
     limiter: &A,
     key: &Key,
     quota: Quota,
-    cost: u32,
+    cost: u64,
     micros: u64,
 ) -> (Decision, u32) {
     let algorithm = limiter.under(quota).unwrap();
@@ -141,7 +141,7 @@ proptest! {
     /// What a converted bucket owes is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
-        limit: u32, burst: u32, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
+        limit: u64, burst: u64, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
     ) {
         let quota = Quota::per(limit.max(1), Duration::from_nanos(period)).burst(burst.max(1));
         let bucket = TokenBucket::new(quota);

@@ -93,7 +93,7 @@ pub(super) fn lives_as_long<A: Algorithm>(algorithm: &A, state: Option<&A::State
 
 /// What the script must reply to one step.
 enum Expected {
-    Decisions { cost: u32, decisions: Vec<Decision> },
+    Decisions { cost: u64, decisions: Vec<Decision> },
     Refund { is_owed: bool },
 }
 
