@@ -171,7 +171,7 @@ impl<'a> Numbers<'a> {
 }
 
 /// Above all TATs that a bucket writes: debts are cut at [`MOST_CARRIED`] units, and the time is below that.
-const MOST_UNITS: u128 = 2 * MOST_CARRIED;
+const MOST_TAT: u128 = 2 * MOST_CARRIED;
 
 macro_rules! portable_bucket {
     ($($bucket:ty),+) => {$(
@@ -183,7 +183,7 @@ macro_rules! portable_bucket {
             fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<GcraState, UnknownState> {
                 let (quota, mut numbers) = Numbers::of(bytes, b'b')?;
                 let tat = numbers.u128()?;
-                if tat >= MOST_UNITS {
+                if tat >= MOST_TAT {
                     return Err(UnknownState::Content);
                 }
                 Ok(self.inherit(numbers.end(GcraState { tat })?, &quota, now))

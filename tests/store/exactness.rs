@@ -13,7 +13,7 @@ use crate::support::effort::rounds;
 
 const THREADS: usize = 32;
 const ATTEMPTS: u64 = 10_000;
-const LIMIT: u32 = 1_000;
+const LIMIT: u64 = 1_000;
 
 fn admits_exactly_the_limit(algorithm: &impl Algorithm) {
     for run in 0..rounds(3, 200) {
@@ -97,7 +97,7 @@ impl Algorithm for TwoAtMost {
         self.0.quota()
     }
 
-    fn max_cost(&self) -> u32 {
+    fn max_cost(&self) -> u64 {
         2
     }
 

@@ -71,7 +71,7 @@ impl KeyValue for Map {
     ) -> Result<bool, Down> {
         self.arrive().await?;
         self.swaps.fetch_add(1, Ordering::Relaxed);
-        let is_lost = |left: u64| left.checked_sub(1);
+        let is_lost = |left: u32| left.checked_sub(1);
         if self.loses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_lost).is_ok() {
             return Ok(false);
         }
@@ -182,7 +182,7 @@ async fn another_quota_keeps_what_was_used() {
 
 /// An error with its sources, as a log prints it.
 /// The seconds in `Retry-After` for a request of cost 1 that turns out to cost so much; zero if it passes.
-async fn wait(layer: &RateLimitLayer, settled: u32) -> u64 {
+async fn wait(layer: &RateLimitLayer, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
         ready(Ok::<_, Infallible>(Response::new(())))

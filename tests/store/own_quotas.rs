@@ -24,7 +24,7 @@ trait Model: Clone {
     fn convert(&mut self, quota: Quota, now: u64);
 
     /// Returns how much would be left after `cost` units; `None` if they do not fit.
-    fn fits(&self, cost: u64, now: u64) -> Option<u32>;
+    fn fits(&self, cost: u64, now: u64) -> Option<u64>;
 
     fn take(&mut self, cost: u64, now: u64);
 }
@@ -56,10 +56,10 @@ impl Model for Level {
         *self = Self { quota, parts: self.now(now), at: now };
     }
 
-    fn fits(&self, cost: u64, now: u64) -> Option<u32> {
+    fn fits(&self, cost: u64, now: u64) -> Option<u64> {
         let after = self.now(now) + u128::from(cost) * PARTS;
         let full = u128::from(self.quota.max_burst()) * PARTS;
-        (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / PARTS).unwrap())
+        (cost == 0 || after <= full).then(|| u64::try_from(full.saturating_sub(after) / PARTS).unwrap())
     }
 
     fn take(&mut self, cost: u64, now: u64) {
@@ -71,7 +71,7 @@ impl Model for Level {
 #[derive(Clone)]
 struct Counts<const SLIDES: bool> {
     quota: Quota,
-    charges: Vec<(u64, u32)>,
+    charges: Vec<(u64, u64)>,
 }
 
 impl<const SLIDES: bool> Counts<SLIDES> {
@@ -101,15 +101,15 @@ impl<const SLIDES: bool> Model for Counts<SLIDES> {
         if quota.period() != self.quota.period() {
             let used = self.weighted(now).div_ceil(self.quota.period().as_nanos());
             *self = Self::new(quota);
-            self.charges.push((self.window(now), u32::try_from(used).unwrap()));
+            self.charges.push((self.window(now), u64::try_from(used).unwrap()));
         }
         self.quota = quota;
     }
 
-    fn fits(&self, cost: u64, now: u64) -> Option<u32> {
+    fn fits(&self, cost: u64, now: u64) -> Option<u64> {
         let period = self.quota.period().as_nanos();
         let (after, full) = (self.weighted(now) + u128::from(cost) * period, u128::from(self.quota.limit()) * period);
-        (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / period).unwrap())
+        (cost == 0 || after <= full).then(|| u64::try_from(full.saturating_sub(after) / period).unwrap())
     }
 
     fn take(&mut self, cost: u64, now: u64) {

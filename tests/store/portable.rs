@@ -53,7 +53,7 @@ impl<A: Portable> Algorithm for AsBytes<A> {
         self.write(&self.0.refund(self.read(&bytes, now), now, cost, receipt))
     }
 
-    fn max_cost(&self) -> u32 {
+    fn max_cost(&self) -> u64 {
         self.0.max_cost()
     }
 

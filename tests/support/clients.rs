@@ -58,7 +58,7 @@ pub async fn recovers(layer: &RateLimitLayer, client: &str) {
 }
 
 /// The units charged to a client, as the store reports them.
-pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u32 {
+pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u64 {
     let limiter = RateLimiter::new(algorithm, RedisStore::new(redis, name).without_coalescing());
     let decision = limiter.decide(&Ask::charge(&key(client), 0)).decided().await.expect("the server answers");
     decision.limit() - decision.remaining()

@@ -392,7 +392,7 @@ mod tests {
     /// default bounds.
     #[test]
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
-        let longest = u32::try_from((1_u64 << 51) / 1_000_000).unwrap();
+        let longest = (1 << 51) / 1_000_000;
         let quota = Quota::per_minute(60).burst(longest / 2 - 20);
         let fits = |capacity| RemoteQueue::check_fit(&quota, capacity, DEFAULT_MAX_WAIT).is_ok();
         assert!(fits(0) && !fits(default_capacity(&quota)));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// Adds so many waiters of different costs, and removes them from the oldest on.
-    fn fill_and_empty(slab: &mut WaiterSlab, count: u32) {
+    fn fill_and_empty(slab: &mut WaiterSlab, count: u64) {
         let mut list = WaitList::default();
         let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();
         for waiter_id in waiter_ids {
@@ -258,7 +258,7 @@ mod tests {
         let mut slab = WaiterSlab::new();
         fill_and_empty(&mut slab, 2);
         assert_eq!(slab.chunks.iter().map(Vec::len).collect::<Vec<_>>(), [2]);
-        fill_and_empty(&mut slab, u32::try_from(CHUNK).unwrap() + 1);
+        fill_and_empty(&mut slab, CHUNK as u64 + 1);
         assert_eq!(slab.chunks.capacity(), 0);
         fill_and_empty(&mut slab, 3);
         assert_eq!(slab.waiter_ids().count(), 3);

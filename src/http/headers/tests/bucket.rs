@@ -57,7 +57,7 @@ impl Bucket {
             self.paid_at = now + after;
         }
         let debt = self.paid_at.saturating_sub(now);
-        let left = u32::try_from((capacity - debt) / self.interval()).unwrap();
+        let left = u64::try_from((capacity - debt) / self.interval()).unwrap();
         let burst = self.quota.max_burst();
         let decision = if is_allowed {
             Decision::allow(burst, left)

@@ -85,7 +85,7 @@ impl Modelled for TickBucket {
 }
 
 /// A window of these words is an epoch.
-const GREATEST: u32 = (1 << 16) - 1;
+const GREATEST: u64 = (1 << 16) - 1;
 
 fn five_seconds(limit: u64) -> Quota {
     Quota::per(limit, std::time::Duration::from_secs(5))
@@ -101,7 +101,7 @@ impl Modelled for FixedRule {
     const COMES_AGAIN: bool = true;
 
     fn of(limit: u64) -> Self {
-        Self::holding(&five_seconds(limit), false, u32::MAX).unwrap()
+        Self::holding(&five_seconds(limit), false, u32::MAX.into()).unwrap()
     }
 
     fn at(&self, epoch: u64, rest: u64) -> Self::Now {

@@ -136,9 +136,9 @@ impl Callers {
             book.numbers
         };
         let (name, cost) = match kind {
-            Kind::Hot | Kind::Leased => (format!("hot {}", number % 4), 1 + (number % 7 / 6) as u32),
+            Kind::Hot | Kind::Leased => (format!("hot {}", number % 4), 1 + (number % 7 / 6)),
             Kind::Many | Kind::Two => (format!("one of many {}", number % 61), 1),
-            Kind::Fresh | Kind::Add => (format!("fresh {number}"), 1 + (number % 97) as u32),
+            Kind::Fresh | Kind::Add => (format!("fresh {number}"), 1 + (number % 97)),
         };
         let slot = self.key("many", &name).slot();
         let shard = self.network.lock().shard_of(slot);

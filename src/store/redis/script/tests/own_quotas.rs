@@ -32,7 +32,7 @@ fn charge<A: Scripted>(
     quota: Quota,
     cost: u64,
     micros: u64,
-) -> (Decision, u32) {
+) -> (Decision, u64) {
     let algorithm = limiter.under(quota).unwrap();
     let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
     let (mut own, mut calls) = (OwnQuota { quota: Some(algorithm.quota()), conversion: None }, 0);
@@ -56,7 +56,7 @@ fn give_back<A: Scripted>(
     limiter: &A,
     key: &Key,
     quota: Quota,
-    (cost, receipt): (u32, Receipt),
+    (cost, receipt): (u64, Receipt),
     micros: u64,
 ) {
     let algorithm = limiter.under(quota).unwrap();
@@ -86,8 +86,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
         clock.set(at(now));
         let (id, quota) = (random.below(KEYS), quota(&mut random));
-        let cost =
-            1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) as u32 / random.pick(&[1, 2, 8]);
+        let cost = 1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) / random.pick(&[1, 2, 8]);
         let (name, owner) = (key(id), PartitionKey::from(id));
         let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
@@ -101,7 +100,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
             rejected += 1;
         } else if random.below(4) == 0 {
             // In part, and sometimes under another quota by then.
-            let cost = 1 + random.below(cost.into()) as u32;
+            let cost = 1 + random.below(cost.into());
             if random.below(2) == 0 {
                 let other = Quota::per(5, quota.period());
                 let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
@@ -125,7 +124,7 @@ fn hours(random: &mut Random, hours: &[u64]) -> Quota {
 pub(super) fn buckets_keep_what_was_used() {
     follow(&TokenBucket::new(Quota::per_hour(10)), |random| {
         let quota = hours(random, &[1]);
-        if random.below(2) == 0 { quota.burst(1 + random.below(200) as u32) } else { quota }
+        if random.below(2) == 0 { quota.burst(1 + random.below(200)) } else { quota }
     });
 }
 
