@@ -35,7 +35,7 @@ fn per_client(limit: u64) -> RateLimitLayer {
 }
 
 /// A limit per address and day, which exempts this many preflights per day.
-fn exempting(limit: u64, preflights: u32) -> RateLimitLayer {
+fn exempting(limit: u64, preflights: u64) -> RateLimitLayer {
     RateLimitLayer::builder(policy(limit)).exempt_preflights(Quota::per_day(preflights)).build()
 }
 

@@ -51,7 +51,7 @@ impl Call {
     }
 
     /// The cost function of policies whose requests differ in cost.
-    pub fn cost_of(head: &RequestHead<'_>) -> u32 {
+    pub fn cost_of(head: &RequestHead<'_>) -> u64 {
         head.extensions().get::<Self>().expect("every request has it").cost
     }
 }
