@@ -13,12 +13,12 @@ use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt}
 
 struct ThreeStrikes;
 
-const TRIES: u32 = 3;
+const TRIES: u64 = 3;
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
 struct Strikes {
-    count: u32,
+    count: u64,
     forgotten_at: Timestamp,
 }
 

@@ -14,12 +14,12 @@ use tower_sluice::{Quota, Receipt};
 
 use super::bytes::{self, BUCKET};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
 /// The greatest number that a bucket may have.
-const MOST: u128 = (1 << 111) - 1;
+const MOST: u128 = (1 << 121) - 1;
 
 const SET: &str = "SET t = :t, q = :q, u = :u, x = :x";
 
@@ -79,11 +79,11 @@ trait Bucket: Portable<State = GcraState> + Clone {
     }
 
     fn tat(&self, state: &GcraState) -> u128 {
-        u128::from_be_bytes(bytes::numbers(self, state))
+        u128::from_be_bytes(bytes::numbers::<_, 16, 0>(self, state).0)
     }
 
     fn state(&self, tat: u128, under: &Quota, now: Timestamp) -> Result<GcraState, BadItem> {
-        bytes::state(self, BUCKET, under, &tat.to_be_bytes(), now)
+        bytes::state(self, BUCKET, under, (&tat.to_be_bytes(), &[]), now)
     }
 
     /// How much of a charge is still owed for.
@@ -132,9 +132,9 @@ impl<B: Portable<State = GcraState> + Clone> Bucket for B {}
 macro_rules! bucket {
     ($($bucket:ty),+) => {$(
         impl Items for $bucket {
-            /// All numbers are below 2^111, and DynamoDB keeps 38 digits.
+            /// All numbers are below 2^122, and DynamoDB keeps 38 digits.
             fn check_fit(&self) -> Result<(), Unfit> {
-                Ok(())
+                check_units(&self.quota())
             }
 
             fn suffix(&self, _: Timestamp) -> String {
@@ -159,7 +159,7 @@ macro_rules! bucket {
                 match hint {
                     Some(Hint::Bucket { tat, .. }) if tat > now => {
                         let room = (now + units.capacity()).saturating_sub(tat) / units.price(charge.cost);
-                        match u32::try_from(room).unwrap_or(u32::MAX).min(charge.count) {
+                        match at_most(u64::try_from(room).unwrap_or(u64::MAX), charge.count) {
                             // A read costs a fifth of a write that does nothing.
                             0 => Plan::Read,
                             count => Plan::Charge(self.busy(count, charge), count),
@@ -169,7 +169,7 @@ macro_rules! bucket {
                         Plan::Charge(self.busy(charge.count, charge), charge.count)
                     }
                     _ => {
-                        let count = (self.quota().max_burst() / charge.cost).min(charge.count);
+                        let count = at_most(self.quota().max_burst() / charge.cost, charge.count);
                         Plan::Charge(self.idle(count, charge), count)
                     }
                 }

@@ -66,10 +66,10 @@ async fn ask<A: Kept>(limiter: &Over<A>) -> Result<Decision, LimiterError> {
 }
 
 /// How many of so many requests are admitted, one after the other.
-async fn admitted<A: Kept>(limiter: &Over<A>, requests: u32) -> u32 {
+async fn admitted<A: Kept>(limiter: &Over<A>, requests: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..requests {
-        admitted += u32::from(ask(limiter).await.expect("no call fails").is_allowed());
+        admitted += u64::from(ask(limiter).await.expect("no call fails").is_allowed());
     }
     admitted
 }

@@ -81,7 +81,7 @@ struct Download {
     /// The next piece.
     text: Bytes,
     /// The pieces to come.
-    left: u64,
+    left: u32,
     ticks: Interval,
     /// `None` once the last piece was returned.
     open: Option<Open>,

@@ -33,7 +33,7 @@ struct Rejection {
 /// Requests that were paid in advance.
 #[derive(Clone, Copy)]
 struct Lease {
-    left: u64,
+    left: u32,
     /// How many were asked for.
     size: u32,
     is_asked_for: bool,
@@ -104,7 +104,7 @@ impl Known {
     }
 
     /// Keeps what a call was granted beyond what it needed, of `extra` that it asked for.
-    pub(crate) fn hold(&mut self, key: Key, left: u64, extra: u32, seen: Seen, leasing: Leasing, limit: Limit) {
+    pub(crate) fn hold(&mut self, key: Key, left: u32, extra: u32, seen: Seen, leasing: Leasing, limit: Limit) {
         let room = limit.room(seen.state, seen.sent);
         if let Some(held) = self.leases.get(key) {
             held.is_asked_for &= extra == 0;
