@@ -13,12 +13,12 @@ use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter, Rec
 
 struct ThreeStrikes;
 
-const TRIES: u32 = 3;
+const TRIES: u64 = 3;
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
 struct Strikes {
-    count: u32,
+    count: u64,
     forgotten_at: Timestamp,
 }
 
@@ -29,7 +29,7 @@ impl Algorithm for ThreeStrikes {
         Quota::per_minute(TRIES)
     }
 
-    fn decide(&self, state: Option<Strikes>, now: Timestamp, cost: u32) -> (Decision, Option<Strikes>) {
+    fn decide(&self, state: Option<Strikes>, now: Timestamp, cost: u64) -> (Decision, Option<Strikes>) {
         let state = state.filter(|state| now < state.forgotten_at);
         let count = state.map_or(0, |state| state.count);
         match count.checked_add(cost).filter(|total| *total <= TRIES) {
@@ -53,7 +53,7 @@ impl Algorithm for ThreeStrikes {
     }
 
     /// Takes the strike back, unless it has been forgotten meanwhile.
-    fn refund(&self, state: Strikes, now: Timestamp, cost: u32, receipt: Receipt) -> Strikes {
+    fn refund(&self, state: Strikes, now: Timestamp, cost: u64, receipt: Receipt) -> Strikes {
         let is_owed = receipt.value().is_some_and(|forgotten_at| forgotten_at > now.as_nanos().into());
         Strikes { count: state.count.saturating_sub(if is_owed { cost } else { 0 }), ..state }
     }

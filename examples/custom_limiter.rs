@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -14,7 +14,7 @@ use tower_sluice::{Ask, Check, Decision, Limiter, Policy, RateLimitLayer};
 
 /// Admits every tenth request.
 #[derive(Default)]
-struct OneInTen(AtomicU32);
+struct OneInTen(AtomicU64);
 
 impl Limiter for OneInTen {
     fn decide(&self, ask: &Ask<'_>) -> Check {

@@ -29,7 +29,7 @@ use tower_sluice::{
 #[derive(Clone, Copy)]
 struct Plan {
     pace: Quota,
-    per_month: u32,
+    per_month: u64,
     tokens: Quota,
 }
 
@@ -70,7 +70,7 @@ fn plan(request: &RequestHead<'_>) -> Option<Plan> {
 }
 
 /// The cost of a request: nothing for one that only asks what is left.
-fn unless_usage(cost: u32) -> impl Fn(&RequestHead<'_>) -> u32 {
+fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u64 {
     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
 }
 

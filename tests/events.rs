@@ -87,7 +87,7 @@ fn recorded(most: Level, layer: &RateLimitLayer, requests: usize) -> Recorded {
 
 const KEYS: [&str; 4] = ["alice@example.com", "203.0.113.9", "sk-4711-secret", "bob"];
 
-fn layer(limit: u32) -> RateLimitLayer {
+fn layer(limit: u64) -> RateLimitLayer {
     let bucket = TokenBucket::new(Quota::per_hour(limit));
     RateLimitLayer::builder(Policy::new("per-key", bucket).key(HeaderKey::from_static("x-api-key")))
         .route("/api")

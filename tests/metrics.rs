@@ -51,7 +51,7 @@ fn bare() -> Request<()> {
     Request::new(())
 }
 
-fn bucket(limit: u32) -> TokenBucket {
+fn bucket(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_hour(limit))
 }
 

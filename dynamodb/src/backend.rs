@@ -123,7 +123,7 @@ impl<A: Kept> KeyItem<A> {
         }
     }
 
-    async fn charge(&self, cost: u32, count: u32, mut attempts: Attempts) -> Result<Applied<A::State>, DynamoFault> {
+    async fn charge(&self, cost: u64, count: u32, mut attempts: Attempts) -> Result<Applied<A::State>, DynamoFault> {
         let charge = Charge { at: self.moment(), cost, count };
         let key = self.key(charge.at.now);
         let hint = self.hints.get(&key);
@@ -239,7 +239,7 @@ impl<A: Kept> KeyItem<A> {
 
     async fn refund(
         &self,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
         mut attempts: Attempts,
     ) -> Result<Applied<A::State>, DynamoFault> {

@@ -28,9 +28,9 @@ pub enum Hint {
         /// Its number, or when it ends.
         window: u64,
         /// What is used of the one before, if that counts.
-        previous: u32,
+        previous: u64,
         /// What is used of it.
-        used: u32,
+        used: u64,
     },
 }
 
@@ -102,8 +102,9 @@ mod tests {
     fn most_of_a_thousand_keys_keep_their_places() {
         let hints = Hints::new();
         let name = |key: u32| format!("key {key}");
-        (0..1_000)
-            .for_each(|key| hints.set(&name(key), Some(Hint::Window { window: key.into(), previous: 0, used: key })));
+        (0..1_000).for_each(|key| {
+            hints.set(&name(key), Some(Hint::Window { window: key.into(), previous: 0, used: key.into() }))
+        });
         let kept = (0..1_000).filter(|key| hints.get(&name(*key)).is_some()).count();
         // A thousand keys in 4,096 places: 88 % on average.
         assert!(kept > 800, "{kept}");

@@ -18,9 +18,9 @@ use tower_sluice_fuzz::layer::{check_rate_limit_fields, send, wait};
 struct Case<'a> {
     algorithm: Algorithm,
     name: &'a str,
-    limit: u32,
+    limit: u64,
     period: Unit,
-    burst: Option<u32>,
+    burst: Option<u64>,
     start: u64,
     steps: Vec<Step>,
 }
@@ -44,7 +44,7 @@ enum Unit {
 struct Step {
     passes: Unit,
     key: u8,
-    cost: u32,
+    cost: u64,
     waits_exactly: bool,
 }
 

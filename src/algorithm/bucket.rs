@@ -77,7 +77,7 @@ impl Algorithm for TokenBucket {
         self.quota
     }
 
-    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         self.gcra.decide(state, now, cost)
     }
 
@@ -89,7 +89,7 @@ impl Algorithm for TokenBucket {
         self.gcra.expires_at(state)
     }
 
-    fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+    fn refund(&self, state: GcraState, now: Timestamp, cost: u64, receipt: Receipt) -> GcraState {
         self.gcra.refund(state, now, cost, Tat::read(receipt))
     }
 

@@ -52,13 +52,13 @@ pub struct FixedWindow {
 pub struct FixedWindowState {
     /// The window's number: its start, divided by the period.
     pub(crate) window: u64,
-    pub(crate) used: u32,
+    pub(crate) used: u64,
 }
 
 impl FixedWindowState {
     /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until its window
     /// ends.
-    pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
+    pub(crate) const fn refunded(self, cost: u64, window: u64) -> Self {
         if window == self.window { Self { used: self.used.saturating_sub(cost), ..self } } else { self }
     }
 }
@@ -103,7 +103,7 @@ impl Algorithm for FixedWindow {
         &self,
         state: Option<FixedWindowState>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<FixedWindowState>) {
         let limit = self.quota.limit();
         let current = now.as_nanos() / self.quota.period_nanos();
@@ -113,7 +113,7 @@ impl Algorithm for FixedWindow {
             _ => (current, 0),
         };
         let until_next = Timestamp::from_nanos(start_of(&self.quota, window.saturating_add(1))).saturating_since(now);
-        let answer = |decision: Decision, used: u32| {
+        let answer = |decision: Decision, used: u64| {
             if used == 0 { decision } else { decision.with_reset_after(until_next) }
         };
 
@@ -136,13 +136,13 @@ impl Algorithm for FixedWindow {
         Timestamp::from_nanos(start_of(&self.quota, state.window.saturating_add(1)))
     }
 
-    fn refund(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
+    fn refund(&self, state: FixedWindowState, _: Timestamp, cost: u64, receipt: Receipt) -> FixedWindowState {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
-        if self.expires_at(state) <= now { 0 } else { state.used.into() }
+        if self.expires_at(state) <= now { 0 } else { state.used }
     }
 
     fn can_inherit(&self, _: &Quota) -> bool {
@@ -172,7 +172,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn worst_burst(&self) -> u64 {
-        2 * u64::from(self.quota.limit())
+        2 * self.quota.limit()
     }
 }
 

@@ -6,16 +6,21 @@
 //!
 //! `period / limit` is rarely a whole number of nanoseconds (three per second, seven per minute).
 //! So all arithmetic is in units of **1/`limit` nanosecond**, in which a nanosecond is `limit`
-//! units, a token is `period` units, and nothing is ever rounded. Nothing can overflow either: with
-//! `now` and `period` below 2^64 and `limit`, `burst` and `cost` below 2^32, every product is below
-//! 2^96 and every sum below 2^98, and a `u128` has thirty bits to spare. Only a debt that is carried
-//! over from another quota may be greater. It is cut at 2^110, which leaves room enough ([`Gcra::carried`]).
+//! units, a token is `period` units, and nothing is ever rounded. Nothing can overflow either. `now` is below 2^64,
+//! `period` below 2^62 (a hundred years), `limit` and `burst` below 2^50 ([`Quota::MAX_UNITS`]). So an instant is below
+//! 2^114 and a full bucket below 2^112. A cost may be any `u64`: its price is below 2^126, and is added to nothing
+//! unless the cost is at most the burst. Only a debt that is carried over from another quota may be more than a full
+//! bucket. It is cut at 2^120 ([`Gcra::carried`]), so every TAT is below 2^121, and no sum reaches 2^122.
 
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// What a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
+///
+/// Packed, since a slot of the [table with locks](crate::store::MemoryStore#memory) would grow by a third if it were
+/// aligned to 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(Rust, packed(8))]
 pub struct GcraState {
     pub(crate) tat: u128,
 }
@@ -24,12 +29,16 @@ pub struct GcraState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gcra {
     /// Units per nanosecond.
-    limit: u32,
+    limit: u64,
     /// Units per token.
     period: u64,
     /// Tokens in a full bucket.
-    burst: u32,
+    burst: u64,
 }
+
+/// The greatest debt that is carried over from another quota, in units: 256 times as much as the fullest of all buckets,
+/// and far from an overflow.
+pub(crate) const MOST_CARRIED: u128 = 1 << 120;
 
 /// The TAT after a charge.
 pub(crate) struct Tat(pub(crate) u128);
@@ -54,11 +63,11 @@ impl Proof for Tat {
 }
 
 impl Gcra {
-    pub(crate) const fn new(quota: &Quota, burst: u32) -> Self {
+    pub(crate) const fn new(quota: &Quota, burst: u64) -> Self {
         Self { limit: quota.limit(), period: quota.period_nanos(), burst }
     }
 
-    pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+    pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
         let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
         let price = self.price(cost);
@@ -79,10 +88,10 @@ impl Gcra {
     }
 
     /// Returns a decision with the numbers of a key that now owes `debt`.
-    fn answer(&self, outcome: impl FnOnce(u32, u32) -> Decision, debt: u128) -> Decision {
+    fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
         // At most `burst`, since `free` is at most `burst * period`.
-        let remaining = u32::try_from(div(free, self.period)).unwrap_or(self.burst);
+        let remaining = u64::try_from(div(free, self.period)).unwrap_or(self.burst);
         outcome(self.burst, remaining).with_reset_after(duration_from_nanos(self.nanos_ceil(debt)))
     }
 
@@ -99,33 +108,38 @@ impl Gcra {
     /// That is exact as long as charges are refunded the last one first, as a layer does. To refund an earlier one pays
     /// the later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may
     /// then be refunded for each of them.
-    pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
+    pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
     /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many
-    /// tokens are owed then, rounded up by less than a unit. Debts of more than 2^110 units are cut: far more than any
-    /// bucket admits, and far from an overflow.
+    /// tokens are owed then, rounded up by less than a unit. Debts of more than [`MOST_CARRIED`] are cut.
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt = tat.saturating_sub(from.units(now));
         let (period, before) = (u128::from(self.period), u128::from(from.period));
         let (tokens, rest) = (debt / before, debt % before);
         let debt = tokens.saturating_mul(period).saturating_add((rest * period).div_ceil(before));
-        if debt == 0 { 0 } else { self.units(now) + debt.min(1 << 110) }
+        if debt == 0 { 0 } else { self.units(now) + debt.min(MOST_CARRIED) }
     }
 
     pub(crate) fn units(&self, at: Timestamp) -> u128 {
         u128::from(at.as_nanos()) * u128::from(self.limit)
     }
 
-    pub(crate) fn price(&self, cost: u32) -> u128 {
+    pub(crate) fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * u128::from(self.period)
+    }
+
+    /// Returns the price of any number of tokens; `u128::MAX` if that is more.
+    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
+    pub(crate) fn price_of(&self, tokens: u128) -> u128 {
+        tokens.saturating_mul(self.period.into())
     }
 
     /// Returns the whole nanoseconds that cover `units`.
     pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
-        div(units + u128::from(self.limit - 1), u64::from(self.limit))
+        div(units + u128::from(self.limit - 1), self.limit)
     }
 }
 
@@ -145,7 +159,7 @@ mod tests {
     use super::*;
     use crate::values::counterexamples::{Counterexample, each};
 
-    fn gcra(case: &Counterexample, limit: &str, period: &str, burst: u32) -> Gcra {
+    fn gcra(case: &Counterexample, limit: &str, period: &str, burst: u64) -> Gcra {
         let quota = Quota::per(case.number(limit), Duration::from_nanos(case.number(period)));
         Gcra::new(&quota, burst)
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | [`TokenBucket`] | 16 bytes | `burst + rate × t` | a client may save up and spend at once: the default choice |
 //! | [`LeakyBucket`] | 16 bytes | the same: it makes the same decisions | you think in levels, not tokens |
-//! | [`SlidingWindow`] | 16 bytes | `limit + rate × t` | about *n* in any minute is wanted, without a jump at the full minute |
+//! | [`SlidingWindow`] | 24 bytes | `limit + rate × t` | about *n* in any minute is wanted, without a jump at the full minute |
 //! | [`FixedWindow`] | 16 bytes | `2 × limit + rate × t` | quotas that begin on the hour or at midnight UTC |
 //! | `CalendarWindow` (feature `calendar`) | 16 bytes | `2 × limit` around an edge | quotas per day, week or month of a time zone |
 //!
@@ -75,11 +75,11 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///         Quota::per_day(1)
 ///     }
 ///
-///     fn decide(&self, seen: Option<()>, _now: Timestamp, cost: u32) -> (Decision, Option<()>) {
+///     fn decide(&self, seen: Option<()>, _now: Timestamp, cost: u64) -> (Decision, Option<()>) {
 ///         match (seen, cost) {
 ///             (None, 1) => (Decision::allow(1, 0), Some(())),
-///             (_, 0) => (Decision::allow(1, u32::from(seen.is_none())), None),
-///             _ => (Decision::deny(1, u32::from(seen.is_none()), None), None),
+///             (_, 0) => (Decision::allow(1, u64::from(seen.is_none())), None),
+///             _ => (Decision::deny(1, u64::from(seen.is_none()), None), None),
 ///         }
 ///     }
 ///
@@ -100,7 +100,7 @@ pub trait Algorithm: Send + Sync + 'static {
     /// Decides on `cost` units at `now`, given what is kept of the key (`None`: nothing).
     ///
     /// Returns the decision and the state to keep from now on, `None` for "as before".
-    fn decide(&self, state: Option<Self::State>, now: Timestamp, cost: u32) -> (Decision, Option<Self::State>);
+    fn decide(&self, state: Option<Self::State>, now: Timestamp, cost: u64) -> (Decision, Option<Self::State>);
 
     /// Returns the moment from which `state` decides as no state does; [`Timestamp::MAX`] if none comes.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
@@ -109,7 +109,7 @@ pub trait Algorithm: Send + Sync + 'static {
     ///
     /// Refunds at most what is still owed for that charge: time may already have paid for it. By default, nothing is
     /// refunded.
-    fn refund(&self, state: Self::State, now: Timestamp, cost: u32, receipt: Receipt) -> Self::State {
+    fn refund(&self, state: Self::State, now: Timestamp, cost: u64, receipt: Receipt) -> Self::State {
         let _ = (now, cost, receipt);
         state
     }
@@ -121,7 +121,7 @@ pub trait Algorithm: Send + Sync + 'static {
     }
 
     /// Returns the most that one request can ever be granted; a greater cost is rejected with no retry time.
-    fn max_cost(&self) -> u32 {
+    fn max_cost(&self) -> u64 {
         self.quota().max_burst()
     }
 
@@ -194,6 +194,6 @@ pub trait Algorithm: Send + Sync + 'static {
 
     /// Returns the most that is admitted in an arbitrarily short interval, in the worst case (contract 5).
     fn worst_burst(&self) -> u64 {
-        u64::from(self.quota().max_burst())
+        self.quota().max_burst()
     }
 }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
+use super::gcra::MOST_CARRIED;
 use super::{Algorithm, FixedWindow, FixedWindowState, GcraState, SlidingWindow, SlidingWindowState, TokenBucket};
 #[cfg(feature = "calendar")]
 use super::{CalendarWindow, CalendarWindowState};
@@ -16,19 +17,21 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 ///
 /// # The format
 ///
-/// It is stable: a later version of this crate reads what this one writes. All numbers are big-endian.
+/// It is stable: a later version of this crate reads what this one writes. All numbers are big-endian. Version 1 has units
+/// of 4 bytes, and is written if all of a state's units fit; version 2 has units of 8.
 ///
-/// | bytes | content |
+/// | content, in this order | bytes |
 /// |---|---|
-/// | 0 | the version of the format: 1 |
-/// | 1 | the algorithm: `b` a bucket, `f` a fixed window, `s` a sliding one, `c` one of the calendar |
-/// | 2 to 5 | the quota's limit |
-/// | 6 to 9 | the quota's burst; 0 if it has none of its own |
-/// | 10 to 17 | the quota's period, in nanoseconds |
-/// | bucket: 18 to 33 | when its debt will be paid, in units of 1/limit nanosecond since the [clock](crate::time::Clock)'s zero |
-/// | fixed window: 18 to 25, 26 to 29 | its number (its start divided by the period); what is used of it |
-/// | sliding window: 18 to 25, 26 to 29, 30 to 33 | its number; what was used of the window before it; what is used of it |
-/// | calendar: 18 to 25, 26 to 29 | when the window ends, in nanoseconds; what is used of it |
+/// | the version of the format: 1 or 2 | 1 |
+/// | the algorithm: `b` a bucket, `f` a fixed window, `s` a sliding one, `c` one of the calendar | 1 |
+/// | the quota's limit | 4 or 8 |
+/// | the quota's burst; 0 if it has none of its own | 4 or 8 |
+/// | the quota's period, in nanoseconds | 8 |
+/// | bucket: when its debt will be paid, in units of 1/limit nanosecond since the [clock](crate::time::Clock)'s zero | 16 |
+/// | fixed and sliding window: its number (its start divided by the period) | 8 |
+/// | calendar: when the window ends, in nanoseconds | 8 |
+/// | sliding window: what was used of the window before | 4 or 8 |
+/// | all windows: what is used of it | 4 or 8 |
 ///
 /// ```
 /// use tower_sluice::algorithm::{Algorithm, Portable, TokenBucket};
@@ -46,7 +49,7 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 /// # Ok::<_, tower_sluice::algorithm::UnknownState>(())
 /// ```
 pub trait Portable: Algorithm {
-    /// Writes a state: at most 34 bytes for the algorithms of this crate.
+    /// Writes a state: at most 34 bytes for the algorithms of this crate, or 50 if units do not fit into 32 bits.
     fn to_bytes(&self, state: &Self::State) -> Vec<u8>;
 
     /// Reads a state that this type has written, as it counts at `now` under the quota of this algorithm.
@@ -78,7 +81,7 @@ impl fmt::Display for UnknownState {
             Self::Version { version: None } => f.write_str("the stored state is empty; delete the key"),
             Self::Version { version: Some(version) } => write!(
                 f,
-                "the stored state has version {version} of the format, and this crate knows version {VERSION}; \
+                "the stored state has version {version} of the format, and this crate knows up to version {WIDE}; \
                  upgrade this process, or give the store another prefix"
             ),
             Self::Content => f.write_str(
@@ -90,15 +93,25 @@ impl fmt::Display for UnknownState {
 
 impl Error for UnknownState {}
 
-const VERSION: u8 = 1;
+/// The version with units of 4 bytes.
+const NARROW: u8 = 1;
+/// The version with units of 8 bytes.
+const WIDE: u8 = 2;
 
-/// The first bytes of a state, up to its numbers.
-fn head(kind: u8, quota: &Quota) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(34);
-    bytes.extend([VERSION, kind]);
-    bytes.extend(quota.limit().to_be_bytes());
-    bytes.extend(quota.explicit_burst_or(0).to_be_bytes());
+/// Writes a state: the head, one number of its own, and its counts.
+fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N]) -> Vec<u8> {
+    let (limit, burst) = (quota.limit(), quota.explicit_burst_or(0));
+    let is_narrow = [limit, burst].iter().chain(&counts).all(|units| *units <= u32::MAX.into());
+    let mut bytes = Vec::with_capacity(if is_narrow { 34 } else { 50 });
+    bytes.extend([if is_narrow { NARROW } else { WIDE }, kind]);
+    // The last four bytes are all of it, if it is narrow.
+    let first = if is_narrow { 4 } else { 0 };
+    let push = |bytes: &mut Vec<u8>, units: u64| bytes.extend(&units.to_be_bytes()[first..]);
+    push(&mut bytes, limit);
+    push(&mut bytes, burst);
     bytes.extend(quota.period_nanos().to_be_bytes());
+    bytes.extend(number);
+    counts.into_iter().for_each(|units| push(&mut bytes, units));
     bytes
 }
 
@@ -109,23 +122,26 @@ pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
     Numbers::of(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
 }
 
-/// The numbers of a state that are not read yet.
-struct Numbers<'a>(&'a [u8]);
+/// The numbers of a state that are not read yet, and whether its units have 8 bytes.
+struct Numbers<'a>(&'a [u8], bool);
 
 impl<'a> Numbers<'a> {
     /// Reads the head, and returns the quota with the numbers behind it.
     fn of(bytes: &'a [u8], kind: u8) -> Result<(Quota, Self), UnknownState> {
         let version = bytes.first().copied();
-        if version != Some(VERSION) {
-            return Err(UnknownState::Version { version });
-        }
+        let is_wide = match version {
+            Some(NARROW) => false,
+            Some(WIDE) => true,
+            _ => return Err(UnknownState::Version { version }),
+        };
         if bytes.get(1) != Some(&kind) {
             return Err(UnknownState::Content);
         }
-        let mut numbers = Self(&bytes[2..]);
-        let (limit, burst, period) = (numbers.u32()?, numbers.u32()?, numbers.u64()?);
+        let mut numbers = Self(&bytes[2..], is_wide);
+        let (limit, burst, period) = (numbers.units()?, numbers.units()?, numbers.u64()?);
         let quota = Quota::try_per(limit, duration_from_nanos(period.into())).map_err(|_| UnknownState::Content)?;
-        Ok((if burst == 0 { quota } else { quota.burst(burst) }, numbers))
+        let quota = if burst == 0 { Ok(quota) } else { quota.try_burst(burst) };
+        Ok((quota.map_err(|_| UnknownState::Content)?, numbers))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], UnknownState> {
@@ -134,8 +150,8 @@ impl<'a> Numbers<'a> {
         Ok(*first)
     }
 
-    fn u32(&mut self) -> Result<u32, UnknownState> {
-        self.array().map(u32::from_be_bytes)
+    fn units(&mut self) -> Result<u64, UnknownState> {
+        if self.1 { self.u64() } else { self.array().map(|bytes| u32::from_be_bytes(bytes).into()) }
     }
 
     fn u64(&mut self) -> Result<u64, UnknownState> {
@@ -152,22 +168,20 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The greatest TAT that a bucket has ever written: debts are cut at 2^110 units, and the time is below 2^96.
-const MOST_UNITS: u128 = 1 << 111;
+/// Above all TATs that a bucket writes: debts are cut at [`MOST_CARRIED`] units, and the time is below that.
+const MOST_TAT: u128 = 2 * MOST_CARRIED;
 
 macro_rules! portable_bucket {
     ($($bucket:ty),+) => {$(
         impl Portable for $bucket {
             fn to_bytes(&self, state: &GcraState) -> Vec<u8> {
-                let mut bytes = head(b'b', &self.quota());
-                bytes.extend(state.tat.to_be_bytes());
-                bytes
+                write(b'b', &self.quota(), &{ state.tat }.to_be_bytes(), [])
             }
 
             fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<GcraState, UnknownState> {
                 let (quota, mut numbers) = Numbers::of(bytes, b'b')?;
                 let tat = numbers.u128()?;
-                if tat >= MOST_UNITS {
+                if tat >= MOST_TAT {
                     return Err(UnknownState::Content);
                 }
                 Ok(self.inherit(numbers.end(GcraState { tat })?, &quota, now))
@@ -180,31 +194,24 @@ portable_bucket!(TokenBucket);
 
 impl Portable for FixedWindow {
     fn to_bytes(&self, state: &FixedWindowState) -> Vec<u8> {
-        let mut bytes = head(b'f', &self.quota());
-        bytes.extend(state.window.to_be_bytes());
-        bytes.extend(state.used.to_be_bytes());
-        bytes
+        write(b'f', &self.quota(), &state.window.to_be_bytes(), [state.used])
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<FixedWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::of(bytes, b'f')?;
-        let state = FixedWindowState { window: numbers.u64()?, used: numbers.u32()? };
+        let state = FixedWindowState { window: numbers.u64()?, used: numbers.units()? };
         Ok(self.inherit(numbers.end(state)?, &quota, now))
     }
 }
 
 impl Portable for SlidingWindow {
     fn to_bytes(&self, state: &SlidingWindowState) -> Vec<u8> {
-        let mut bytes = head(b's', &self.quota());
-        bytes.extend(state.window.to_be_bytes());
-        bytes.extend(state.previous.to_be_bytes());
-        bytes.extend(state.current.to_be_bytes());
-        bytes
+        write(b's', &self.quota(), &state.window.to_be_bytes(), [state.previous, state.current])
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<SlidingWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::of(bytes, b's')?;
-        let (window, previous, current) = (numbers.u64()?, numbers.u32()?, numbers.u32()?);
+        let (window, previous, current) = (numbers.u64()?, numbers.units()?, numbers.units()?);
         let state = numbers.end(SlidingWindowState { window, previous, current })?;
         Ok(self.inherit(state, &quota, now))
     }
@@ -213,16 +220,13 @@ impl Portable for SlidingWindow {
 #[cfg(feature = "calendar")]
 impl Portable for CalendarWindow {
     fn to_bytes(&self, state: &CalendarWindowState) -> Vec<u8> {
-        let mut bytes = head(b'c', &self.quota());
-        bytes.extend(state.ends.as_nanos().to_be_bytes());
-        bytes.extend(state.used.to_be_bytes());
-        bytes
+        write(b'c', &self.quota(), &state.ends.as_nanos().to_be_bytes(), [state.used])
     }
 
     /// What still counts does so in the present window, whatever calendar it was counted by.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::of(bytes, b'c')?;
-        let (ends, used) = (Timestamp::from_nanos(numbers.u64()?), numbers.u32()?);
+        let (ends, used) = (Timestamp::from_nanos(numbers.u64()?), numbers.units()?);
         let state = numbers.end(CalendarWindowState { ends, used })?;
         Ok(self.inherit(state, &quota, now))
     }
@@ -253,5 +257,43 @@ mod tests {
         assert_eq!(hex(sliding.to_bytes(&state)), format!("{}{:016x}{:08x}{:08x}", head("73"), 2, 6, 1));
         let burst = TokenBucket::new(quota.burst(9));
         assert!(hex(burst.to_bytes(&GcraState { tat: 0 })).starts_with("01620000000700000009"));
+    }
+
+    /// Units that do not fit into 32 bits are written with 64, whichever of them it is.
+    #[test]
+    fn the_bytes_of_version_2_stay_as_they_are() {
+        let quota = Quota::per(7_000_000_000, Duration::from_secs(60));
+        let head = |kind: &str, burst: u64| format!("02{kind}{:016x}{burst:016x}0000000df8475800", 7_000_000_000_u64);
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let state = GcraState { tat: 5 << 100 };
+        assert_eq!(hex(TokenBucket::new(quota).to_bytes(&state)), format!("{}{:032x}", head("62", 0), 5_u128 << 100));
+        let burst = TokenBucket::new(quota.burst(9)).to_bytes(&state);
+        assert_eq!(hex(burst), format!("{}{:032x}", head("62", 9), 5_u128 << 100));
+        let state = FixedWindowState { window: 2, used: 5 };
+        assert_eq!(hex(FixedWindow::new(quota).to_bytes(&state)), format!("{}{:016x}{:016x}", head("66", 0), 2, 5));
+        // The limit was lowered: what is used does not fit, and the limit does.
+        let (small, now) = (Quota::per(7, Duration::from_secs(60)), Timestamp::from_nanos(120_000_000_001));
+        let (fixed, sliding) = (FixedWindow::new(small), SlidingWindow::new(small));
+        let state = FixedWindowState { window: 2, used: 7_000_000_000 };
+        assert_eq!(fixed.from_bytes(&fixed.to_bytes(&state), now), Ok(state));
+        for counts in [[u64::MAX, 0], [0, u64::MAX], [u64::from(u32::MAX), 1], [1, 1 << 32]] {
+            let state = SlidingWindowState { window: 2, previous: counts[0], current: counts[1] };
+            let bytes = sliding.to_bytes(&state);
+            assert_eq!(bytes.len(), if counts.iter().all(|count| *count <= u32::MAX.into()) { 34 } else { 50 });
+            assert_eq!(sliding.from_bytes(&bytes, now), Ok(state));
+        }
+    }
+
+    #[test]
+    fn units_above_the_greatest_are_no_state() {
+        let quota = Quota::per(Quota::MAX_UNITS, Duration::from_secs(60)).burst(Quota::MAX_UNITS);
+        let (bucket, now) = (TokenBucket::new(quota), Timestamp::from_nanos(5));
+        let bytes = bucket.to_bytes(&GcraState { tat: 7 });
+        assert_eq!(bucket.from_bytes(&bytes, now), Ok(GcraState { tat: 7 }));
+        for first in [2, 10] {
+            let mut greater = bytes.clone();
+            greater[first..first + 8].copy_from_slice(&(Quota::MAX_UNITS + 1).to_be_bytes());
+            assert_eq!(bucket.from_bytes(&greater, now), Err(UnknownState::Content));
+        }
     }
 }

@@ -28,7 +28,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// | bursts of 40 within a second | 102.8 % | 20.1 % | 175 |
 /// | the limit just before each edge, and just after | 99.0 % | 0.0 % | 100 |
 ///
-/// The log would need eight bytes per request; this needs sixteen per key.
+/// The log would need eight bytes per request; this needs 24 per key.
 ///
 /// When a client is readmitted depends on the window in which it used up its limit, and not on the instant. So all
 /// clients that did so in one window come back together, unless windows are [staggered](Self::staggered).
@@ -66,14 +66,14 @@ pub struct SlidingWindow {
 pub struct SlidingWindowState {
     /// The current window's number: its start, divided by the period.
     pub(crate) window: u64,
-    pub(crate) previous: u32,
-    pub(crate) current: u32,
+    pub(crate) previous: u64,
+    pub(crate) current: u64,
 }
 
 impl SlidingWindowState {
     /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until the window
     /// after its own ends.
-    pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
+    pub(crate) const fn refunded(self, cost: u64, window: u64) -> Self {
         if window == self.window {
             Self { current: self.current.saturating_sub(cost), ..self }
         } else if window.saturating_add(1) == self.window {
@@ -127,7 +127,7 @@ impl SlidingWindow {
 
     /// Returns the time until `cost` units fit. They do not fit now, and are no more than the limit. `state` was
     /// [rolled](Self::roll) to `now`.
-    fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u32) -> Duration {
+    fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u64) -> Duration {
         let limit = self.quota.limit();
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
         let admitted_at = match current {
@@ -147,7 +147,7 @@ impl SlidingWindow {
 
     /// Returns the nanoseconds into a window after which `count`, taken in the window before, weighs at most `room`:
     /// the least `e` with `count × (period − e) ≤ room × period`.
-    fn decayed_after(&self, count: u32, room: u32) -> u64 {
+    fn decayed_after(&self, count: u64, room: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= room {
             return 0;
@@ -168,7 +168,7 @@ impl Algorithm for SlidingWindow {
         &self,
         state: Option<SlidingWindowState>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<SlidingWindowState>) {
         let (limit, period) = (self.quota.limit(), u128::from(self.quota.period_nanos()));
         let state = self.roll(state, now);
@@ -176,12 +176,12 @@ impl Algorithm for SlidingWindow {
         let elapsed = u128::from(now.as_nanos().saturating_sub(start));
 
         // In units of 1/period of a request, so that the weighted count is a whole number; counts
-        // and limit are below 2^32 and the period below 2^64, so all of this is below 2^98.
-        let weighted = |current: u32| u128::from(state.previous) * (period - elapsed) + u128::from(current) * period;
+        // and limit are below 2^64 and the period below 2^62, so all of this is below 2^127.
+        let weighted = |current: u64| u128::from(state.previous) * (period - elapsed) + u128::from(current) * period;
         let limit_units = u128::from(limit) * period;
-        let remaining = |current: u32| {
+        let remaining = |current: u64| {
             let free = limit_units.saturating_sub(weighted(current)) / period;
-            u32::try_from(free).unwrap_or(limit)
+            u64::try_from(free).unwrap_or(limit)
         };
         let answer = |decision: Decision, state: &SlidingWindowState| {
             if state.previous == 0 && state.current == 0 {
@@ -216,7 +216,7 @@ impl Algorithm for SlidingWindow {
         Timestamp::from_nanos(start_of(&self.quota, state.window.saturating_add(windows)))
     }
 
-    fn refund(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
+    fn refund(&self, state: SlidingWindowState, now: Timestamp, cost: u64, receipt: Receipt) -> SlidingWindowState {
         let state = self.roll(Some(state), now);
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
@@ -224,7 +224,7 @@ impl Algorithm for SlidingWindow {
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &SlidingWindowState, now: Timestamp) -> u64 {
         let state = self.roll(Some(*state), now);
-        u64::from(state.previous) + u64::from(state.current)
+        state.previous.saturating_add(state.current)
     }
 
     fn can_inherit(&self, _: &Quota) -> bool {
@@ -239,7 +239,8 @@ impl Algorithm for SlidingWindow {
         let state = before.roll(Some(state), now);
         let elapsed = u128::from(now.as_nanos().saturating_sub(start_of(from, state.window)));
         let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);
-        let current = u32::try_from(weighted + u128::from(state.current)).unwrap_or(u32::MAX);
+        // At most the two counts together, of which each fits.
+        let current = u64::try_from(weighted + u128::from(state.current)).unwrap_or(u64::MAX);
         SlidingWindowState { window: now.as_nanos() / self.quota.period_nanos(), previous: 0, current }
     }
 

@@ -18,7 +18,7 @@ impl Algorithm for Own {
         Quota::per_minute(5).burst(7)
     }
 
-    fn decide(&self, _: Option<Timestamp>, now: Timestamp, _: u32) -> (Decision, Option<Timestamp>) {
+    fn decide(&self, _: Option<Timestamp>, now: Timestamp, _: u64) -> (Decision, Option<Timestamp>) {
         (Decision::allow(5, 4), Some(now))
     }
 

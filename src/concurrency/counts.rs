@@ -50,9 +50,9 @@ struct Stripe(Mutex<()>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     /// They are in flight now, in this slot; with them, the key has `units`.
-    Taken { slot: usize, units: u32 },
+    Taken { slot: usize, units: u64 },
     /// They do not fit, or others wait before: the key has `units` in flight, in this slot.
-    Full { slot: usize, units: u32 },
+    Full { slot: usize, units: u64 },
     /// The key has none in flight, and both of its sets are full of keys that have.
     NoSlot,
 }
@@ -88,7 +88,7 @@ impl Counts {
 
     /// Takes `cost` units, if no more than `limit` are then in flight. The cost is at most the limit, and not zero.
     #[inline]
-    pub(super) fn acquire(&self, place: &Place, cost: u32, limit: u32) -> Attempt {
+    pub(super) fn acquire(&self, place: &Place, cost: u64, limit: u64) -> Attempt {
         debug_assert!(0 < cost && cost <= limit, "{cost} of {limit}");
         let Some((slot, mut word)) = self.find(place) else { return self.insert(place, cost, limit) };
         loop {
@@ -103,7 +103,7 @@ impl Counts {
     /// Takes `cost` units from a slot in which the key was found. Returns the word that was found instead, if another
     /// thread was faster.
     #[inline(always)]
-    fn take(&self, slot: usize, word: Word, cost: u32, limit: u32) -> Result<Attempt, Word> {
+    fn take(&self, slot: usize, word: Word, cost: u64, limit: u64) -> Result<Attempt, Word> {
         let units = word.units();
         match units.checked_add(cost).filter(|total| *total <= limit && !word.has_waiters()) {
             None => Ok(Attempt::Full { slot, units }),
@@ -117,7 +117,7 @@ impl Counts {
     /// Takes `cost` units of a key that was not found, under the lock of its stripe.
     #[cold]
     #[inline(never)]
-    fn insert(&self, place: &Place, cost: u32, limit: u32) -> Attempt {
+    fn insert(&self, place: &Place, cost: u64, limit: u64) -> Attempt {
         let stripe = &self.stripes[place.tag.value() as usize % self.stripes.len()];
         // It guards no data that a panic could leave in disorder.
         let _locked = stripe.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +160,7 @@ impl Counts {
 
     /// Releases `cost` units of a key that has as many in flight in this slot, and lets its next waiters have them.
     #[inline]
-    pub(super) fn release(&self, slot: usize, cost: u32) {
+    pub(super) fn release(&self, slot: usize, cost: u64) {
         let mut word = self.slots.load(slot);
         loop {
             #[cfg(feature = "queue")]
@@ -176,14 +176,14 @@ impl Counts {
     }
 
     /// The units of a key that are in flight, and whether others wait for them.
-    pub(super) fn peek(&self, place: &Place) -> (u32, bool) {
+    pub(super) fn peek(&self, place: &Place) -> (u64, bool) {
         self.find(place).map_or((0, false), |(_, word)| (word.units(), word.has_waiters()))
     }
 
     /// The number of keys that have units in flight, and of these units. Reads the whole table.
     pub(super) fn totals(&self) -> (u64, u64) {
         let words = (0..self.slots.len()).map(|slot| self.slots.load(slot)).filter(|word| !word.is_free());
-        words.fold((0, 0), |(keys, units), word| (keys + 1, units + u64::from(word.units())))
+        words.fold((0, 0), |(keys, units), word| (keys + 1, units + word.units()))
     }
 
     pub(super) fn turned_away(&self) -> u64 {

@@ -94,7 +94,7 @@ use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError
 /// ```
 #[doc(alias("semaphore", "concurrency limit", "bulkhead", "in flight"))]
 pub struct Concurrency {
-    limit: u32,
+    limit: u64,
     max_keys: usize,
     #[cfg(feature = "queue")]
     queue: Option<Bounds>,
@@ -111,7 +111,7 @@ impl Concurrency {
     ///
     /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
     #[must_use]
-    pub const fn new(limit: u32) -> Self {
+    pub const fn new(limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
         Self {
@@ -169,7 +169,7 @@ impl Concurrency {
 
     /// Takes `cost` units of a key, if they are free now. Never waits, and takes none that others wait for. To wait, see
     /// [`LimiterExt::acquire`](crate::LimiterExt::acquire).
-    pub fn try_acquire(&self, key: &PartitionKey, cost: u32) -> Option<Permit<&Self>> {
+    pub fn try_acquire(&self, key: &PartitionKey, cost: u64) -> Option<Permit<&Self>> {
         Permit::new(self, key, cost, self.take_at_once(key, cost), true).admitted()
     }
 
@@ -191,7 +191,7 @@ impl Concurrency {
     }
 
     /// Decides on a request that passes or is rejected at once.
-    fn take_at_once(&self, key: &PartitionKey, cost: u32) -> Decision {
+    fn take_at_once(&self, key: &PartitionKey, cost: u64) -> Decision {
         match self.attempt(key, cost) {
             Ok(decision) => decision,
             Err(Occupied { units, .. }) => rejected(self.limit, self.limit.saturating_sub(units)),
@@ -200,7 +200,7 @@ impl Concurrency {
 
     /// Takes the units, if they are free; else returns where others have them.
     #[inline]
-    fn attempt(&self, key: &PartitionKey, cost: u32) -> Result<Decision, Occupied> {
+    fn attempt(&self, key: &PartitionKey, cost: u64) -> Result<Decision, Occupied> {
         let (counts, limit) = (self.counts(), self.limit);
         let place = counts.place(key);
         if cost == 0 || cost > limit {
@@ -214,7 +214,7 @@ impl Concurrency {
     }
 
     /// The decision, without a charge, on a request of a key that has `units` in flight and no waiters.
-    fn decided(&self, units: u32, cost: u32) -> Decision {
+    fn decided(&self, units: u64, cost: u64) -> Decision {
         let remaining = self.limit.saturating_sub(units);
         match remaining.checked_sub(cost) {
             Some(remaining) => Decision::allow(self.limit, remaining),
@@ -256,7 +256,7 @@ impl Concurrency {
         }
     }
 
-    fn peek(&self, key: &PartitionKey, cost: u32) -> Decision {
+    fn peek(&self, key: &PartitionKey, cost: u64) -> Decision {
         let counts = self.counts();
         let (units, has_waiters) = counts.peek(&counts.place(key));
         let decision = self.decided(units, cost);
@@ -278,7 +278,7 @@ struct Occupied {
     place: Place,
     #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     slot: usize,
-    units: u32,
+    units: u64,
 }
 
 impl Limiter for Concurrency {
@@ -296,7 +296,7 @@ impl Limiter for Concurrency {
     }
 
     /// Releases units of a request that is over.
-    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
         let counts = self.counts();
         if let Some(InFlight { slot }) = receipt.read().filter(|InFlight { slot }| *slot < counts.slots.len()) {
             counts.release(slot, units);

@@ -49,12 +49,12 @@ impl Proof for InFlight {
 }
 
 /// The decision on a request with which its key has `units` in flight.
-fn admitted(slot: usize, units: u32, limit: u32) -> Decision {
+fn admitted(slot: usize, units: u64, limit: u64) -> Decision {
     Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::of(InFlight { slot }))
 }
 
 /// The decision on a request whose key has `units` in flight, too many to add more.
-fn rejected(limit: u32, remaining: u32) -> Decision {
+fn rejected(limit: u64, remaining: u64) -> Decision {
     Decision::deny_until_released(limit, remaining)
 }
 

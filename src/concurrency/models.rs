@@ -47,7 +47,7 @@ impl Shared {
     }
 
     /// Takes a unit of a key, and notes it; returns the slot.
-    fn take(&self, hash: u64, limit: u32) -> Option<usize> {
+    fn take(&self, hash: u64, limit: u64) -> Option<usize> {
         match self.counts.acquire(&self.place(hash), 1, limit) {
             Attempt::Taken { slot, .. } => {
                 self.note(limit);
@@ -57,7 +57,7 @@ impl Shared {
         }
     }
 
-    fn note(&self, limit: u32) {
+    fn note(&self, limit: u64) {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         assert!(before < limit, "more than {limit} are in flight");
     }

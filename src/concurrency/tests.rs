@@ -1,7 +1,7 @@
 //! The counts and the wait lists: random schedules against a model, many threads, full tables, and waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
@@ -10,14 +10,14 @@ use crate::values::{Ask, Check, PartitionKey};
 
 #[test]
 fn of_32_threads_never_more_than_the_limit_are_in_flight() {
-    const LIMIT: u32 = 5;
-    let (limiter, now, granted) = (Concurrency::new(LIMIT), AtomicU32::new(0), AtomicU32::new(0));
+    const LIMIT: u64 = 5;
+    let (limiter, now, granted) = (Concurrency::new(LIMIT), AtomicU64::new(0), AtomicU64::new(0));
     let key = PartitionKey::from("hot");
     thread::scope(|scope| {
-        for thread in 0..32_u32 {
+        for thread in 0..32_u64 {
             let (limiter, key, now, granted) = (&limiter, &key, &now, &granted);
             scope.spawn(move || {
-                for round in 0..100_000_u32 {
+                for round in 0..100_000_u64 {
                     let cost = 1 + (thread + round) % 2;
                     if let Some(permit) = limiter.try_acquire(key, cost) {
                         let in_flight = now.fetch_add(cost, Ordering::Relaxed) + cost;
@@ -38,7 +38,7 @@ fn of_32_threads_never_more_than_the_limit_are_in_flight() {
 #[test]
 fn threads_that_share_slots_lose_no_unit() {
     let limiter = Concurrency::new(1).max_keys(8);
-    let now: Vec<AtomicU32> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    let now: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for thread in 0..8_usize {
             let (limiter, now) = (&limiter, &now);
@@ -61,7 +61,7 @@ fn threads_that_share_slots_lose_no_unit() {
 #[test]
 fn a_full_table_rejects_new_keys_and_forgets_none() {
     let limiter = Concurrency::new(2).max_keys(8);
-    let key = |number: u32| PartitionKey::from(u64::from(number));
+    let key = |number: u64| PartitionKey::from(u64::from(number));
     let held: Vec<_> = (0..1_000).filter_map(|number| Some((number, limiter.try_acquire(&key(number), 1)?))).collect();
     // Two slots for each key of the capacity.
     assert_eq!(held.len(), 16);
@@ -155,7 +155,7 @@ mod waits {
         }
     }
 
-    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u32) -> Check {
+    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u64) -> Check {
         limiter.decide(&Ask::charge(key, cost))
     }
 
@@ -281,12 +281,12 @@ mod waits {
     #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
     async fn waiters_on_many_threads_are_all_served() {
         let limiter = Arc::new(Concurrency::new(3).queue(1_000));
-        let (key, now) = (PartitionKey::from("hot"), Arc::new(AtomicU32::new(0)));
+        let (key, now) = (PartitionKey::from("hot"), Arc::new(AtomicU64::new(0)));
         let tasks: Vec<_> = (0..64)
             .map(|_| {
                 let (limiter, key, now) = (Arc::clone(&limiter), key.clone(), Arc::clone(&now));
                 tokio::spawn(async move {
-                    for round in 0..500_u32 {
+                    for round in 0..500_u64 {
                         let cost = 1 + round % 3;
                         let permit =
                             limiter.acquire(&key, cost).await.unwrap().admitted().expect("there is room to wait");

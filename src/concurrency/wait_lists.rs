@@ -31,7 +31,7 @@ pub(super) struct WaitLists {
 struct Shard {
     lists: HashMap<usize, WaitList>,
     /// Waiters that have their units and do not know it yet: how many units their key has, with theirs.
-    granted: HashMap<WaiterId, u32>,
+    granted: HashMap<WaiterId, u64>,
     next: WaiterId,
     is_closed: bool,
     /// The latest change of the limit that was applied.
@@ -49,8 +49,8 @@ type WaitList = BTreeMap<WaiterId, Waiter>;
 type WaiterId = u64;
 
 struct Waiter {
-    cost: u32,
-    limit: u32,
+    cost: u64,
+    limit: u64,
     waker: Option<Waker>,
 }
 
@@ -70,8 +70,8 @@ impl Ticket {
 /// What a request wants, and how many may wait for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    pub(super) cost: u32,
-    pub(super) limit: u32,
+    pub(super) cost: u64,
+    pub(super) limit: u64,
     /// The most waiters of its key, and of all.
     pub(super) max_waiters_of_key: usize,
     pub(super) max_waiters: u64,
@@ -84,11 +84,11 @@ pub(super) enum Joined {
     Waits(Ticket),
     /// It has its units after all: with them, its key has so many.
     Taken {
-        units: u32,
+        units: u64,
     },
     /// Its list is as long as it may be; its key has so many units.
     Full {
-        units: u32,
+        units: u64,
     },
     /// The slot belongs to another key by now, since all units of its own were released: it has to begin again.
     Gone,
@@ -100,7 +100,7 @@ pub(super) enum Joined {
 pub(super) enum Turn {
     /// It has its units: with them, its key has so many.
     Granted {
-        units: u32,
+        units: u64,
     },
     Closed,
 }
@@ -207,7 +207,7 @@ impl WaitLists {
     }
 
     /// Takes a waiter off its list. Returns its units, if it had its turn already: they are its own then.
-    pub(super) fn leave(&self, slots: &Slots, ticket: Ticket) -> Option<u32> {
+    pub(super) fn leave(&self, slots: &Slots, ticket: Ticket) -> Option<u64> {
         self.locked(ticket.slot, |shard, wakers| {
             if let Some(units) = shard.granted.remove(&ticket.id) {
                 return Some(units);
@@ -222,13 +222,13 @@ impl WaitLists {
     }
 
     /// Releases `cost` units of a slot, and lets the waiters have them whose turn it is.
-    pub(super) fn release(&self, slots: &Slots, slot: usize, cost: u32) {
+    pub(super) fn release(&self, slots: &Slots, slot: usize, cost: u64) {
         self.locked(slot, |shard, wakers| self.grant(shard, slots, slot, cost, wakers));
     }
 
     /// As [`release`](Self::release), with the lock held. In the order of arrival: a waiter that does not fit yet keeps
     /// those behind it waiting, or requests of a small cost could starve one of a great cost.
-    fn grant(&self, shard: &mut Shard, slots: &Slots, slot: usize, cost: u32, wakers: &mut Wakers) {
+    fn grant(&self, shard: &mut Shard, slots: &Slots, slot: usize, cost: u64, wakers: &mut Wakers) {
         let Shard { lists, granted, .. } = shard;
         let mut word = slots.load(slot);
         loop {
@@ -267,7 +267,7 @@ impl WaitLists {
     }
 
     /// Applies another limit to all waiters, and lets those have their units who fit now; unless a later change was applied.
-    pub(super) fn change_limit(&self, slots: &Slots, change: Change, limit: u32) {
+    pub(super) fn change_limit(&self, slots: &Slots, change: Change, limit: u64) {
         for shard in 0..self.shards.len() {
             self.locked(shard, |shard, wakers| {
                 if change < shard.change {

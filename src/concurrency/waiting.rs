@@ -23,8 +23,8 @@ pub(super) struct Waiting {
     /// `None` once the result was returned.
     ticket: Option<Ticket>,
     slot: usize,
-    cost: u32,
-    limit: u32,
+    cost: u64,
+    limit: u64,
     since: Instant,
     /// The end of the longest wait. Runs on the runtime on which the wait began.
     timeout: Option<Pin<Box<Sleep>>>,
@@ -39,7 +39,7 @@ impl Waiting {
     pub(super) fn new(
         counts: Arc<Counts>,
         ticket: Ticket,
-        (cost, limit): (u32, u32),
+        (cost, limit): (u64, u64),
         longest: Duration,
     ) -> Result<Self, LimiterError> {
         if Handle::try_current().is_err() {
@@ -56,7 +56,7 @@ impl Waiting {
         Ok(waiting)
     }
 
-    fn leave(counts: &Counts, ticket: Ticket, cost: u32) {
+    fn leave(counts: &Counts, ticket: Ticket, cost: u64) {
         if counts.wait_lists.leave(&counts.slots, ticket).is_some() {
             counts.release(ticket.slot(), cost);
         }
@@ -66,7 +66,7 @@ impl Waiting {
         self.timeout.as_mut().is_some_and(|timeout| timeout.as_mut().poll(context).is_pending())
     }
 
-    fn granted(&self, units: u32) -> Decision {
+    fn granted(&self, units: u64) -> Decision {
         admitted(self.slot, units, self.limit).with_delay(self.since.elapsed())
     }
 }

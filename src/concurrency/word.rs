@@ -22,7 +22,7 @@ pub(super) struct Word(u64);
 pub(super) struct Tag(u32);
 
 /// The most units that a key may have in flight.
-pub(super) const MOST: u32 = u32::MAX >> 1;
+pub(super) const MOST: u64 = (1 << 31) - 1;
 
 const WAITERS: u64 = 1 << 31;
 
@@ -41,8 +41,8 @@ impl Tag {
 
 impl Word {
     /// The word of a key with so many units in flight, at most [`MOST`], and without waiters.
-    pub(super) const fn new(tag: Tag, units: u32) -> Self {
-        Self((tag.0 as u64) << 32 | (units & MOST) as u64)
+    pub(super) const fn new(tag: Tag, units: u64) -> Self {
+        Self((tag.0 as u64) << 32 | units & MOST)
     }
 
     pub(super) const fn from_bits(bits: u64) -> Self {
@@ -58,9 +58,8 @@ impl Word {
     }
 
     /// The units in flight.
-    #[allow(clippy::cast_possible_truncation)]
-    pub(super) const fn units(self) -> u32 {
-        self.0 as u32 & MOST
+    pub(super) const fn units(self) -> u64 {
+        self.0 & MOST
     }
 
     pub(super) const fn has_waiters(self) -> bool {
@@ -69,13 +68,13 @@ impl Word {
 
     /// Whether another key may have the slot.
     pub(super) const fn is_free(self) -> bool {
-        self.0 & (WAITERS | MOST as u64) == 0
+        self.0 & (WAITERS | MOST) == 0
     }
 
     /// The word with so many units, at most [`MOST`].
     #[must_use]
-    pub(super) const fn with_units(self, units: u32) -> Self {
-        Self(self.0 & !(MOST as u64) | (units & MOST) as u64)
+    pub(super) const fn with_units(self, units: u64) -> Self {
+        Self(self.0 & !MOST | units & MOST)
     }
 
     #[must_use]

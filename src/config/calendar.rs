@@ -58,7 +58,7 @@ pub(super) fn limiter(
     source: &Source<'_>,
     raw: &RawPolicy,
     (unit, per): (Unit, &Spanned<String>),
-    limit: u32,
+    limit: u64,
     store: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {
     use super::policy::number;
@@ -89,7 +89,7 @@ pub(super) fn limiter(
     source: &Source<'_>,
     _: &RawPolicy,
     (_, per): (Unit, &Spanned<String>),
-    _: u32,
+    _: u64,
     _: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {
     let problem = format!(

@@ -425,7 +425,7 @@ fn skeleton(path: &str) -> String {
 }
 
 /// The greatest `hops`: more proxies than are ever in front of a server.
-const MAX_HOPS: u32 = 100;
+const MAX_HOPS: u64 = 100;
 
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
     // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of

@@ -26,7 +26,7 @@ use crate::store::WhenFull;
 use crate::values::{FailureMode, Quota};
 
 /// The most requests that `charge-once` can remember: some 50 GiB.
-const MOST_RECORDS: u32 = 1_000_000_000;
+const MOST_RECORDS: u64 = 1_000_000_000;
 
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
@@ -60,11 +60,13 @@ pub(super) fn build(
         });
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
-            let problem =
-                format!("cost = 0 would limit nothing; write a number from 1 to {}, or remove the policy", u32::MAX);
+            let problem = format!(
+                "cost = 0 would limit nothing; write a number from 1 to {}, or remove the policy",
+                Quota::MAX_UNITS
+            );
             return Err(source.error(&cost.span(), problem));
         }
-        policy = policy.cost(count(source, "cost", 1, cost)?);
+        policy = policy.cost(units(source, "cost", cost)?);
     }
     if let Some(status) = &raw.status {
         let code = u16::try_from(number(source, "status", 400..=599, status)?).ok();
@@ -130,7 +132,7 @@ pub(super) fn build(
 
 fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
     let RawPenalty { rejections, per, ban } = raw;
-    let rejections = quota(source, count(source, "refusals", 1, rejections)?, "per", per)?;
+    let rejections = quota(source, count(source, "refusals", 1, rejections)?.into(), "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
@@ -197,7 +199,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             return Err(source.error(&at, problem));
         }
     }
-    let limit = count(source, "limit", 1, &raw.limit)?;
+    let limit = units(source, "limit", &raw.limit)?;
     if is_concurrency {
         return concurrency(source, raw, store);
     }
@@ -210,7 +212,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
     }
     let mut quota = quota(source, limit, "per", per)?;
     if let Some(burst) = &raw.burst {
-        quota = quota.burst(count(source, "burst", 1, burst)?);
+        quota = quota.burst(units(source, "burst", burst)?);
     }
 
     let limiter = match raw.algorithm {
@@ -279,7 +281,7 @@ fn lease(source: &Source<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Res
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
 /// The most units that a key may have in flight: see [`Concurrency::new`](crate::Concurrency::new).
-const MOST_IN_FLIGHT: u32 = u32::MAX >> 1;
+const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 /// Parses `charge-on`: a predicate for responses with one of these statuses.
 fn charged(
@@ -301,29 +303,36 @@ fn charged(
 
 /// Parses the budget of `exempt-preflights`.
 pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
-    let quota = quota(source, count(source, "limit", 1, &raw.limit)?, "per", &raw.per)?;
+    let quota = quota(source, units(source, "limit", &raw.limit)?, "per", &raw.per)?;
     match &raw.burst {
         None => Ok(quota),
-        Some(burst) => Ok(quota.burst(count(source, "burst", 1, burst)?)),
+        Some(burst) => Ok(quota.burst(units(source, "burst", burst)?)),
     }
 }
 
-fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
+fn quota(source: &Source<'_>, limit: u64, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
     Quota::try_per(limit, duration(source, field, per)?)
         .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
 }
 
+/// Reads units of a quota.
+fn units(source: &Source<'_>, field: &str, value: &Spanned<i64>) -> Result<u64, ConfigError> {
+    number(source, field, 1..=Quota::MAX_UNITS, value)
+}
+
+/// Reads a number of requests or keys.
 fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {
-    number(source, field, least..=u32::MAX, value)
+    let number = number(source, field, least.into()..=u32::MAX.into(), value)?;
+    Ok(u32::try_from(number).expect("in the range"))
 }
 
 pub(super) fn number(
     source: &Source<'_>,
     field: &str,
-    range: RangeInclusive<u32>,
+    range: RangeInclusive<u64>,
     value: &Spanned<i64>,
-) -> Result<u32, ConfigError> {
-    let fitting = u32::try_from(*value.get_ref()).ok().filter(|number| range.contains(number));
+) -> Result<u64, ConfigError> {
+    let fitting = u64::try_from(*value.get_ref()).ok().filter(|number| range.contains(number));
     fitting.ok_or_else(|| {
         let (least, greatest) = range.into_inner();
         let problem =

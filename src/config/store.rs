@@ -86,7 +86,7 @@ pub(super) struct QueueSpec {
 /// The settings of a limit of requests in flight.
 #[derive(Clone, Copy)]
 pub(super) struct ConcurrencySpec {
-    pub(super) limit: u32,
+    pub(super) limit: u64,
     pub(super) queue: Option<usize>,
     pub(super) max_wait: Option<Duration>,
     /// In memory.

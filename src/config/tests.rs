@@ -33,7 +33,7 @@ fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
         }
     }
     let (file, value) = value_of::<i64>("4294967296");
-    assert!(number(&Source::new("f.toml", &file), "limit", 1..=u32::MAX, &value).is_err(), "2^32 is not cut");
+    assert!(number(&Source::new("f.toml", &file), "limit", 1..=u32::MAX.into(), &value).is_err(), "2^32 is not cut");
 }
 
 #[test]

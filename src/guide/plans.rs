@@ -86,7 +86,7 @@
 //! }
 //!
 //! /// The cost of a request: nothing for one that only asks what is left.
-//! fn unless_usage(cost: u32) -> impl Fn(&RequestHead<'_>) -> u32 {
+//! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u32 {
 //!     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
 //! }
 //!

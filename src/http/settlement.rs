@@ -90,7 +90,7 @@ impl Settlement {
     /// # Errors
     ///
     /// If no policy of this name awaits a report, or if the body of the response has ended.
-    pub fn settle(&self, policy: &str, cost: u32) -> Result<(), SettleError> {
+    pub fn settle(&self, policy: &str, cost: u64) -> Result<(), SettleError> {
         self.report(policy, |_| cost)
     }
 
@@ -102,7 +102,7 @@ impl Settlement {
     /// # Errors
     ///
     /// If no policy of this name awaits a report, or if the body of the response has ended.
-    pub fn add(&self, policy: &str, units: u32) -> Result<(), SettleError> {
+    pub fn add(&self, policy: &str, units: u64) -> Result<(), SettleError> {
         self.report(policy, |before| before.saturating_add(units))
     }
 
@@ -118,10 +118,10 @@ impl Settlement {
     }
 
     /// Changes what is reported for all policies of this name.
-    fn report(&self, policy: &str, change: impl Fn(u32) -> u32) -> Result<(), SettleError> {
+    fn report(&self, policy: &str, change: impl Fn(u64) -> u64) -> Result<(), SettleError> {
         let known = || self.chain().flat_map(|settlement| &settlement.reports.0);
         // Relaxed: nothing is published with the cost.
-        let change = |before| (before != ENDED).then(|| change(cost(before).unwrap_or(0)).into());
+        let change = |before| (before != ENDED).then(|| change(cost(before).unwrap_or(0)).min(ENDED - 1));
         let reported = known()
             .filter(|report| *report.policy == *policy)
             .map(|report| report.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok());
@@ -161,7 +161,7 @@ pub struct Meter {
 impl Meter {
     /// Adds so many units of the policy's quota. Nothing is added once the body of the response has ended: nothing was
     /// sent then.
-    pub fn add(&self, units: u32) {
+    pub fn add(&self, units: u64) {
         // The policy was known when the meter was made, so the body has ended.
         let _ = self.settlement.add(&self.policy, units);
     }
@@ -178,12 +178,12 @@ impl Reports {
     }
 
     /// What was reported for a policy so far.
-    pub(crate) fn so_far(&self, policy: &str) -> Option<u32> {
+    pub(crate) fn so_far(&self, policy: &str) -> Option<u64> {
         self.find(policy).and_then(|report| cost(report.cost.load(Ordering::Relaxed)))
     }
 
     /// Ends the reports for a policy, and returns the last one.
-    pub(crate) fn end(&self, policy: &str) -> Option<u32> {
+    pub(crate) fn end(&self, policy: &str) -> Option<u64> {
         self.find(policy).and_then(|report| cost(report.cost.swap(ENDED, Ordering::Relaxed)))
     }
 
@@ -192,9 +192,9 @@ impl Reports {
     }
 }
 
-/// The cost, unless it is one of the marks, which are no `u32`.
-fn cost(report: u64) -> Option<u32> {
-    u32::try_from(report).ok()
+/// The cost, unless it is one of the marks.
+fn cost(report: u64) -> Option<u64> {
+    Some(report).filter(|report| *report < ENDED)
 }
 
 impl fmt::Debug for Settlement {
@@ -252,9 +252,10 @@ mod tests {
         let settlement = extensions.get::<Settlement>().unwrap().clone();
         assert_eq!(reports.so_far("tokens"), None);
         assert_eq!(settlement.settle("tokens", 5), Ok(()));
-        assert_eq!(settlement.settle("tokens", u32::MAX), Ok(()));
-        assert_eq!((reports.so_far("tokens"), reports.so_far("rows")), (Some(u32::MAX), None));
-        assert_eq!((reports.end("tokens"), reports.end("rows")), (Some(u32::MAX), None));
+        // The two greatest numbers are marks.
+        assert_eq!(settlement.settle("tokens", u64::MAX), Ok(()));
+        assert_eq!((reports.so_far("tokens"), reports.so_far("rows")), (Some(u64::MAX - 2), None));
+        assert_eq!((reports.end("tokens"), reports.end("rows")), (Some(u64::MAX - 2), None));
         assert_eq!(settlement.settle("tokens", 1), Err(SettleError::Ended));
         assert_eq!(settlement.settle("rows", 1), Err(SettleError::Ended));
         assert_eq!(reports.end("tokens"), None, "it is charged once");
@@ -273,9 +274,9 @@ mod tests {
         drop(meter);
         assert_eq!(reports.so_far("tokens"), Some(8));
         let meter = settlement.meter("tokens").unwrap();
-        meter.add(u32::MAX);
+        meter.add(u64::MAX);
         meter.add(1);
-        assert_eq!(reports.end("tokens"), Some(u32::MAX));
+        assert_eq!(reports.end("tokens"), Some(u64::MAX - 2));
         meter.add(1);
         assert_eq!(settlement.add("tokens", 1), Err(SettleError::Ended));
         assert!(settlement.meter("tokens").is_err() && settlement.meter("words").is_err());

@@ -23,13 +23,13 @@ enum Stage<L: Deref<Target: Limiter>> {
         decision: Pending,
         limiter: L,
         key: PartitionKey,
-        units: u32,
+        units: u64,
         holds: bool,
     },
 }
 
 impl<L: Deref<Target: Limiter>> Acquire<L> {
-    pub(super) fn new(limiter: L, key: &PartitionKey, units: u32) -> Self {
+    pub(super) fn new(limiter: L, key: &PartitionKey, units: u64) -> Self {
         let holds = limiter.describe().holds();
         let stage = match limiter.decide(&Ask::charge(key, units)) {
             Check::Ready(result) => {

@@ -16,14 +16,14 @@ pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
     limiter: L,
     key: PartitionKey,
     receipt: Receipt,
-    units: u32,
+    units: u64,
     /// Whether to refund the units when this is dropped.
     releases: bool,
 }
 
 impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Holds the units of an admission, until this is dropped.
-    pub(crate) fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u32) -> Self {
+    pub(crate) fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u64) -> Self {
         Self { limiter, key: key.clone(), receipt: admission.receipt(), units, releases: true }
     }
 }
@@ -59,7 +59,7 @@ pub struct Permit<L: Deref<Target: Limiter>> {
 
 impl<L: Deref<Target: Limiter>> Permit<L> {
     /// The answer of a limiter to a request for so many units, which are held if `holds` says so.
-    pub(crate) fn new(limiter: L, key: &PartitionKey, units: u32, decision: Decision, holds: bool) -> Self {
+    pub(crate) fn new(limiter: L, key: &PartitionKey, units: u64, decision: Decision, holds: bool) -> Self {
         let charge = decision.is_allowed().then(|| {
             let mut charge = Hold::new(limiter, key, &decision, units);
             charge.releases = holds;
@@ -82,7 +82,7 @@ impl<L: Deref<Target: Limiter>> Permit<L> {
 
     /// The units that it holds: zero for a rejection, and for a limiter whose requests hold nothing.
     #[must_use]
-    pub fn units(&self) -> u32 {
+    pub fn units(&self) -> u64 {
         self.charge.as_ref().filter(|charge| charge.releases).map_or(0, |charge| charge.units)
     }
 }

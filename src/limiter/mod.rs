@@ -62,7 +62,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// owed. By default, charges stay.
     ///
     /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
-    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         let _ = (charged, receipt, units);
     }
 
@@ -104,8 +104,8 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     ///
     /// /// Admits `limit` requests in all.
     /// struct Quota {
-    ///     limit: u32,
-    ///     used: Arc<Mutex<u32>>,
+    ///     limit: u64,
+    ///     used: Arc<Mutex<u64>>,
     /// }
     ///
     /// impl Limiter for Quota {
@@ -198,7 +198,7 @@ pub trait LimiterExt: Limiter {
     /// A future that is dropped while it waits for its turn leaves the queue, and one that waits for units takes none. A
     /// server may have charged it.
     #[doc(alias("wait", "until_ready"))]
-    fn acquire<'a>(&'a self, key: &PartitionKey, cost: u32) -> Acquire<&'a Self> {
+    fn acquire<'a>(&'a self, key: &PartitionKey, cost: u64) -> Acquire<&'a Self> {
         Acquire::new(self, key, cost)
     }
 
@@ -208,7 +208,7 @@ pub trait LimiterExt: Limiter {
     /// # Errors
     ///
     /// As for [`acquire`](Self::acquire).
-    fn acquire_owned(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Acquire<Arc<Self>> {
+    fn acquire_owned(self: &Arc<Self>, key: &PartitionKey, cost: u64) -> Acquire<Arc<Self>> {
         Acquire::new(Arc::clone(self), key, cost)
     }
 
@@ -217,7 +217,7 @@ pub trait LimiterExt: Limiter {
     /// # Errors
     ///
     /// If the limiter cannot decide, or [cannot be peeked at](Description::answers): [`LimiterError::unsupported`].
-    fn peek(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
+    fn peek(&self, key: &PartitionKey, cost: u64) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         decide_if_supported(self, &Ask::peek(key, cost))
     }
 

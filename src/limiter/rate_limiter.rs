@@ -141,7 +141,7 @@ impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>
         self.table.decide(&*self.algorithm, ask)
     }
 
-    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         self.table.refund(&*self.algorithm, charged, receipt, units);
     }
 
@@ -177,7 +177,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> Limiter for RateLimiter<A, RemoteTable
         self.table.decide(&*self.algorithm, ask)
     }
 
-    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         self.table.refund(&*self.algorithm, charged, receipt, units);
     }
 

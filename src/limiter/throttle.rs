@@ -61,7 +61,7 @@ struct Gate<Req> {
 
 // Shared with the layers that were cloned before an option was set.
 type KeyFn<Req> = Arc<dyn Fn(&Req) -> PartitionKey + Send + Sync>;
-type CostFn<Req> = Arc<dyn Fn(&Req) -> u32 + Send + Sync>;
+type CostFn<Req> = Arc<dyn Fn(&Req) -> u64 + Send + Sync>;
 
 impl<Req> Clone for Gate<Req> {
     fn clone(&self) -> Self {
@@ -99,7 +99,7 @@ impl<Req> ThrottleLayer<Req> {
     /// Computes the cost of a request; 1 unless set. Clones and services that were made before keep theirs, and share the
     /// budgets.
     #[must_use]
-    pub fn cost_fn(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
+    pub fn cost_fn(mut self, cost: impl Fn(&Req) -> u64 + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.gate).cost = Arc::new(cost);
         self
     }
@@ -185,7 +185,7 @@ impl<Req> Gate<Req> {
         &self,
         answer: Result<Decision, LimiterError>,
         key: &PartitionKey,
-        cost: u32,
+        cost: u64,
         fell_back: bool,
     ) -> Next<E> {
         // The answers of the fallback tell nothing about the limiter.
@@ -274,7 +274,7 @@ struct Rest<S, Req> {
     request: Req,
     gate: Arc<Gate<Req>>,
     key: PartitionKey,
-    cost: u32,
+    cost: u64,
     /// Whether the limiter has failed, so that its fallback is asked.
     fell_back: bool,
 }

@@ -63,12 +63,12 @@ impl SharedQueue {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + THIRTY_YEARS)
     }
 
-    fn request(&self, key: &PartitionKey, cost: u32, max_wait: u64) -> Request {
+    fn request(&self, key: &PartitionKey, cost: u64, max_wait: u64) -> Request {
         Request { id: self.id(key), cost, max_wait }
     }
 
     /// Decides, or returns the future of a waiter.
-    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u32, max_wait: u64) -> Check {
+    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u64, max_wait: u64) -> Check {
         let request = self.request(key, cost, max_wait);
         let (arrival, deferred) = self.monitor.enqueue(|| self.now(), &request, here);
         // Made before foreign code runs, so that the waiter leaves the queue even if that code panics.
@@ -87,7 +87,7 @@ impl SharedQueue {
     pub(super) fn enqueue_detached(
         self: &Arc<Self>,
         key: &PartitionKey,
-        cost: u32,
+        cost: u64,
         max_wait: u64,
     ) -> Result<Decision, LimiterError> {
         let request = self.request(key, cost, max_wait);
@@ -97,13 +97,13 @@ impl SharedQueue {
     }
 
     /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
-    pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32, max_wait: u64) -> Option<Decision> {
+    pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u64, max_wait: u64) -> Option<Decision> {
         let (decision, deferred) = self.monitor.peek(|| self.now(), &self.request(key, cost, max_wait));
         self.run(deferred);
         decision
     }
 
-    pub(super) fn refund(self: &Arc<Self>, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    pub(super) fn refund(self: &Arc<Self>, key: &PartitionKey, cost: u64, receipt: Receipt) {
         self.run(self.monitor.refund(|| self.now(), self.id(key), cost, receipt));
     }
 

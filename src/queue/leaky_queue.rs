@@ -382,7 +382,7 @@ impl Limiter for LeakyQueue {
         }
     }
 
-    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         self.shared().refund(charged.key(), units, receipt);
     }
 

@@ -88,7 +88,7 @@ fn run(deferred: Deferred<Core>) -> Option<Driver> {
 fn arrive_on(
     monitor: &Monitor,
     core: Core,
-    (fifo, cost): (u128, u32),
+    (fifo, cost): (u128, u64),
     second: u64,
 ) -> Result<(Option<WaiterId>, Option<Driver>), ()> {
     let request = Request { id: FifoId(fifo), cost, max_wait: 100 * SECOND };

@@ -36,7 +36,7 @@ struct State<R: Runtime> {
 /// What an arrival asks for.
 pub(super) struct Request {
     pub(super) id: FifoId,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
     /// Nanoseconds.
     pub(super) max_wait: u64,
 }
@@ -226,7 +226,7 @@ impl<R: Runtime> Monitor<R> {
         &self,
         now: impl FnOnce() -> Timestamp,
         fifo: FifoId,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
     ) -> Deferred<R> {
         let mut deferred = Deferred::none();

@@ -25,7 +25,7 @@ use crate::values::Backlog;
 /// impl Limiter for Accounts {
 ///     fn decide(&self, ask: &Ask<'_>) -> Check {
 ///         let Some(left) = self.left.get(ask.key()) else { return Decision::deny(UNITS, 0, None).into() };
-///         let charge = |left: u32| left.checked_sub(ask.cost());
+///         let charge = |left: u64| left.checked_sub(ask.cost());
 ///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge) {
 ///             Ok(before) => Decision::allow(UNITS, before - ask.cost()).into(),
 ///             Err(left) => Decision::deny(UNITS, left, None).into(),

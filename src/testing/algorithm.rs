@@ -65,11 +65,10 @@ struct Trial<'a, A: Algorithm> {
 }
 
 impl<A: Algorithm> Trial<'_, A> {
-    fn some_cost(&self, random: &mut Random) -> u32 {
+    fn some_cost(&self, random: &mut Random) -> u64 {
         let max = self.algorithm.max_cost();
-        let some = u32::try_from(random.below(u64::from(max))).unwrap_or(max);
-        let few = u32::try_from(random.below(4)).unwrap_or(1);
-        random.pick(&[0, 1, 1, 1, 1, few, some, max.saturating_sub(1), max, max.saturating_add(1), u32::MAX])
+        let (some, few) = (random.below(max), random.below(4));
+        random.pick(&[0, 1, 1, 1, 1, few, some, max.saturating_sub(1), max, max.saturating_add(1), u64::MAX])
     }
 
     fn some_step(&self, random: &mut Random) -> Duration {
@@ -92,7 +91,7 @@ impl<A: Algorithm> Trial<'_, A> {
     }
 
     /// Makes a decision, checks it, and keeps the new state.
-    fn take(&mut self, cost: u32) -> Decision {
+    fn take(&mut self, cost: u64) -> Decision {
         let (decision, next) = self.algorithm.decide(self.state, self.now, cost);
         self.check_decision(cost, &decision, next.as_ref());
         self.check_retry(cost, &decision);
@@ -103,7 +102,7 @@ impl<A: Algorithm> Trial<'_, A> {
 
     /// Checks point 2, that a cost of zero is admitted and charges nothing, and that exactly the costs above the maximum
     /// never fit.
-    fn check_decision(&self, cost: u32, decision: &Decision, next: Option<&A::State>) {
+    fn check_decision(&self, cost: u64, decision: &Decision, next: Option<&A::State>) {
         let (now, max) = (self.now, self.algorithm.max_cost());
         assert!(decision.remaining() <= decision.limit(), "at {now:?}: `remaining` exceeds the limit: {decision:?}");
         if !decision.is_allowed() {
@@ -126,7 +125,7 @@ impl<A: Algorithm> Trial<'_, A> {
     }
 
     /// Checks point 6: admitted after exactly `retry_after`, and not a nanosecond earlier.
-    fn check_retry(&self, cost: u32, decision: &Decision) {
+    fn check_retry(&self, cost: u64, decision: &Decision) {
         let Some(wait) = decision.retry_after() else { return };
         let then = self.now.saturating_add(wait);
         if then == Timestamp::MAX {
@@ -146,7 +145,7 @@ impl<A: Algorithm> Trial<'_, A> {
         let admitted = |cost| self.algorithm.decide(self.state, self.now, cost).0.is_allowed();
         assert!(admitted(remaining), "at {:?} {remaining} remain, but are not admitted", self.now);
         assert!(
-            remaining == u32::MAX || !admitted(remaining + 1),
+            remaining >= crate::values::Quota::MAX_UNITS || !admitted(remaining + 1),
             "at {:?} only {remaining} remain, but more are admitted",
             self.now
         );
@@ -189,7 +188,7 @@ mod tests {
     use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, TokenBucket};
     use crate::values::Quota;
 
-    const LIMIT: u32 = 7;
+    const LIMIT: u64 = 7;
 
     /// A bucket with a fault.
     struct Faulty {
@@ -215,7 +214,7 @@ mod tests {
             self.bucket.quota()
         }
 
-        fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+        fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
             const NANO: Duration = Duration::from_nanos(1);
             let full = now.saturating_add(self.quota().period());
             let state = match self.fault {
@@ -261,7 +260,7 @@ mod tests {
             &self,
             state: Option<FixedWindowState>,
             now: Timestamp,
-            cost: u32,
+            cost: u64,
         ) -> (Decision, Option<FixedWindowState>) {
             self.0.decide(state, now, cost)
         }

@@ -82,7 +82,7 @@ where
     let backend = make(clock.clone());
     let mut model: HashMap<u64, (Standing, Option<A::State>)> = HashMap::new();
     let quota = algorithm.quota();
-    let full = quota.period() / quota.limit() * quota.max_burst();
+    let full = quota.time_of(quota.max_burst());
     let tolerance = full / (1 << 30) + Duration::from_micros(1);
     for step in 0..2_000 {
         let (id, now) = (random.below(16), clock.now());
@@ -92,7 +92,7 @@ where
             0..2 => Transition::Reset,
             2..16 => Transition::Read,
             16 if backend.keeps_standing(algorithm) => Transition::Ban { span: quota.period() / (1 + count * 4) },
-            17..19 if backend.keeps_standing(algorithm) => Transition::Owe { units: cost * count },
+            17..19 if backend.keeps_standing(algorithm) => Transition::Owe { units: cost.saturating_mul(count.into()) },
             _ => Transition::Charge { cost, count },
         };
         let applied = apply(&backend, algorithm, id, transition).await;

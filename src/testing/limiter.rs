@@ -134,7 +134,7 @@ where
     let mut model: HashMap<u64, A::State> = HashMap::new();
     let quota = algorithm.quota();
     let period = quota.period_nanos();
-    let full = quota.period() / quota.limit() * quota.max_burst();
+    let full = quota.time_of(quota.max_burst());
     let tolerance = full / (1 << 30) + Duration::from_micros(1);
     for step in 0..20_000 {
         let id = random.below(64);
@@ -250,7 +250,7 @@ mod tests {
             if is_unsupported { LimiterError::unsupported(ask.mode()).into() } else { decision.into() }
         }
 
-        fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+        fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
             if self.fault == Some(Fault::RefundsNothing) {
                 return;
             }

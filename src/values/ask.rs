@@ -28,7 +28,7 @@ use crate::values::{PartitionKey, Quota};
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     key: &'a PartitionKey,
-    cost: u32,
+    cost: u64,
     mode: Mode,
     patience: Option<Duration>,
     now: Option<&'a Now>,
@@ -40,13 +40,13 @@ impl<'a> Ask<'a> {
     /// Asks to charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing and is always
     /// admitted.
     #[must_use]
-    pub const fn charge(key: &'a PartitionKey, cost: u32) -> Self {
+    pub const fn charge(key: &'a PartitionKey, cost: u64) -> Self {
         Self { key, cost, mode: Mode::Charge, patience: None, now: None, quota: None, keeps_quota: false }
     }
 
     /// Asks what [`charge`](Self::charge) would be answered.
     #[must_use]
-    pub const fn peek(key: &'a PartitionKey, cost: u32) -> Self {
+    pub const fn peek(key: &'a PartitionKey, cost: u64) -> Self {
         Self::charge(key, cost).to(Mode::Peek)
     }
 
@@ -75,7 +75,7 @@ impl<'a> Ask<'a> {
 
     /// Asks about another cost.
     #[must_use]
-    pub const fn costing(self, cost: u32) -> Self {
+    pub const fn costing(self, cost: u64) -> Self {
         Self { cost, ..self }
     }
 
@@ -126,7 +126,7 @@ impl<'a> Ask<'a> {
 
     /// The number of units.
     #[must_use]
-    pub const fn cost(&self) -> u32 {
+    pub const fn cost(&self) -> u64 {
         self.cost
     }
 

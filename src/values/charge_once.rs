@@ -38,5 +38,5 @@ pub(crate) trait ChargingOnce: Send + Sync + 'static {
 
     /// Returns a free retry that was given up, or that another policy has rejected: to the record, if that is still there,
     /// and its `cost` to the budget of this key. In the background: if it fails, the next retry is charged.
-    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u32);
+    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64);
 }

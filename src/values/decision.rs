@@ -4,14 +4,14 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::values::{Receipt, Shape, Terms};
+use crate::values::{Quota, Receipt, Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
 /// A rejection is a decision, not an error. A limiter that cannot decide returns a [`LimiterError`](crate::LimiterError).
 ///
-/// 64 bytes. Times are kept in nanoseconds, or above 584 years in milliseconds, rounded up; a delay is 584 years at
-/// most.
+/// 64 bytes. Times are kept in nanoseconds, or above 584 years (a delay: above a year) in milliseconds, rounded up. Units
+/// are [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) at most.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
@@ -23,18 +23,92 @@ pub struct Decision {
     /// The time until the key owes nothing.
     reset: u64,
     per: NonZeroU64,
-    /// In nanoseconds.
-    delay: u64,
-    limit: u32,
-    remaining: u32,
-    kind: Kind,
-    /// Whether `wait` is in milliseconds.
-    is_wait_coarse: bool,
-    /// Whether `reset` is in milliseconds.
-    is_reset_coarse: bool,
+    limit: Limit,
+    remaining: Remaining,
+    /// The lowest 32 bits of the delay; `limit` and `remaining` have the others.
+    delay_low: u32,
 }
 
 const _: () = assert!(size_of::<Decision>() == 64, "one cache line");
+
+/// The limit, in the highest 50 bits, so that it is read by a shift. Below it 12 bits of the delay, and in the lowest two
+/// the [`Kind`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Limit(u64);
+
+/// The units that are left, as in [`Limit`]. Below them 12 bits of the delay, whether the reset is in milliseconds, and
+/// whether the wait is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Remaining(u64);
+
+/// The bits below the units.
+const BELOW_UNITS: u32 = 14;
+
+const _: () = assert!(Quota::MAX_UNITS >> (u64::BITS - BELOW_UNITS) == 0, "all units fit above the other bits");
+
+/// The bits of the delay in each of the two words.
+const DELAY_BITS: u32 = BELOW_UNITS - 2;
+const DELAY_MASK: u64 = ((1 << DELAY_BITS) - 1) << 2;
+const WAIT_COARSE: u64 = 1;
+const RESET_COARSE: u64 = 1 << 1;
+
+/// The delay is in milliseconds. Below this bit is the number.
+const DELAY_COARSE: u64 = 1 << (u32::BITS + 2 * DELAY_BITS - 1);
+
+impl Limit {
+    #[inline(always)]
+    const fn new(limit: u64, kind: Kind) -> Self {
+        Self(at_most_max(limit) << BELOW_UNITS | kind as u64)
+    }
+
+    #[inline(always)]
+    const fn units(self) -> u64 {
+        self.0 >> BELOW_UNITS
+    }
+
+    #[inline(always)]
+    const fn kind(self) -> Kind {
+        match self.0 & 0b11 {
+            0 => Kind::Allow,
+            1 => Kind::Reject,
+            2 => Kind::UntilReleased,
+            _ => Kind::Never,
+        }
+    }
+}
+
+impl Remaining {
+    #[inline(always)]
+    const fn new(units: u64) -> Self {
+        Self(at_most_max(units) << BELOW_UNITS)
+    }
+
+    #[inline(always)]
+    const fn units(self) -> u64 {
+        self.0 >> BELOW_UNITS
+    }
+
+    #[inline(always)]
+    const fn with_units(self, units: u64) -> Self {
+        Self(at_most_max(units) << BELOW_UNITS | self.0 & ((1 << BELOW_UNITS) - 1))
+    }
+
+    #[inline(always)]
+    const fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+
+    #[inline(always)]
+    const fn with(self, flag: u64, is_set: bool) -> Self {
+        Self(if is_set { self.0 | flag } else { self.0 & !flag })
+    }
+}
+
+/// A custom limiter may have any limit. Of those in this crate none is greater.
+#[inline(always)]
+const fn at_most_max(units: u64) -> u64 {
+    if units > Quota::MAX_UNITS { Quota::MAX_UNITS } else { units }
+}
 
 /// As in [`Outcome`], without the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +160,11 @@ const fn narrow(number: u128) -> u64 {
     if number > u64::MAX as u128 { u64::MAX } else { number as u64 }
 }
 
+#[allow(clippy::cast_possible_truncation)]
+const fn low_half(number: u64) -> u32 {
+    number as u32
+}
+
 const fn millis_ceil(span: Duration) -> u64 {
     narrow(span.as_nanos().div_ceil(NANOS_PER_MILLI))
 }
@@ -108,8 +187,8 @@ pub enum Outcome {
 
 impl Decision {
     /// For a rejected `cost`: the units that are left, at most `cost`. `None` if there are none, or if it was admitted.
-    pub(crate) fn partial_cost(&self, cost: u32) -> Option<u32> {
-        Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
+    pub(crate) fn partial_cost(&self, cost: u64) -> Option<u64> {
+        Some(self.remaining().min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
     /// How long the request has to wait, if its key is banned on a server.
@@ -122,27 +201,27 @@ impl Decision {
     /// would be rejected for longer without the ban.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn banned_for(self, left: Duration) -> Self {
-        let wait = match self.kind {
+        let wait = match self.limit.kind() {
             Kind::Allow => Some(left),
             Kind::Reject => Some(left.max(self.waits())),
-            Kind::UntilReleased => return Self { remaining: 0, ..self },
+            Kind::UntilReleased => return Self { remaining: self.remaining.with_units(0), ..self },
             Kind::Never => None,
         };
-        Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
+        Self::deny(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
     /// The decision for a key that owes something beside what its limiter charged: no more than `left` units are left, and
     /// it owes nothing any more after `paid_in`.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    pub(crate) fn leaving_at_most(mut self, left: u32, paid_in: Duration) -> Self {
-        self.remaining = self.remaining.min(left);
+    pub(crate) fn leaving_at_most(mut self, left: u64, paid_in: Duration) -> Self {
+        self.remaining = self.remaining.with_units(self.remaining().min(left));
         self.with_reset_after(self.reset_after().max(paid_in))
     }
 
     /// Shortens the wait of a rejection to at most `most`.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
-        match self.kind {
+        match self.limit.kind() {
             Kind::Reject => self.waiting(Span::Whole(self.waits().min(most))),
             Kind::Allow | Kind::UntilReleased | Kind::Never => self,
         }
@@ -152,25 +231,26 @@ impl Decision {
     /// nanosecond off and that of a window too late, by a window at most; and if a greater cost takes the last unit, the
     /// time until the next one is unknown.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
-    pub(crate) fn recharged(mut self, charged: u32, cost: u32, terms: Option<Terms>) -> Self {
-        let remaining = u64::from(self.remaining) + u64::from(charged);
-        let remaining = remaining.saturating_sub(cost.into()).min(self.limit.into());
-        self.remaining = u32::try_from(remaining).unwrap_or(self.limit);
+    pub(crate) fn recharged(mut self, charged: u64, cost: u64, terms: Option<Terms>) -> Self {
+        // Below 2^65, so that a cost of any size is subtracted exactly.
+        let remaining = (u128::from(self.remaining()) + u128::from(charged)).saturating_sub(cost.into());
+        let remaining = u64::try_from(remaining).map_or(self.limit(), |remaining| remaining.min(self.limit()));
+        self.remaining = self.remaining.with_units(remaining);
         if cost == 0 {
             self.receipt = Receipt::NONE;
         }
-        if self.is_allowed() && self.remaining > 0 {
+        if self.is_allowed() && remaining > 0 {
             // No unit has to be waited for.
-            (self.wait, self.is_wait_coarse) = (0, false);
+            (self.wait, self.remaining) = (0, self.remaining.with(WAIT_COARSE, false));
         }
         let restored = terms.and_then(|terms| Some((terms.shape()?, terms.quota()?)));
         let reset = match restored {
             // The window ends at the same time, whatever was used in it.
             Some((Shape::CalendarWindow, _)) => self.reset_after(),
-            _ if self.remaining == self.limit => Duration::ZERO,
+            _ if remaining == self.limit() => Duration::ZERO,
             Some((Shape::Bucket, quota)) => {
                 let paid_in = |units| quota.time_of(units);
-                (self.reset_after() + paid_in(cost)).saturating_sub(paid_in(charged))
+                self.reset_after().saturating_add(paid_in(cost)).saturating_sub(paid_in(charged))
             }
             Some((shape, quota)) if cost > charged => {
                 let (before, window) = (self.reset_after(), quota.period());
@@ -189,13 +269,14 @@ impl Decision {
         self.with_reset_after(reset)
     }
 
-    /// Admits, with `remaining` of `limit` units left.
-    pub const fn allow(limit: u32, remaining: u32) -> Self {
+    /// Admits, with `remaining` of `limit` units left. Both are cut to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS), here
+    /// and where a decision rejects.
+    pub const fn allow(limit: u64, remaining: u64) -> Self {
         Self::new(Kind::Allow, limit, remaining)
     }
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
-    pub const fn deny(limit: u32, remaining: u32, retry_after: Option<Duration>) -> Self {
+    pub const fn deny(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
         match retry_after {
             Some(wait) => Self::reject(limit, remaining, Span::Whole(wait)),
             None => Self::new(Kind::Never, limit, remaining),
@@ -204,28 +285,27 @@ impl Decision {
 
     /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left. When
     /// that will be is not known, so there is no time to retry after.
-    pub const fn deny_until_released(limit: u32, remaining: u32) -> Self {
+    pub const fn deny_until_released(limit: u64, remaining: u64) -> Self {
         Self::new(Kind::UntilReleased, limit, remaining)
     }
 
     /// Rejects for a time that may be an undivided quotient.
     #[inline(always)]
-    pub(crate) const fn reject(limit: u32, remaining: u32, wait: Span) -> Self {
+    pub(crate) const fn reject(limit: u64, remaining: u64, wait: Span) -> Self {
         Self::new(Kind::Reject, limit, remaining).waiting(wait)
     }
 
     #[inline(always)]
-    const fn new(kind: Kind, limit: u32, remaining: u32) -> Self {
-        let (wait, reset, per, delay) = (0, 0, NonZeroU64::MIN, 0);
-        let (is_wait_coarse, is_reset_coarse) = (false, false);
-        let receipt = Receipt::NONE;
-        Self { receipt, wait, reset, per, delay, limit, remaining, kind, is_wait_coarse, is_reset_coarse }
+    const fn new(kind: Kind, limit: u64, remaining: u64) -> Self {
+        let (limit, remaining) = (Limit::new(limit, kind), Remaining::new(remaining));
+        Self { receipt: Receipt::NONE, wait: 0, reset: 0, per: NonZeroU64::MIN, limit, remaining, delay_low: 0 }
     }
 
     #[inline(always)]
     const fn waiting(self, wait: Span) -> Self {
-        let (mut converted, wait, is_coarse) = self.in_units(wait, if self.is_reset_coarse { 0 } else { self.reset });
-        (converted.wait, converted.is_wait_coarse) = (wait, is_coarse);
+        let other = if self.remaining.has(RESET_COARSE) { 0 } else { self.reset };
+        let (mut converted, wait, is_coarse) = self.in_units(wait, other);
+        (converted.wait, converted.remaining) = (wait, converted.remaining.with(WAIT_COARSE, is_coarse));
         converted
     }
 
@@ -258,10 +338,10 @@ impl Decision {
 
     #[cold]
     const fn in_nanos(mut self) -> Self {
-        if !self.is_wait_coarse {
+        if !self.remaining.has(WAIT_COARSE) {
             self.wait = self.wait.div_ceil(self.per.get());
         }
-        if !self.is_reset_coarse {
+        if !self.remaining.has(RESET_COARSE) {
             self.reset = self.reset.div_ceil(self.per.get());
         }
         self.per = NonZeroU64::MIN;
@@ -269,7 +349,7 @@ impl Decision {
     }
 
     const fn waits(&self) -> Duration {
-        self.span(self.wait, self.is_wait_coarse)
+        self.span(self.wait, self.remaining.has(WAIT_COARSE))
     }
 
     const fn span(&self, owed: u64, is_coarse: bool) -> Duration {
@@ -283,14 +363,15 @@ impl Decision {
 
     #[inline(always)]
     pub(crate) const fn with_reset_span(self, reset: Span) -> Self {
-        let (mut converted, reset, is_coarse) = self.in_units(reset, if self.is_wait_coarse { 0 } else { self.wait });
-        (converted.reset, converted.is_reset_coarse) = (reset, is_coarse);
+        let other = if self.remaining.has(WAIT_COARSE) { 0 } else { self.wait };
+        let (mut converted, reset, is_coarse) = self.in_units(reset, other);
+        (converted.reset, converted.remaining) = (reset, converted.remaining.with(RESET_COARSE, is_coarse));
         converted
     }
 
     #[inline(always)]
     pub(crate) const fn with_next_span(self, next: Span) -> Self {
-        match self.kind {
+        match self.limit.kind() {
             Kind::Allow => self.waiting(next),
             Kind::Reject | Kind::UntilReleased | Kind::Never => self,
         }
@@ -304,7 +385,18 @@ impl Decision {
 
     /// Sets the time that the request waits, or would wait, in a queue.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
-        self.delay = narrow(delay.as_nanos());
+        let nanos = delay.as_nanos();
+        let kept = if nanos < DELAY_COARSE as u128 {
+            narrow(nanos)
+        } else {
+            // A million years at most.
+            let millis = millis_ceil(delay);
+            DELAY_COARSE | if millis < DELAY_COARSE { millis } else { DELAY_COARSE - 1 }
+        };
+        let (middle, high) = (kept >> u32::BITS, kept >> (u32::BITS + DELAY_BITS));
+        self.delay_low = low_half(kept);
+        self.remaining = Remaining(self.remaining.0 & !DELAY_MASK | middle << 2 & DELAY_MASK);
+        self.limit = Limit(self.limit.0 & !DELAY_MASK | high << 2 & DELAY_MASK);
         self
     }
 
@@ -317,7 +409,7 @@ impl Decision {
     /// Whether the request passes, and if not, when it would.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
-        match self.kind {
+        match self.limit.kind() {
             Kind::Allow => Outcome::Allow,
             Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Deny { retry_after: self.retry_after() },
         }
@@ -326,7 +418,7 @@ impl Decision {
     /// Whether the request passes.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.kind, Kind::Allow)
+        matches!(self.limit.kind(), Kind::Allow)
     }
 
     /// The exact wait after which the same request is admitted, alone on its key. `None` if it is
@@ -334,7 +426,7 @@ impl Decision {
     #[must_use]
     #[doc(alias = "Retry-After")]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.kind {
+        match self.limit.kind() {
             Kind::Reject => Some(self.waits()),
             Kind::Allow | Kind::UntilReleased | Kind::Never => None,
         }
@@ -343,7 +435,7 @@ impl Decision {
     /// Whether this is a rejection until other requests of the key are over, at a time that is not known.
     #[must_use]
     pub const fn is_until_released(&self) -> bool {
-        matches!(self.kind, Kind::UntilReleased)
+        matches!(self.limit.kind(), Kind::UntilReleased)
     }
 
     /// The time until one unit is available, if this is an admission that leaves none, and if its limiter
@@ -355,28 +447,33 @@ impl Decision {
 
     /// The most units that a key that owes nothing can take at once.
     #[must_use]
-    pub const fn limit(&self) -> u32 {
-        self.limit
+    pub const fn limit(&self) -> u64 {
+        self.limit.units()
     }
 
     /// The units that are available right after this decision. Never more than
     /// [`limit`](Self::limit).
     #[must_use]
-    pub const fn remaining(&self) -> u32 {
-        self.remaining
+    pub const fn remaining(&self) -> u64 {
+        self.remaining.units()
     }
 
     /// The time until the key is as if it had never been seen. Of a window of the calendar, always the time until it
     /// ends.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        self.span(self.reset, self.is_reset_coarse)
+        self.span(self.reset, self.remaining.has(RESET_COARSE))
     }
 
     /// The time that the request waited in a queue; zero for limiters that do not queue.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        Duration::from_nanos(self.delay)
+        let (high, middle) = ((self.limit.0 & DELAY_MASK) >> 2, (self.remaining.0 & DELAY_MASK) >> 2);
+        let kept = (high << DELAY_BITS | middle) << u32::BITS | self.delay_low as u64;
+        match kept & DELAY_COARSE {
+            0 => Duration::from_nanos(kept),
+            _ => Duration::from_millis(kept & !DELAY_COARSE),
+        }
     }
 
     /// The receipt that [`Limiter::refund`](crate::Limiter::refund) needs to refund exactly this charge.
@@ -390,8 +487,8 @@ impl Decision {
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let facts = |decision: &Self| {
-            let Self { receipt, delay, limit, remaining, kind, .. } = *decision;
-            (receipt, delay, limit, remaining, kind, decision.waits(), decision.reset_after())
+            let (kind, remaining, delay) = (decision.limit.kind(), decision.remaining(), decision.delay());
+            (decision.receipt, delay, decision.limit(), remaining, kind, decision.waits(), decision.reset_after())
         };
         facts(self) == facts(other)
     }
@@ -403,8 +500,8 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("outcome", &self.outcome())
-            .field("limit", &self.limit)
-            .field("remaining", &self.remaining)
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
             .field("next_after", &self.next_after())
             .field("reset_after", &self.reset_after())
             .field("delay", &self.delay())
@@ -428,7 +525,42 @@ mod tests {
                 assert_eq!((decision.retry_after(), decision.reset_after()), (Some(kept), kept_reset));
             }
         }
-        assert_eq!(Decision::allow(5, 0).with_delay(longer).delay(), longest);
+        let year = Duration::from_nanos(DELAY_COARSE);
+        for (delay, kept) in [
+            (Duration::ZERO, Duration::ZERO),
+            (year - Duration::from_nanos(1), year - Duration::from_nanos(1)),
+            (year, Duration::from_millis(DELAY_COARSE.div_ceil(1_000_000))),
+            (longer, ceil),
+            (Duration::MAX, Duration::from_millis(DELAY_COARSE - 1)),
+        ] {
+            // The delay shares words with everything else.
+            let decision =
+                Decision::deny(Quota::MAX_UNITS, Quota::MAX_UNITS - 1, Some(longer)).with_reset_after(longer);
+            let delayed = decision.with_delay(year).with_delay(delay);
+            assert_eq!((delayed.delay(), delayed.with_delay(Duration::ZERO)), (kept, decision));
+            assert_eq!((delayed.limit(), delayed.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS - 1));
+            assert_eq!(delayed.outcome(), decision.outcome());
+            assert_eq!(delayed.leaving_at_most(0, Duration::ZERO).delay(), kept);
+        }
+    }
+
+    #[test]
+    fn units_above_the_greatest_are_cut() {
+        let decision = Decision::allow(u64::MAX, u64::MAX);
+        assert_eq!((decision.limit(), decision.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS));
+        let kinds = [
+            Decision::allow(7, 3),
+            Decision::deny(7, 3, Some(Duration::ZERO)),
+            Decision::deny_until_released(7, 3),
+            Decision::deny(7, 3, None),
+        ];
+        for (index, decision) in kinds.into_iter().enumerate() {
+            assert_eq!((decision.limit(), decision.remaining()), (7, 3));
+            assert_eq!(kinds.iter().position(|kind| *kind == decision), Some(index));
+        }
+        let recharged = Decision::allow(Quota::MAX_UNITS, 0).recharged(u64::MAX, 1, None);
+        assert_eq!(recharged.remaining(), Quota::MAX_UNITS);
+        assert_eq!(Decision::allow(9, 9).recharged(0, u64::MAX, None).remaining(), 0);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::values::{Batching, ChargingOnce, KeepsStanding, KeepsStates, Mode, Te
 #[must_use]
 pub struct Description {
     terms: Option<Terms>,
-    max_cost: Option<u32>,
+    max_cost: Option<u64>,
     delays: bool,
     holds: bool,
     takes_quotas: bool,
@@ -52,7 +52,7 @@ impl Description {
     }
 
     /// Sets the greatest cost that is ever admitted.
-    pub const fn admitting_at_most(mut self, cost: u32) -> Self {
+    pub const fn admitting_at_most(mut self, cost: u64) -> Self {
         self.max_cost = Some(cost);
         self
     }
@@ -140,7 +140,7 @@ impl Description {
 
     /// The greatest cost that is ever admitted, if it is bounded.
     #[must_use]
-    pub const fn max_cost(&self) -> Option<u32> {
+    pub const fn max_cost(&self) -> Option<u64> {
         self.max_cost
     }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::values::time::{duration_from_nanos, nanos_of};
@@ -42,25 +42,35 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias("rate", "limit"))]
 pub struct Quota {
-    limit: NonZeroU32,
-    burst: Option<NonZeroU32>,
+    limit: NonZeroU64,
+    burst: Option<NonZeroU64>,
     period_nanos: u64,
 }
 
-const _: () = assert!(size_of::<Option<Quota>>() == 16, "a store may keep one for each key");
+const _: () = assert!(size_of::<Option<Quota>>() == 24, "a store may keep one for each key");
 
 /// A period longer than a hundred years is most likely a mistake in the unit.
 const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
+/// The largest integer of a structured field (RFC 9651), so that every quota can be advertised.
+const MAX_UNITS: u64 = 999_999_999_999_999;
+
 impl Quota {
+    /// The greatest limit, and the greatest burst: 999,999,999,999,999 units, just under 2^50.
+    ///
+    /// It is the largest integer of a [structured field](https://www.rfc-editor.org/rfc/rfc9651#section-3.3.1), so that
+    /// every quota can be advertised. It is enough for a month of 999 TB in bytes, or of a billion dollars in millionths.
+    /// For more, count in greater units.
+    pub const MAX_UNITS: u64 = MAX_UNITS;
+
     /// `limit` units per second.
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
     #[must_use]
     #[track_caller]
-    pub const fn per_second(limit: u32) -> Self {
+    pub const fn per_second(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(1))
     }
 
@@ -68,10 +78,10 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
     #[must_use]
     #[track_caller]
-    pub const fn per_minute(limit: u32) -> Self {
+    pub const fn per_minute(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(60))
     }
 
@@ -79,10 +89,10 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
     #[must_use]
     #[track_caller]
-    pub const fn per_hour(limit: u32) -> Self {
+    pub const fn per_hour(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(3_600))
     }
 
@@ -90,10 +100,10 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
     #[must_use]
     #[track_caller]
-    pub const fn per_day(limit: u32) -> Self {
+    pub const fn per_day(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(86_400))
     }
 
@@ -101,15 +111,16 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` or `period` is zero, or the period exceeds a hundred years.
+    /// If `limit` or `period` is zero, the limit exceeds [`MAX_UNITS`](Self::MAX_UNITS), or the period a hundred years.
     #[must_use]
     #[track_caller]
     #[doc(alias("period", "with_period"))]
-    pub const fn per(limit: u32, period: Duration) -> Self {
+    pub const fn per(limit: u64, period: Duration) -> Self {
         match Self::try_per(limit, period) {
             Ok(quota) => quota,
             Err(QuotaError::ZeroPeriod) => panic!("a quota's period must not be zero"),
             Err(QuotaError::PeriodTooLong { .. }) => panic!("a quota's period must not exceed a hundred years"),
+            Err(QuotaError::LimitTooGreat { .. }) => panic!("a quota's limit must not exceed 999,999,999,999,999"),
             Err(_) => panic!("a quota's limit must be at least 1"),
         }
     }
@@ -118,9 +129,12 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If `limit` or `period` is zero, or the period exceeds a hundred years.
-    pub const fn try_per(limit: u32, period: Duration) -> Result<Self, QuotaError> {
-        let Some(limit) = NonZeroU32::new(limit) else { return Err(QuotaError::ZeroLimit) };
+    /// If `limit` or `period` is zero, the limit exceeds [`MAX_UNITS`](Self::MAX_UNITS), or the period a hundred years.
+    pub const fn try_per(limit: u64, period: Duration) -> Result<Self, QuotaError> {
+        if limit > MAX_UNITS {
+            return Err(QuotaError::LimitTooGreat { limit });
+        }
+        let Some(limit) = NonZeroU64::new(limit) else { return Err(QuotaError::ZeroLimit) };
         match nanos_of(period) {
             0 => Err(QuotaError::ZeroPeriod),
             period_nanos if period_nanos > MAX_PERIOD_NANOS => Err(QuotaError::PeriodTooLong { period }),
@@ -132,13 +146,14 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `burst` is zero: nothing would ever pass.
+    /// If `burst` is zero, so that nothing would ever pass, or above [`MAX_UNITS`](Self::MAX_UNITS).
     #[must_use]
     #[track_caller]
     #[doc(alias = "capacity")]
-    pub const fn burst(mut self, burst: u32) -> Self {
-        let burst = NonZeroU32::new(burst).expect("a burst counts the first request, so it must be at least 1");
-        self.burst = Some(burst);
+    pub const fn burst(mut self, burst: u64) -> Self {
+        assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
+        assert!(burst <= MAX_UNITS, "a quota's burst must not exceed 999,999,999,999,999");
+        self.burst = NonZeroU64::new(burst);
         self
     }
 
@@ -146,14 +161,18 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If `burst` is zero.
-    pub const fn try_burst(self, burst: u32) -> Result<Self, QuotaError> {
-        if burst == 0 { Err(QuotaError::ZeroBurst) } else { Ok(self.burst(burst)) }
+    /// If `burst` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
+    pub const fn try_burst(self, burst: u64) -> Result<Self, QuotaError> {
+        match burst {
+            0 => Err(QuotaError::ZeroBurst),
+            burst if burst > MAX_UNITS => Err(QuotaError::BurstTooGreat { burst }),
+            burst => Ok(self.burst(burst)),
+        }
     }
 
     /// Units per period.
     #[must_use]
-    pub const fn limit(&self) -> u32 {
+    pub const fn limit(&self) -> u64 {
         self.limit.get()
     }
 
@@ -165,11 +184,11 @@ impl Quota {
 
     /// The most units that may be taken at once: the burst if one was set, else the limit.
     #[must_use]
-    pub const fn max_burst(&self) -> u32 {
+    pub const fn max_burst(&self) -> u64 {
         self.explicit_burst_or(self.limit.get())
     }
 
-    pub(crate) const fn explicit_burst_or(&self, default: u32) -> u32 {
+    pub(crate) const fn explicit_burst_or(&self, default: u64) -> u64 {
         match self.burst {
             Some(burst) => burst.get(),
             None => default,
@@ -178,13 +197,13 @@ impl Quota {
 
     /// The time in which this many units are restored, rounded down to the nanosecond.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
-    pub(crate) fn time_of(&self, units: u32) -> Duration {
+    pub(crate) fn time_of(&self, units: u64) -> Duration {
         duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit.get()))
     }
 
     /// The time in which this many units are restored, rounded up.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    pub(crate) fn time_to_restore(&self, units: u32) -> Duration {
+    pub(crate) fn time_to_restore(&self, units: u64) -> Duration {
         duration_from_nanos((u128::from(units) * u128::from(self.period_nanos)).div_ceil(u128::from(self.limit.get())))
     }
 
@@ -231,6 +250,18 @@ pub enum QuotaError {
     },
     /// A burst of zero would never admit anything.
     ZeroBurst,
+    /// The limit is above [`Quota::MAX_UNITS`].
+    #[non_exhaustive]
+    LimitTooGreat {
+        /// The limit that was asked for.
+        limit: u64,
+    },
+    /// The burst is above [`Quota::MAX_UNITS`].
+    #[non_exhaustive]
+    BurstTooGreat {
+        /// The burst that was asked for.
+        burst: u64,
+    },
 }
 
 impl fmt::Display for QuotaError {
@@ -244,8 +275,14 @@ impl fmt::Display for QuotaError {
             Self::ZeroBurst => f.write_str(
                 "the burst is 0 and would reject everything; it counts the first request, so write at least 1",
             ),
+            Self::LimitTooGreat { limit } => too_great(f, "limit", *limit),
+            Self::BurstTooGreat { burst } => too_great(f, "burst", *burst),
         }
     }
+}
+
+fn too_great(f: &mut fmt::Formatter<'_>, what: &str, units: u64) -> fmt::Result {
+    write!(f, "the {what} of {units} exceeds {MAX_UNITS}; count in greater units, such as KiB in place of bytes")
 }
 
 impl Error for QuotaError {}
@@ -277,6 +314,39 @@ mod tests {
         assert!(reason(0, Duration::from_secs(1)).contains("limit"));
         assert!(reason(1, Duration::ZERO).contains("period must not be zero"));
         assert!(reason(1, Duration::MAX).contains("hundred years"));
+        assert!(reason(Quota::MAX_UNITS + 1, Duration::from_secs(1)).contains("must not exceed 999,999,999,999,999"));
+        let burst = panic::catch_unwind(|| Quota::per_second(1).burst(u64::MAX)).unwrap_err();
+        assert_eq!(*burst.downcast::<&str>().unwrap(), "a quota's burst must not exceed 999,999,999,999,999");
+    }
+
+    #[test]
+    fn quotas_of_up_to_the_greatest_structured_integer_are_constants() {
+        const MOST: Quota = Quota::per_day(Quota::MAX_UNITS).burst(Quota::MAX_UNITS);
+        assert_eq!((MOST.limit(), MOST.max_burst()), (999_999_999_999_999, 999_999_999_999_999));
+        let second = Duration::from_secs(1);
+        let error = Quota::try_per(Quota::MAX_UNITS + 1, second).unwrap_err();
+        assert_eq!(error, QuotaError::LimitTooGreat { limit: 1_000_000_000_000_000 });
+        assert_eq!(
+            error.to_string(),
+            "the limit of 1000000000000000 exceeds 999999999999999; count in greater units, such as KiB in place of bytes"
+        );
+        let error = Quota::per_second(1).try_burst(u64::MAX).unwrap_err();
+        assert_eq!(error, QuotaError::BurstTooGreat { burst: u64::MAX });
+        assert!(error.to_string().starts_with("the burst of 18446744073709551615 exceeds 999999999999999; "));
+        assert_eq!(
+            Quota::try_per(Quota::MAX_UNITS, second).unwrap().try_burst(Quota::MAX_UNITS).unwrap().limit(),
+            999_999_999_999_999
+        );
+    }
+
+    #[test]
+    fn the_greatest_quotas_are_restored_in_time() {
+        let century = Quota::per(Quota::MAX_UNITS, Duration::from_nanos(MAX_PERIOD_NANOS));
+        assert_eq!(century.time_of(Quota::MAX_UNITS), century.period());
+        assert_eq!(century.time_to_restore(Quota::MAX_UNITS), century.period());
+        // A cost is not bounded as a quota is.
+        let slow = Quota::per(1, Duration::from_nanos(MAX_PERIOD_NANOS));
+        assert!(slow.time_of(u64::MAX) > Duration::from_nanos(u64::MAX));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::values::Quota;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    limit: u32,
+    limit: u64,
     /// `None` for units in flight, which no time restores.
     restored: Option<(Quota, Shape)>,
 }
@@ -63,7 +63,7 @@ impl Terms {
 
     /// The terms of a limit of units in flight.
     #[must_use]
-    pub const fn concurrency(limit: u32) -> Self {
+    pub const fn concurrency(limit: u64) -> Self {
         Self { limit, restored: None }
     }
 
@@ -82,7 +82,7 @@ impl Terms {
 
     /// The units: of each period of the quota, or in flight at once.
     #[must_use]
-    pub const fn limit(&self) -> u32 {
+    pub const fn limit(&self) -> u64 {
         self.limit
     }
 

@@ -31,7 +31,8 @@ fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, 
     Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
 }
 
-fn once(clock: &ManualClock, free_retries: u32) -> ChargeOnce {
+fn once(clock: &ManualClock, free_retries: u64) -> ChargeOnce {
+    let free_retries = u32::try_from(free_retries).unwrap();
     ChargeOnce::by_header(KEY).within(HOUR).free_retries(free_retries).max_keys(4_096).with_clock(clock.clone())
 }
 
@@ -40,7 +41,7 @@ fn by_account(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Po
 }
 
 /// So many per day and account.
-fn per_day(limit: u32, clock: &ManualClock) -> Policy {
+fn per_day(limit: u64, clock: &ManualClock) -> Policy {
     by_account("p", timed(FixedWindow::new(Quota::per_day(limit)), clock))
 }
 
@@ -55,7 +56,7 @@ fn layer(policy: Policy) -> RateLimitLayer {
 }
 
 /// Sends a request that is answered at once with 200, and returns what is left; `None` if it is rejected.
-fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u32> {
+fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u64> {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
     let response = layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap();
     let field = response.headers()["ratelimit"].to_str().unwrap();
@@ -327,14 +328,14 @@ fn a_policy_whose_retries_cannot_be_free_is_rejected() {
 fn reused_keys_get_no_more_than_one_plus_free_retries_times_the_quota() {
     let clock = ManualClock::new();
     let quota = Quota::per_hour(60).burst(10);
-    let served = |layer: &RateLimitLayer, key: &str| u32::from(status(layer, key) == 200);
+    let served = |layer: &RateLimitLayer, key: &str| u64::from(status(layer, key) == 200);
     for free in [1, 3] {
         let bucket = || by_account("p", timed(TokenBucket::new(quota), &clock));
         let limited = layer(bucket().charge_once(once(&clock, free).within(24 * HOUR)));
         // Ten payloads per second for an hour.
         let mut endless = 0;
         for second in 0..3_600 {
-            endless += (0..10).map(|_| served(&limited, "one key")).sum::<u32>();
+            endless += (0..10).map(|_| served(&limited, "one key")).sum::<u64>();
             endless += served(&limited, &format!("{}", second / 60));
             clock.advance(Duration::from_secs(1));
         }
@@ -346,7 +347,7 @@ fn reused_keys_get_no_more_than_one_plus_free_retries_times_the_quota() {
             assert_eq!(served(&saving, key), 1);
             clock.advance(Duration::from_secs(60));
         }
-        let at_once: u32 = (0..free + 1).flat_map(|_| &keys).map(|key| served(&saving, key)).sum();
+        let at_once: u64 = (0..free + 1).flat_map(|_| &keys).map(|key| served(&saving, key)).sum();
         assert_eq!(at_once, (1 + free) * 10, "and not {}", 1_440 * free);
     }
 }
@@ -355,8 +356,8 @@ fn reused_keys_get_no_more_than_one_plus_free_retries_times_the_quota() {
 struct Model {
     quota: Arc<dyn Limiter>,
     retries: Arc<dyn Limiter>,
-    records: HashMap<(u64, u64, u32), (Timestamp, u32)>,
-    free: u32,
+    records: HashMap<(u64, u64, u64), (Timestamp, u64)>,
+    free: u64,
 }
 
 #[derive(Debug, PartialEq)]
@@ -367,7 +368,7 @@ enum Fate {
 }
 
 impl Model {
-    fn arrive(&mut self, now: Timestamp, request: (u64, u64, u32)) -> Fate {
+    fn arrive(&mut self, now: Timestamp, request: (u64, u64, u64)) -> Fate {
         let (account, _, cost) = request;
         let key = PartitionKey::from(account.to_string());
         let admits = |limiter: &dyn Limiter| limiter.decide(&Ask::charge(&key, cost)).at_once().unwrap().is_allowed();
@@ -380,7 +381,7 @@ impl Model {
         if admits(&*self.quota) { Fate::Charged } else { Fate::Rejected }
     }
 
-    fn over(&mut self, now: Timestamp, request: (u64, u64, u32)) {
+    fn over(&mut self, now: Timestamp, request: (u64, u64, u64)) {
         let record = self.records.entry(request).or_insert((now, 0));
         if record.0 <= now {
             *record = (now.saturating_add(HOUR), self.free);
@@ -397,7 +398,7 @@ fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_t
     for seed in 0..seeds {
         let mut random = Random::new(seed);
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
-        let free = 1 + u32::try_from(random.below(3)).unwrap();
+        let free = 1 + random.below(3);
         let quota = Quota::per_hour(12).burst(4);
         let window = quota.limit();
         let times = |quota: Quota| {
@@ -411,7 +412,7 @@ fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_t
                 _ => timed(SlidingWindow::new(Quota::per(quota.limit(), quota.period())), &clock),
             }
         };
-        let worst = u64::from([quota.max_burst(), 2 * window, window][usize::try_from(seed % 3).unwrap()]);
+        let worst = [quota.max_burst(), 2 * window, window][usize::try_from(seed % 3).unwrap()];
         let layer = layer(
             by_account("p", make(quota))
                 .cost_fn(|request| request.uri().query().unwrap().parse().unwrap())
@@ -419,12 +420,12 @@ fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_t
         );
         let mut model = Model { quota: make(quota), retries: make(times(quota)), records: HashMap::new(), free };
         let all = Quota::per(quota.limit() * (1 + free), quota.period());
-        let mut checkers = [(); 2].map(|()| IntervalChecker::new(all, worst * u64::from(1 + free)));
-        let mut open: Vec<((u64, u64, u32), Fate, Open)> = Vec::new();
+        let mut checkers = [(); 2].map(|()| IntervalChecker::new(all, worst * (1 + free)));
+        let mut open: Vec<((u64, u64, u64), Fate, Open)> = Vec::new();
         for _ in 0..200 {
             match random.below(10) {
                 0..6 => {
-                    let cost = 1 + u32::try_from(random.below(2)).unwrap();
+                    let cost = 1 + random.below(2);
                     let id = (random.below(2), random.below(4), cost);
                     let mut request = post(&id.0.to_string(), &id.1.to_string());
                     *request.uri_mut() = format!("/charges?{cost}").parse().unwrap();

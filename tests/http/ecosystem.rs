@@ -226,7 +226,7 @@ async fn a_client_paces_its_outgoing_calls() {
 async fn requests_of_any_type_have_keys_and_costs() {
     struct Job {
         tenant: &'static str,
-        pages: u32,
+        pages: u64,
     }
     let printer = service_fn(|job: Job| async move {
         if job.pages == 13 { Err(std::io::Error::other("jammed")) } else { Ok(job.pages) }

@@ -45,13 +45,13 @@ impl<G: Limiter> Limiter for Remote<G> {
         Description::new().answering(Mode::Fallback)
     }
 
-    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         self.refunds.fetch_add(1, Ordering::SeqCst);
         self.fallback.refund(charged, receipt, units);
     }
 }
 
-fn bucket(burst: u32) -> RateLimiter<TokenBucket> {
+fn bucket(burst: u64) -> RateLimiter<TokenBucket> {
     RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(burst)))
 }
 

@@ -35,7 +35,7 @@ fn get(path: &str) -> Request<()> {
 }
 
 /// A policy keyed by path, on a clock that stands still.
-fn per_minute(name: &'static str, limit: u32) -> Policy {
+fn per_minute(name: &'static str, limit: u64) -> Policy {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(limit)), store);
     Policy::new(name, limiter).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS)
@@ -88,7 +88,7 @@ async fn the_published_sequences_are_reproduced() {
     };
     let mut steps = 0;
     for sequence in sequences.as_array().unwrap() {
-        let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        let number = |value: &serde_json::Value| value.as_u64().unwrap();
         let period = Duration::from_secs(number(&sequence["rate"][1]).into());
         let quota = Quota::per(number(&sequence["rate"][0]), period).burst(number(&sequence["burst"]));
         let clock = ManualClock::new();

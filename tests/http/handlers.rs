@@ -22,7 +22,7 @@ use tower_sluice::{
 
 use crate::support::log::Log;
 
-fn per_hour(name: &'static str, limit: u32) -> Policy {
+fn per_hour(name: &'static str, limit: u64) -> Policy {
     Policy::new(name, FixedWindow::new(Quota::per_hour(limit)))
 }
 

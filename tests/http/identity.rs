@@ -33,7 +33,7 @@ fn request(peer: IpAddr, name: &HeaderName, lines: &[impl AsRef<str>]) -> Reques
 }
 
 /// The number of these requests that reach the inner service, at `limit` per hour.
-fn admitted(limit: u32, key: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> usize {
+fn admitted(limit: u64, key: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> usize {
     let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(limit))).key(key));
     count_admitted(&layer, requests)
 }
@@ -185,7 +185,7 @@ fn a_mebibyte_of_header_is_a_key_of_forty_bytes() {
 }
 
 /// Sends these paths to a router with one limited route. Returns how many reach its handler, and how many are rejected.
-async fn reached(limit: u32, route: &str, paths: impl IntoIterator<Item = String>) -> (u32, usize) {
+async fn reached(limit: u64, route: &str, paths: impl IntoIterator<Item = String>) -> (u32, usize) {
     let policy = Policy::new("per-route", TokenBucket::new(Quota::per_hour(limit))).key(PathKey::matched());
     let calls = Arc::new(AtomicU32::new(0));
     let handler = {

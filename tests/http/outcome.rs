@@ -21,7 +21,7 @@ use tower_sluice::{
 
 /// The cost that a handler reports.
 #[derive(Clone)]
-struct Rows(u32);
+struct Rows(u64);
 
 fn clock() -> ManualClock {
     let clock = ManualClock::new();
@@ -41,7 +41,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn left(&self) -> u32 {
+    fn left(&self) -> u64 {
         self.verdict.policies()[0].decision().remaining()
     }
 
@@ -51,7 +51,7 @@ impl Answer {
 }
 
 /// Sends a request to a handler that answers with this status and reports this many rows.
-async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u32) -> Answer {
+async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u64) -> Answer {
     let handler = service_fn(move |_: Request<()>| {
         let response = Response::builder().status(status).extension(Rows(rows));
         ready(Ok::<_, String>(response.body(Full::<bytes::Bytes>::from("hello")).unwrap()))
@@ -118,12 +118,12 @@ async fn no_more_requests_are_in_flight_than_the_limit_allows() {
 }
 
 /// Sends a request of this cost while another awaits its response, and no unit is left. Returns its `Retry-After`.
-async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u32) -> String {
+async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u64) -> String {
     let limiter = timed(TokenBucket::new(Quota::per_hour(4)), &clock());
     assert!(matches!(limiter.decide(&Ask::charge(&"a".into(), 3)), Check::Ready(Ok(_))));
     let policy = Policy::new("units", limiter).key(User::key());
-    let layer = RateLimitLayer::new(bill(policy).cost_fn(|request| request.uri().path()[1..].parse::<u32>().unwrap()));
-    let send = |cost: u32| {
+    let layer = RateLimitLayer::new(bill(policy).cost_fn(|request| request.uri().path()[1..].parse::<u64>().unwrap()));
+    let send = |cost: u64| {
         let mut request = Request::get(format!("/{cost}")).body(()).unwrap();
         request.extensions_mut().insert(User::new("a"));
         layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>())).oneshot(request)
@@ -162,7 +162,7 @@ async fn the_handler_reports_the_cost() {
         assert_eq!((answer.status, answer.left()), (200, left), "{rows} rows");
         // At 100 rows per hour. What is forgiven is not owed.
         let reset = answer.verdict.policies()[0].decision().reset_after();
-        assert_eq!(reset, Duration::from_secs(36) * (100 - left), "{rows} rows");
+        assert_eq!(reset, Duration::from_secs(36 * (100 - left)), "{rows} rows");
     }
     let rejected = send(&layer, "a", 200, 1).await;
     assert_eq!((rejected.status, rejected.field("retry-after")), (429, "360"));
@@ -178,7 +178,7 @@ async fn each_of_several_policies_is_settled_on_its_own() {
     ])
     .verdict()
     .build();
-    let left = |answer: &Answer| -> Vec<u32> {
+    let left = |answer: &Answer| -> Vec<u64> {
         answer.verdict.policies().iter().map(|policy| policy.decision().remaining()).collect()
     };
     assert_eq!(left(&send(&layer, "a", 200, 3).await), [4, 5, 2]);

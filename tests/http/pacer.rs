@@ -27,7 +27,7 @@ enum Seen {
 /// A partner with a fixed window, which begins with the first call. A call takes 20 ms.
 #[derive(Clone)]
 struct Partner {
-    limit: u32,
+    limit: u64,
     window: Duration,
     /// Whether it reports what is left.
     has_fields: bool,
@@ -40,12 +40,12 @@ struct Partner {
 struct State {
     begun: Option<Instant>,
     window: u128,
-    used: u32,
+    used: u64,
     seen: Vec<(Seen, Instant)>,
 }
 
 impl Partner {
-    fn new(limit: u32, window: Duration) -> Self {
+    fn new(limit: u64, window: Duration) -> Self {
         Self { limit, window, has_fields: true, retry_after: None, state: Arc::default() }
     }
 
@@ -58,7 +58,7 @@ impl Partner {
     }
 
     /// Other clients take a part of the window.
-    fn take(&self, units: u32) {
+    fn take(&self, units: u64) {
         self.state.lock().unwrap().used += units;
     }
 

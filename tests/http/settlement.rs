@@ -29,14 +29,14 @@ fn policy(algorithm: impl Algorithm, clock: &ManualClock) -> Policy {
 }
 
 /// Sends a request to a handler that reports these costs, one after the other, and answers with so many bytes.
-async fn send(layer: &RateLimitLayer, costs: &'static [u32], bytes: usize) -> (StatusCode, HeaderMap) {
+async fn send(layer: &RateLimitLayer, costs: &'static [u64], bytes: usize) -> (StatusCode, HeaderMap) {
     send_to(layer, "/", costs, bytes).await
 }
 
 async fn send_to(
     layer: &RateLimitLayer,
     path: &'static str,
-    costs: &'static [u32],
+    costs: &'static [u64],
     bytes: usize,
 ) -> (StatusCode, HeaderMap) {
     let handler = service_fn(move |request: Request<()>| async move {
@@ -160,7 +160,7 @@ async fn a_request_of_cost_0_is_told_what_is_left_after_a_shortfall() {
         policy(TokenBucket::new(Quota::per_minute(10).burst(20)), &clock).settled_by_handler().owe_shortfalls();
     // The handlers report what their request costs: 6 in place of 1, and 0 in place of 0.
     let (answers, usage) = (&[6][..], &[][..]);
-    let layer = RateLimitLayer::new(policy.cost_fn(move |request| u32::from(request.uri().path() != "/usage")));
+    let layer = RateLimitLayer::new(policy.cost_fn(move |request| u64::from(request.uri().path() != "/usage")));
     assert_eq!(send_to(&layer, "/", answers, 0).await.0, 200);
     for _ in 0..2 {
         let (_, headers) = send_to(&layer, "/usage", usage, 0).await;
@@ -199,7 +199,7 @@ async fn fields_of_a_request_that_is_settled_from_cost_0_promise_nothing_too_ear
         } else {
             policy(FixedWindow::new(Quota::per_day(5)), &clock)
         };
-        let policy = policy.cost_fn(|request| u32::from(request.uri().path() != "/free")).settled_by_handler();
+        let policy = policy.cost_fn(|request| u64::from(request.uri().path() != "/free")).settled_by_handler();
         let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
         let layer = RateLimitLayer::builder(policy).fields(fields).build();
         for _ in 0..used_before {

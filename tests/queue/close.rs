@@ -122,7 +122,7 @@ async fn waiters_of_a_replaced_queue_are_rejected_too() {
 
 #[tokio::test]
 async fn a_configuration_closes_all_its_queues() {
-    let route = |path: &str, limit: u32| {
+    let route = |path: &str, limit: u64| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = {limit}\nper = \"1h\"\n\
              capacity = 9\nmax-wait = \"9h\"\n"

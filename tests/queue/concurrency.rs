@@ -16,8 +16,8 @@ fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
 /// What a limit of one key has to do, naively.
 #[derive(Default)]
 struct Model {
-    in_flight: u32,
-    waiting: VecDeque<(usize, u32)>,
+    in_flight: u64,
+    waiting: VecDeque<(usize, u64)>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -28,7 +28,7 @@ enum Outcome {
 }
 
 impl Model {
-    fn arrive(&mut self, request: usize, cost: u32, limit: u32, max_waiters: usize) -> Outcome {
+    fn arrive(&mut self, request: usize, cost: u64, limit: u64, max_waiters: usize) -> Outcome {
         if cost > limit {
             Outcome::Rejected
         } else if self.waiting.is_empty() && self.in_flight + cost <= limit {
@@ -43,7 +43,7 @@ impl Model {
     }
 
     /// Returns those whose turn has come.
-    fn serve(&mut self, limit: u32) -> Vec<usize> {
+    fn serve(&mut self, limit: u64) -> Vec<usize> {
         let mut served = Vec::new();
         while let Some((request, cost)) = self.waiting.front().copied() {
             if self.in_flight + cost > limit.max(cost) {
@@ -59,8 +59,8 @@ impl Model {
 
 #[derive(Default)]
 struct Requests {
-    waiting: BTreeMap<usize, (PartitionKey, u32, Pending)>,
-    passing: BTreeMap<usize, (PartitionKey, u32, Receipt)>,
+    waiting: BTreeMap<usize, (PartitionKey, u64, Pending)>,
+    passing: BTreeMap<usize, (PartitionKey, u64, Receipt)>,
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +78,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
             let (key, model) = (PartitionKey::from(number as u64), &mut models[number]);
             match random.below(10) {
                 0..=3 => {
-                    let cost = 1 + u32::try_from(random.below(4)).unwrap();
+                    let cost = 1 + random.below(4);
                     let expected = model.arrive(step, cost, limit, MAX_WAITERS);
                     match (limiter.decide(&Ask::charge(&key, cost)), expected) {
                         (Check::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
@@ -95,7 +95,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                     }
                 }
                 4..=7 => {
-                    let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Receipt))| *of == key;
+                    let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u64, Receipt))| *of == key;
                     let Some(id) = requests.passing.iter().find(of_key).map(|(id, _)| *id) else { continue };
                     let (key, cost, receipt) = requests.passing.remove(&id).unwrap();
                     limiter.refund(&Ask::charge(&key, cost), receipt, cost);
@@ -103,7 +103,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                     seen[3] += 1;
                 }
                 8 => {
-                    let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Pending))| *of == key;
+                    let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u64, Pending))| *of == key;
                     let of_key: Vec<_> = requests.waiting.iter().filter(of_key).map(|(id, _)| *id).collect();
                     let Some(&id) = of_key.get(usize::try_from(random.below(MAX_WAITERS as u64)).unwrap()) else {
                         continue;
@@ -113,7 +113,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                     seen[4] += 1;
                 }
                 _ => {
-                    limit = 2 + u32::try_from(random.below(4)).unwrap();
+                    limit = 2 + random.below(4);
                     let new = Concurrency::new(limit).queue(MAX_WAITERS);
                     new.inherit(&limiter).unwrap().finish();
                     limiter = new;
@@ -129,7 +129,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
             }
             assert!(requests.waiting.values_mut().all(|(.., pending)| poll(pending).is_none()), "out of turn");
             limiter.check_invariants();
-            let in_flight: u32 = models.iter().map(|model| model.in_flight).sum();
+            let in_flight: u64 = models.iter().map(|model| model.in_flight).sum();
             assert_eq!(limiter.stats().in_flight, Some(in_flight.into()), "seed {seed}, step {step}");
         }
         assert!(seen.iter().all(|count| *count > 50), "{seen:?}");

@@ -145,7 +145,7 @@ async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() 
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
     let (mut nows, mut waiting) = (0, Vec::new());
     for name in ["a", "b", "c"] {
-        nows += u32::from(ready(queue.decide(&Ask::charge(&key(name), 1))).is_allowed());
+        nows += u64::from(ready(queue.decide(&Ask::charge(&key(name), 1))).is_allowed());
         waiting.push(pending(queue.decide(&Ask::charge(&key(name), 1))));
     }
     assert_eq!(nows, 3);
@@ -268,7 +268,7 @@ async fn a_peek_does_not_join_and_a_shadow_does_not_wait() {
         let rehearsed = ready(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Shadow)));
         assert_eq!(rehearsed.delay(), MS * 10 * number);
         assert_eq!((foretold.delay(), foretold.remaining()), (rehearsed.delay(), rehearsed.remaining()));
-        assert_eq!(rehearsed.remaining(), 5 - number);
+        assert_eq!(rehearsed.remaining(), u64::from(5 - number));
     }
     assert!(!ready(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Shadow))).is_allowed());
     assert_eq!(queue.waiting(), 5);
@@ -329,7 +329,7 @@ async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() 
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 50);
     assert_eq!(queue.describe().max_cost(), Some(6));
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 7))).retry_after(), None);
-    assert!(!ready(queue.decide(&Ask::charge(&key("a"), u32::MAX))).is_allowed());
+    assert!(!ready(queue.decide(&Ask::charge(&key("a"), u64::from(u32::MAX)))).is_allowed());
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 6))).is_allowed());
     assert!(
         matches!(queue.decide(&Ask::charge(&key("a"), 1)), Check::Ready(Ok(rejected)) if rejected.retry_after() == Some(MS * 10))

@@ -62,7 +62,7 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
         let delay = random.below(9);
         let mut nginx = Nginx { excess: None, last: 0, burst: delay + random.below(6), delay };
         let waiters = usize::try_from(nginx.burst - delay).unwrap();
-        let quota = Quota::per_second(100).burst(u32::try_from(delay + 1).unwrap());
+        let quota = Quota::per_second(100).burst(delay + 1);
         let queue = LeakyQueue::new(quota).capacity(waiters);
         assert_eq!(u64::from(queue.describe().terms().unwrap().quota().unwrap().max_burst()), nginx.burst + 1);
         let (mut now, mut waiting) = (0, Vec::new());
@@ -118,7 +118,7 @@ async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
     assert!(unpolled.now_or_never().unwrap().is_err());
     // A waiter whose turn had come departs.
     assert!((&mut granted).now_or_never().unwrap().unwrap().is_allowed());
-    for cost in [0, 1, u32::MAX] {
+    for cost in [0, 1, u64::from(u32::MAX)] {
         assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Check::Ready(Err(_))), "{cost}");
         assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Check::Ready(Err(_))), "{cost}");
     }

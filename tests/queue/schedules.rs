@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 struct Ticket {
     key: usize,
     number: usize,
-    cost: u32,
+    cost: u64,
     pending: Pending,
     /// Not polled, although its turn may have come.
     sleeps: bool,
@@ -30,7 +30,7 @@ struct Ticket {
 struct Departed {
     key: usize,
     number: usize,
-    cost: u32,
+    cost: u64,
     receipt: Receipt,
 }
 
@@ -71,10 +71,8 @@ fn random_rules(random: &mut Random) -> Rules {
 }
 
 fn queue(rules: Rules) -> LeakyQueue {
-    let quota = Quota::per(u32::try_from(rules.limit).unwrap(), Duration::from_nanos(PERIOD));
-    LeakyQueue::new(quota.burst(u32::try_from(rules.burst).unwrap()))
-        .capacity(rules.capacity)
-        .max_wait(Duration::from_nanos(rules.max_wait))
+    let quota = Quota::per(rules.limit, Duration::from_nanos(PERIOD));
+    LeakyQueue::new(quota.burst(rules.burst)).capacity(rules.capacity).max_wait(Duration::from_nanos(rules.max_wait))
 }
 
 impl Trial {

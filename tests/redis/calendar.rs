@@ -19,12 +19,12 @@ fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisTabl
     RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
 }
 
-async fn ask(limiter: &impl Limiter, cost: u32) -> Decision {
+async fn ask(limiter: &impl Limiter, cost: u64) -> Decision {
     limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)).decided().await.unwrap()
 }
 
 /// Months that begin on the 1st or the 17th, whichever is farther away: so that none ends while a test runs.
-pub(crate) fn monthly(limit: u32) -> CalendarWindow {
+pub(crate) fn monthly(limit: u64) -> CalendarWindow {
     let months =
         [1, 17].map(|anchor| CalendarWindow::monthly(limit).in_zone("Europe/Berlin").unwrap().anchored_on(anchor));
     months.into_iter().max_by_key(left).unwrap()

@@ -44,7 +44,7 @@ fn layer_of(policy: Policy) -> RateLimitLayer {
 }
 
 /// The query is the cost.
-fn cost(request: &tower_sluice::RequestHead<'_>) -> u32 {
+fn cost(request: &tower_sluice::RequestHead<'_>) -> u64 {
     request.uri().query().map_or(1, |cost| cost.parse().unwrap())
 }
 
@@ -59,7 +59,7 @@ async fn send(layer: &RateLimitLayer, request: Request<()>) -> Response<()> {
 }
 
 /// What is left after a request; `None` if it is rejected.
-async fn left(layer: &RateLimitLayer, client: &str, key: &str) -> Option<u32> {
+async fn left(layer: &RateLimitLayer, client: &str, key: &str) -> Option<u64> {
     let response = send(layer, post(client, key)).await;
     let verdict = response.extensions().get::<Verdict>().expect("the layer attaches it");
     assert!(!verdict.policies().iter().any(|policy| policy.fell_back()), "{verdict:?}");
@@ -138,7 +138,7 @@ impl Open {
 }
 
 /// With four units, and two free retries. `fifth` is what the fifth free retry of a client is answered.
-async fn shares_free_retries<A: Scripted>(algorithm: A, fifth: Option<u32>) {
+async fn shares_free_retries<A: Scripted>(algorithm: A, fifth: Option<u64>) {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| layer(&redis(&server), algorithm.clone(), 2));
     assert_eq!(left(&here, "a", "k").await, Some(3));
@@ -309,7 +309,7 @@ async fn a_reused_key_makes_no_other_cost_free_and_no_more_than_so_many_payloads
     assert_eq!(left, 10, "the cheap request made the expensive one free");
     let mut admitted = 0;
     for _ in 0..50 {
-        admitted += u32::from(send(&layer, costing("1")).await.status() == 200);
+        admitted += u64::from(send(&layer, costing("1")).await.status() == 200);
     }
     assert_eq!(admitted, 10 + 2);
 }
@@ -345,7 +345,7 @@ async fn a_key_with_a_quota_of_its_own_has_a_budget_of_free_retries_to_match() {
         }))
     };
     let [here, there] = [layer(), layer()];
-    let paid = |key: u32| {
+    let paid = |key: u64| {
         let mut request = post("a", &key.to_string());
         request.headers_mut().insert("x-limit", "6".parse().unwrap());
         request
@@ -461,13 +461,13 @@ enum Fate {
 /// What a client is owed, by plain maps: per client what was charged and what was free, per request its free retries.
 #[derive(Default)]
 struct Model {
-    charged: HashMap<u64, u32>,
-    free: HashMap<u64, u32>,
-    records: HashMap<(u64, u64, u32), u32>,
+    charged: HashMap<u64, u64>,
+    free: HashMap<u64, u64>,
+    records: HashMap<(u64, u64, u64), u64>,
 }
 
 impl Model {
-    fn arrive(&mut self, request: (u64, u64, u32), limit: u32, free_retries: u32) -> Fate {
+    fn arrive(&mut self, request: (u64, u64, u64), limit: u64, free_retries: u64) -> Fate {
         let (client, _, cost) = request;
         let (charged, free) = (self.charged.entry(client).or_default(), self.free.entry(client).or_default());
         match self.records.get_mut(&request) {
@@ -488,14 +488,14 @@ impl Model {
 /// client is granted more than 1 + free retries times its quota.
 #[tokio::test]
 async fn random_schedules_over_three_processes_stay_within_one_plus_free_retries_times_the_quota() {
-    const LIMIT: u32 = 12;
+    const LIMIT: u64 = 12;
     let mut seen = [0; 3];
     for seed in 0..6 {
         let (server, mut random, mut model) = (RedisServer::start(), Random::new(seed), Model::default());
-        let free_retries = 1 + u32::try_from(random.below(3)).unwrap();
+        let free_retries = 1 + random.below(3);
         let window = FixedWindow::new(Quota::per(LIMIT, 100 * DAY));
-        let processes = [(); 3].map(|()| layer(&redis(&server), window, free_retries));
-        let (mut granted, mut open) = ([0; 2], Vec::<((u64, u64, u32), Fate, Open)>::new());
+        let processes = [(); 3].map(|()| layer(&redis(&server), window, u32::try_from(free_retries).unwrap()));
+        let (mut granted, mut open) = ([0; 2], Vec::<((u64, u64, u64), Fate, Open)>::new());
         for step in 0..150 {
             let process = &processes[usize::try_from(random.below(3)).unwrap()];
             if random.below(3) == 0 && !open.is_empty() {
@@ -507,7 +507,7 @@ async fn random_schedules_over_three_processes_stay_within_one_plus_free_retries
                 }
                 continue;
             }
-            let id = (random.below(2), random.below(5), 1 + u32::try_from(random.below(2)).unwrap());
+            let id = (random.below(2), random.below(5), 1 + random.below(2));
             let mut request = post(&id.0.to_string(), &id.1.to_string());
             *request.uri_mut() = format!("/charges?{}", id.2).parse().unwrap();
             let fate = model.arrive(id, LIMIT, free_retries);

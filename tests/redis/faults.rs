@@ -144,7 +144,7 @@ async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
 #[tokio::test]
 async fn the_server_counts_what_was_admitted_and_lost_answers() {
     async fn counts(server: &RedisServer, name: &'static str, coalesces: bool, mode: FailureMode) {
-        const LIMIT: u32 = 100_000;
+        const LIMIT: u64 = 100_000;
         let proxy = Proxy::to(server.address());
         let redis = through(&proxy);
         let store = RedisStore::new(&redis, name);
@@ -163,7 +163,7 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
                     let before = proxy.bytes();
                     let responses = three.await;
                     // On a busy machine, the timeout may end before the first call is sent.
-                    swallowed += u32::from(proxy.bytes() > before);
+                    swallowed += u64::from(proxy.bytes() > before);
                     responses
                 }
                 1 => three.await,
@@ -213,7 +213,7 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
 /// Two processes, four outages, under load.
 #[tokio::test]
 async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
-    const LIMIT: u32 = 20;
+    const LIMIT: u64 = 20;
     const OUTAGES: usize = 4;
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
@@ -464,7 +464,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
         recovers(&first, "a").await;
     }
     drop(first);
-    for round in 0..70_u32 {
+    for round in 0..70_u64 {
         proxy.set(modes[round as usize / 2 % modes.len()]);
         // A lower limit each time: whatever was spent under the older ones counts.
         let layer = Arc::new(layer(400 - round));
@@ -500,8 +500,8 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
 /// The server's limit, and that of each process while it is away.
 #[tokio::test]
 async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
-    const LIMIT: u32 = 20;
-    for processes in [1_u32, 2, 4] {
+    const LIMIT: u64 = 20;
+    for processes in [1_u64, 2, 4] {
         let server = RedisServer::start();
         let proxy = Proxy::to(server.address());
         let layers: Vec<_> = (0..processes)
@@ -517,7 +517,7 @@ async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
         proxy.set(Mode::Reset);
         for layer in &layers {
             for _ in 0..LIMIT * 2 {
-                admitted += u32::from(send(layer, "a").await.status() == 200);
+                admitted += u64::from(send(layer, "a").await.status() == 200);
             }
         }
         proxy.set(Mode::Pass);
@@ -528,7 +528,7 @@ async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
             for _ in 0..LIMIT * 2 {
                 let response = send(layer, "a").await;
                 assert!(is_decided(&response));
-                admitted += u32::from(response.status() == 200);
+                admitted += u64::from(response.status() == 200);
             }
         }
         println!("{processes} processes: {admitted} of {LIMIT}");

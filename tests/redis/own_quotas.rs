@@ -29,22 +29,22 @@ fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisTabl
     RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
 }
 
-fn quota(limit: u32) -> Quota {
+fn quota(limit: u64) -> Quota {
     Quota::per(limit, Duration::from_secs(100 * 86_400))
 }
 
-async fn ask(limiter: &impl Limiter, key: u64, cost: u32, quota: Quota) -> Decision {
+async fn ask(limiter: &impl Limiter, key: u64, cost: u64, quota: Quota) -> Decision {
     let key = PartitionKey::from(key);
     limiter.decide(&Ask::charge(&key, cost).under(Some(quota))).decided().await.unwrap()
 }
 
-const LIMITS: [u32; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
+const LIMITS: [u64; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
 
 /// Asks two processes about keys whose quotas change, and compares with a naive model: per key what was used.
 async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
     let server = RedisServer::start();
     let processes = [limiter(&redis(&server), of(quota(10))), limiter(&redis(&server), of(quota(10)))];
-    let (mut random, mut used) = (Random::new(seed), HashMap::<u64, u32>::new());
+    let (mut random, mut used) = (Random::new(seed), HashMap::<u64, u64>::new());
     for number in 0..400 {
         let (key, cost, limit) = (random.below(8), random.pick(&[1, 1, 1, 2, 3, 9]), random.pick(&LIMITS));
         let process = &processes[if key < 4 { 0 } else { usize::from(random.below(2) == 0) }];
@@ -103,7 +103,7 @@ async fn a_refund_under_a_former_quota_is_of_its_own_charge_only() {
 async fn concurrent_requests_of_a_key_get_the_greater_of_their_quotas_in_all() {
     let server = RedisServer::start();
     let limiter = Arc::new(limiter(&redis(&server), FixedWindow::new(quota(10))));
-    let asked = (0..200_u32).map(|number| {
+    let asked = (0..200_u64).map(|number| {
         let limit = if number % 2 == 0 { 20 } else { 50 };
         let limiter = Arc::clone(&limiter);
         async move { (limit, ask(&*limiter, 1, 1, quota(limit)).await) }
@@ -177,11 +177,11 @@ async fn a_lease_pays_under_its_own_quota_only() {
     let store = RedisStore::new(&redis(&server), "test").leasing(8, Duration::from_millis(300));
     let limiter = RateLimiter::new(FixedWindow::new(quota(10)), store);
     let mut admitted = 0;
-    for number in 0..120_u32 {
+    for number in 0..120_u64 {
         let limit = if number % 5 < 4 { 100 } else { 60 };
         let decision = ask(&limiter, 1, 1, quota(limit)).await;
         assert_eq!(decision.limit(), limit);
-        admitted += u32::from(decision.is_allowed());
+        admitted += u64::from(decision.is_allowed());
     }
     // What is leased is charged: never more than the greater quota. What lies in leases is refunded when they end.
     assert!((60..=100).contains(&admitted), "{admitted}");
@@ -239,7 +239,7 @@ async fn a_layer_decides_and_advertises_the_quota_of_the_key_alone_and_beside_an
         );
         let all = Policy::new("all", of("all", 1_000).into_limiter());
         let layer = if is_alone { RateLimitLayer::new(api) } else { RateLimitLayer::new([api, all]) };
-        for (customer, limit) in [("ada", 5_u32), ("bob", 2)] {
+        for (customer, limit) in [("ada", 5_u64), ("bob", 2)] {
             for used in 1..=limit + 1 {
                 let request = Request::get("/").header("x-customer", customer).header("x-limit", limit);
                 let hello = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });

@@ -19,7 +19,7 @@ type Client = Pacer<BoxCloneService<Request<()>, Response<()>, Infallible>, ()>;
 
 /// A partner with a fixed window of a second or more, which begins with the first call.
 struct Partner {
-    limit: u32,
+    limit: u64,
     window: Duration,
     state: Mutex<State>,
 }
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Partner {
-    fn new(limit: u32, window: Duration) -> Arc<Self> {
+    fn new(limit: u64, window: Duration) -> Arc<Self> {
         Arc::new(Self { limit, window, state: Mutex::default() })
     }
 
@@ -42,11 +42,12 @@ impl Partner {
         let begun = *state.begun.get_or_insert(now);
         let window = |at: Instant| (at - begun).as_nanos() / self.window.as_nanos();
         let used = state.calls.iter().filter(|(at, is_served)| *is_served && window(*at) == window(now)).count();
-        let (used, is_served) = (u32::try_from(used).unwrap(), used < self.limit as usize);
+        let used = used as u64;
+        let is_served = used < self.limit;
         state.calls.push((now, is_served));
         let left = self.window * u32::try_from(window(now) + 1).unwrap() - (now - begun);
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        let remaining = self.limit - used - u32::from(is_served);
+        let remaining = self.limit - used - u64::from(is_served);
         let response = Response::builder().header("ratelimit", format!("\"p\";r={remaining};t={seconds}"));
         let response = if is_served { response } else { response.status(429).header("retry-after", seconds) };
         response.body(()).unwrap()

@@ -159,7 +159,7 @@ async fn turns_come_on_time(case: &str) -> Result<(), String> {
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &Arc<RedisConcurrency>, units: u32) -> Permit<Arc<RedisConcurrency>> {
+async fn take_in_the_end(limiter: &Arc<RedisConcurrency>, units: u64) -> Permit<Arc<RedisConcurrency>> {
     let mut permit = None;
     eventually("it is admitted", async || {
         permit = limiter.acquire_owned(&key("a"), units).await.ok().and_then(Permit::admitted);

@@ -40,7 +40,7 @@ fn api(redis: &Redis) -> Policy {
         .penalty(Penalty::new(Quota::per_day(1), BAN))
 }
 
-fn request(cost: u32) -> Request<()> {
+fn request(cost: u64) -> Request<()> {
     let mut request = Request::get(format!("/?{cost}")).body(()).unwrap();
     request.extensions_mut().insert(User::new("alice"));
     request
@@ -57,7 +57,7 @@ async fn respond(layer: &RateLimitLayer, request: Request<()>) -> (StatusCode, H
 }
 
 /// The seconds in `Retry-After`; zero if the request passes.
-async fn wait(layer: &RateLimitLayer, cost: u32) -> u64 {
+async fn wait(layer: &RateLimitLayer, cost: u64) -> u64 {
     wait_in(&respond(layer, request(cost)).await.1)
 }
 
@@ -150,12 +150,12 @@ async fn bans_that_a_process_knows_outlast_an_outage() {
 }
 
 /// Sends a request that turns out to cost so much.
-async fn settle(layer: &RateLimitLayer, cost: u32) -> (StatusCode, HeaderMap) {
+async fn settle(layer: &RateLimitLayer, cost: u64) -> (StatusCode, HeaderMap) {
     settle_with(layer, cost, Arc::new(Barrier::new(1))).await
 }
 
 /// Sends such a request, which is settled once all have come to the barrier.
-async fn settle_with(layer: &RateLimitLayer, cost: u32, barrier: Arc<Barrier>) -> (StatusCode, HeaderMap) {
+async fn settle_with(layer: &RateLimitLayer, cost: u64, barrier: Arc<Barrier>) -> (StatusCode, HeaderMap) {
     let handler = service_fn(move |request: Request<()>| {
         let barrier = Arc::clone(&barrier);
         async move {

@@ -46,13 +46,13 @@ async fn policies_in_different_slots_are_charged_all_or_none() {
         for _ in 0..20 {
             let response = send(&layer, client).await;
             assert!(is_decided(&response), "{response:?}");
-            admitted += u32::from(response.status() == 200);
+            admitted += u64::from(response.status() == 200);
         }
         admitted
     };
     // Six times eight are more than thirty: rejected by the client's own limit, or by that of all.
     let admitted = join_all(clients.iter().map(|client| ask(client))).await;
-    assert_eq!(admitted.iter().sum::<u32>(), 30, "{admitted:?}");
+    assert_eq!(admitted.iter().sum::<u64>(), 30, "{admitted:?}");
     // Charges of rejected requests are refunded in the background.
     for (client, admitted) in clients.iter().zip(admitted) {
         for (name, limit) in [("minute", 8), ("day", 100)] {
@@ -116,7 +116,7 @@ async fn when_a_node_of_a_cluster_dies_the_others_continue() {
     cluster.nodes[dead].kill();
 
     let start = Instant::now();
-    let (mut by_guard, mut fell_back) = (HashMap::<&String, u32>::new(), 0);
+    let (mut by_guard, mut fell_back) = (HashMap::<&String, u64>::new(), 0);
     eventually("the replica takes over", async || {
         let mut is_back = true;
         for (client, home) in &homes {
@@ -124,7 +124,7 @@ async fn when_a_node_of_a_cluster_dies_the_others_continue() {
             assert!(matches!(response.status().as_u16(), 200 | 429), "{response:?}");
             if is_fallback(&response) {
                 assert_eq!(*home, dead, "{client} has another server");
-                *by_guard.entry(client).or_default() += u32::from(response.status() == 200);
+                *by_guard.entry(client).or_default() += u64::from(response.status() == 200);
                 (fell_back, is_back) = (fell_back + 1, false);
             }
         }
@@ -152,10 +152,10 @@ async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
         let redis = patient(Redis::single(address.url()));
         RateLimitLayer::builder(per_client(&redis, "p", at_most(50))).verdict().build()
     });
-    let admitted = async |times: u32| {
+    let admitted = async |times: u64| {
         let mut admitted = 0;
         for layer in layers.iter().cycle().take(times as usize) {
-            admitted += u32::from(send(layer, "a").await.status() == 200);
+            admitted += u64::from(send(layer, "a").await.status() == 200);
         }
         admitted
     };

@@ -21,7 +21,7 @@ use tower_sluice::testing::Random;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Ask, Check, Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
-fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u32) -> tower_sluice::Decision {
+fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u64) -> tower_sluice::Decision {
     match limiter.decide(&Ask::charge(key, cost)) {
         Check::Ready(Ok(decision)) => decision,
         other => unreachable!("memory answers at once: {other:?}"),
@@ -66,7 +66,9 @@ fn costs_whose_time_wraps_64_bits_are_rejected() {
     let fixed = RateLimiter::in_memory(FixedWindow::new(quota));
     let sliding = RateLimiter::in_memory(SlidingWindow::new(quota));
     let key = PartitionKey::from("key");
-    for cost in [11, 213_503, 213_504, 213_505, 427_010, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
+    for cost in
+        [11, 213_503, 213_504, 213_505, 427_010, u64::from(u32::MAX) / 2, u64::from(u32::MAX) - 1, u64::from(u32::MAX)]
+    {
         for decision in [decide(&bucket, &key, cost), decide(&fixed, &key, cost), decide(&sliding, &key, cost)] {
             assert!(!decision.is_allowed() && decision.retry_after().is_none(), "cost {cost}: {decision:?}");
         }
@@ -185,11 +187,11 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
         service.clone().oneshot(keyed(key, address)).now_or_never().unwrap().unwrap().status().as_u16()
     };
     let (mut served, mut guesses) = (0, 0);
-    for number in 0..10_000_u32 {
+    for number in 0..10_000_u64 {
         // A thousand guesses per second from one address, and five requests of the victim from another.
-        guesses += u32::from(send(format!("guess-{number}").as_bytes(), 1) == 401);
+        guesses += u64::from(send(format!("guess-{number}").as_bytes(), 1) == 401);
         if number.is_multiple_of(200) {
-            served += u32::from(send(b"victim", 2) == 200);
+            served += u64::from(send(b"victim", 2) == 200);
         }
         clock.advance(std::time::Duration::from_millis(1));
     }
@@ -201,7 +203,7 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
 /// any time, and in any order; and a burst if they end in the order in which they began, or in reverse.
 #[test]
 fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burst() {
-    const BURST: u32 = 5;
+    const BURST: u64 = 5;
     let mut most = 0;
     for seed in 0..20_000 {
         let mut random = Random::new(seed);
@@ -244,7 +246,7 @@ fn the_table_of_threats_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let table = fs::read_to_string(root.join("docs/threats.md")).unwrap();
     let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| A")).collect();
-    let numbers: Vec<_> = rows.iter().map(|row| row[3..].split(' ').next().unwrap().parse::<u32>().unwrap()).collect();
+    let numbers: Vec<_> = rows.iter().map(|row| row[3..].split(' ').next().unwrap().parse::<u64>().unwrap()).collect();
     assert_eq!(numbers, (1..=56).collect::<Vec<_>>());
     for row in rows {
         let tests = row.rsplit('|').nth(1).unwrap();

@@ -10,7 +10,7 @@ use tower_sluice::algorithm::{Algorithm, SlidingWindow};
 use tower_sluice::testing::Random;
 use tower_sluice::time::Timestamp;
 
-const LIMIT: u32 = 100;
+const LIMIT: u64 = 100;
 const PERIOD: u64 = 60_000_000_000;
 const PERIODS: u64 = 2_000;
 

@@ -14,7 +14,7 @@ use tower_sluice::{Decision, IntoLimiter, Limiter, Quota, Terms};
 /// From one per day to ten million per second, rates that do not divide, and the edges of the types.
 fn quotas() -> Vec<Quota> {
     let odd = Quota::per(7, Duration::from_nanos(1_000_003));
-    let fastest = Quota::per(u32::MAX, Duration::from_nanos(1));
+    let fastest = Quota::per(u64::from(u32::MAX), Duration::from_nanos(1));
     let slowest = Quota::per(1, Duration::from_secs(100 * 365 * 86_400));
     vec![
         Quota::per_second(1),
@@ -22,7 +22,7 @@ fn quotas() -> Vec<Quota> {
         Quota::per_second(10),
         Quota::per_second(1_000),
         Quota::per_second(10_000_000),
-        Quota::per_second(u32::MAX),
+        Quota::per_second(u64::from(u32::MAX)),
         Quota::per_minute(7),
         Quota::per_hour(1_000),
         Quota::per_day(1),
@@ -32,8 +32,8 @@ fn quotas() -> Vec<Quota> {
     ]
 }
 
-fn bursts() -> [u32; 8] {
-    [1, 2, 3, 100, 1 << 16, (1 << 31) - 1, 1 << 31, u32::MAX]
+fn bursts() -> [u64; 8] {
+    [1, 2, 3, 100, 1 << 16, (1 << 31) - 1, 1 << 31, u64::from(u32::MAX)]
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn at(nanos: u64) -> Timestamp {
 }
 
 /// Runs one key through a trace of (nanoseconds to let pass, cost).
-fn run<A: Algorithm>(algorithm: &A, start: u64, trace: &[(u64, u32)]) -> Vec<Decision> {
+fn run<A: Algorithm>(algorithm: &A, start: u64, trace: &[(u64, u64)]) -> Vec<Decision> {
     let (mut now, mut state) = (start, None);
     trace
         .iter()
@@ -86,7 +86,7 @@ fn agrees_with<A: Algorithm>(
     algorithm: &A,
     mut oracle: impl Oracle,
     start: u64,
-    trace: &[(u64, u32)],
+    trace: &[(u64, u64)],
 ) -> Result<(), TestCaseError> {
     let decisions = run(algorithm, start, trace);
     let mut now = start;
@@ -101,13 +101,13 @@ fn agrees_with<A: Algorithm>(
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
-    let limit = prop_oneof![1..20_u32, 1..10_000_000_u32];
+    let limit = prop_oneof![1..20_u64, 1..10_000_000_u64];
     let period = prop_oneof![Just(NANOS), Just(60 * NANOS), Just(86_400 * NANOS), 1..1_000_000_u64, 1..86_400 * NANOS];
     (limit, period).prop_map(|(limit, period)| Quota::per(limit, Duration::from_nanos(period)))
 }
 
 /// Traces whose steps are about as long as what matters to the quota: its interval, its period.
-fn trace(quota: Quota, max: u32) -> impl Strategy<Value = Vec<(u64, u32)>> {
+fn trace(quota: Quota, max: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let interval = period / u64::from(quota.limit());
     let pass = prop_oneof![
@@ -117,18 +117,18 @@ fn trace(quota: Quota, max: u32) -> impl Strategy<Value = Vec<(u64, u32)>> {
         1 => 0..=period,
         1 => 0..=period * 3,
     ];
-    let cost = prop_oneof![6 => 1..=3_u32, 1 => Just(0), 1 => 0..=max, 1 => Just(max)];
+    let cost = prop_oneof![6 => 1..=3_u64, 1 => Just(0), 1 => 0..=max, 1 => Just(max)];
     prop::collection::vec((pass, cost), 1..120)
 }
 
-fn bucket_case() -> impl Strategy<Value = (Quota, Vec<(u64, u32)>)> {
-    (quota(), prop_oneof![1..50_u32, 1..=u32::MAX]).prop_flat_map(|(quota, burst)| {
+fn bucket_case() -> impl Strategy<Value = (Quota, Vec<(u64, u64)>)> {
+    (quota(), prop_oneof![1..50_u64, 1..=u64::from(u32::MAX)]).prop_flat_map(|(quota, burst)| {
         let quota = quota.burst(burst);
         (Just(quota), trace(quota, burst.saturating_add(1)))
     })
 }
 
-fn window_case() -> impl Strategy<Value = (Quota, Vec<(u64, u32)>)> {
+fn window_case() -> impl Strategy<Value = (Quota, Vec<(u64, u64)>)> {
     quota().prop_flat_map(|quota| (Just(quota), trace(quota, quota.limit() + 1)))
 }
 
@@ -218,7 +218,7 @@ fn the_sliding_estimate_is_that_of_the_documented_example() {
 fn three_per_second_is_exactly_three_million_in_a_million_seconds() {
     // A rate of one per 333,333,333 ns would admit three more.
     let bucket = TokenBucket::new(Quota::per_second(3).burst(1));
-    let (mut state, mut now, mut admitted) = (None, at(0), 0_u32);
+    let (mut state, mut now, mut admitted) = (None, at(0), 0_u64);
     while now.as_nanos() < 1_000_000 * NANOS {
         let (decision, next) = bucket.decide(state, now, 1);
         match decision.retry_after() {
@@ -262,7 +262,7 @@ fn algorithms_advertise_their_terms() {
         fn quota(&self) -> Quota {
             Quota::per_day(7)
         }
-        fn decide(&self, _: Option<()>, _: Timestamp, _: u32) -> (Decision, Option<()>) {
+        fn decide(&self, _: Option<()>, _: Timestamp, _: u64) -> (Decision, Option<()>) {
             (Decision::allow(7, 7), None)
         }
         fn expires_at(&self, _: &()) -> Timestamp {

@@ -18,7 +18,7 @@ fn berlin(window: CalendarWindow) -> CalendarWindow {
     window.in_zone("Europe/Berlin").unwrap()
 }
 
-fn windows(limit: u32) -> [CalendarWindow; 4] {
+fn windows(limit: u64) -> [CalendarWindow; 4] {
     [
         berlin(CalendarWindow::daily(limit)),
         CalendarWindow::weekly(limit).beginning_on(Weekday::Sunday).in_zone("America/New_York").unwrap(),
@@ -29,7 +29,7 @@ fn windows(limit: u32) -> [CalendarWindow; 4] {
 
 #[test]
 fn windows_of_the_calendar_keep_the_contract() {
-    for limit in [1, 7, u32::MAX] {
+    for limit in [1, 7, u64::from(u32::MAX)] {
         for (window, seed) in windows(limit).iter().zip(1..) {
             check_algorithm(window, seed);
         }
@@ -62,7 +62,7 @@ fn limiter(window: CalendarWindow, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(window, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
 }
 
-fn ask(limiter: &dyn Limiter, cost: u32) -> Decision {
+fn ask(limiter: &dyn Limiter, cost: u64) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)))
 }
 
@@ -230,7 +230,7 @@ fn windows_agree_with_the_model_through_live_changes() {
             let wait = (*used >= limit).then(|| Duration::from_nanos(*ends - now));
             let context = format!("seed {seed}, step {step}, {window:?}");
             assert_eq!((decision.is_allowed(), decision.retry_after()), (wait.is_none(), wait), "{context}");
-            *used += u32::from(wait.is_none());
+            *used += u64::from(wait.is_none());
             assert_eq!(decision.remaining(), limit.saturating_sub(*used), "{context}");
             let hours = random.pick(&[0, 0, 0, 1, 5, 30, 200]);
             clock.advance(Duration::from_secs(3_600 * hours + random.below(2)));

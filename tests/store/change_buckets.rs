@@ -49,7 +49,7 @@ impl Model {
     }
 
     /// Admits, and returns how much is left; or returns how long to wait.
-    fn take(&mut self, key: u64, cost: u32, now: u64, charge: usize) -> Result<u32, Option<Duration>> {
+    fn take(&mut self, key: u64, cost: u64, now: u64, charge: usize) -> Result<u64, Option<Duration>> {
         self.drain(now);
         let level = self.levels.entry(key).or_insert(Level { parts: 0, at: now });
         let (after, full) = (level.parts + u128::from(cost) * PARTS, u128::from(self.quota.max_burst()) * PARTS);
@@ -58,14 +58,14 @@ impl Model {
         } else if after <= full {
             level.parts = after;
             self.charges.insert(charge, *level);
-            Ok(u32::try_from((full - after) / PARTS).unwrap())
+            Ok(u64::try_from((full - after) / PARTS).unwrap())
         } else {
             let rate = u128::from(self.quota.limit()) * (PARTS / self.quota.period().as_nanos());
             Err(Some(Duration::from_nanos(u64::try_from((after - full).div_ceil(rate)).unwrap())))
         }
     }
 
-    fn refund(&mut self, key: u64, cost: u32, charge: usize, now: u64) {
+    fn refund(&mut self, key: u64, cost: u64, charge: usize, now: u64) {
         self.drain(now);
         let Some(unpaid) = self.charges.remove(&charge) else { return };
         let level = self.levels.get_mut(&key).unwrap();
@@ -84,8 +84,8 @@ fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_125_000_000))
 }
 
-const RATES: [u32; 7] = [1, 2, 5, 10, 16, 100, 50_000];
-const BURSTS: [u32; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
+const RATES: [u64; 7] = [1, 2, 5, 10, 16, 100, 50_000];
+const BURSTS: [u64; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
 const CAPACITIES: [usize; 3] = [256, 300, 1_000];
 
 /// A limiter, and what it should do.
@@ -172,7 +172,7 @@ impl Layers {
         let (limiter, model) = self.in_force[layer].clone();
         let (mut model, id) = (model.borrow_mut(), self.random.below(24));
         let (key, burst) = (PartitionKey::from(id), u64::from(model.quota.max_burst()));
-        let cost = u32::try_from(1 + self.random.below(burst)).unwrap();
+        let cost = 1 + self.random.below(burst);
         let cost = self.random.pick(&[1, 1, 2, cost]);
         if self.random.below(4) == 0 {
             let peeked = limiter.decide(&Ask::peek(&key, cost)).at_once().unwrap();
@@ -256,7 +256,7 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
         let key = PartitionKey::from("key");
         let mut limiter = Layers::limiter(quotas[0], 64, &clock);
         assert!(decided(limiter.decide(&Ask::charge(&key, 7))).is_allowed());
-        for step in 0..1_000_u32 {
+        for step in 0..1_000_u64 {
             clock.advance(Duration::from_nanos(12_345 + u64::from(step)));
             let next = Layers::limiter(quotas[step as usize % 2], 64, &clock);
             limiter = inherit(&next, &limiter).unwrap();

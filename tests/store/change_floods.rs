@@ -21,13 +21,13 @@ fn limiter<A: Algorithm>(algorithm: A, keys: usize, when_full: WhenFull, clock: 
     RateLimiter::new(algorithm, store).into_limiter()
 }
 
-fn ask(limiter: &Arc<dyn Limiter>, key: u64, cost: u32, quota: Option<Quota>) -> Decision {
+fn ask(limiter: &Arc<dyn Limiter>, key: u64, cost: u64, quota: Option<Quota>) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost).under(quota)))
 }
 
 /// Returns how many of so many requests of a key pass.
-fn passing(limiter: &Arc<dyn Limiter>, key: u64, requests: u32, quota: Option<Quota>) -> u32 {
-    (0..requests).map(|_| u32::from(ask(limiter, key, 1, quota).is_allowed())).sum()
+fn passing(limiter: &Arc<dyn Limiter>, key: u64, requests: u64, quota: Option<Quota>) -> u64 {
+    (0..requests).map(|_| u64::from(ask(limiter, key, 1, quota).is_allowed())).sum()
 }
 
 /// Each change copied what was owed before it and a full table besides. After 128 changes, each between floods, a page had
@@ -37,7 +37,7 @@ fn passing(limiter: &Arc<dyn Limiter>, key: u64, requests: u32, quota: Option<Qu
 fn changes_between_floods_forget_the_keys_that_owe_least_and_count_them() {
     const SLOTS: u64 = 512;
     const DEBTORS: u64 = 100;
-    fn check<A: Algorithm>(of: impl Fn(u32) -> A, has_quotas: bool, changes: usize) {
+    fn check<A: Algorithm>(of: impl Fn(u64) -> A, has_quotas: bool, changes: usize) {
         let clock = clock();
         let made = |limit| {
             let limiter = limiter(of(limit), 256, WhenFull::ForgetLeast, &clock);
@@ -96,7 +96,7 @@ fn changes_between_floods_forget_no_strict_limit_for_generous_ones() {
         limiter = inherit(&made(), &limiter).unwrap();
     }
     // Two keys may share a slot by chance.
-    assert!((0..100).map(|key| passing(&limiter, key, 5, strict)).sum::<u32>() <= 5);
+    assert!((0..100).map(|key| passing(&limiter, key, 5, strict)).sum::<u64>() <= 5);
 }
 
 /// When the table is full, new keys share budgets. These took on the plan of whichever key asked last, by which what others
@@ -126,7 +126,7 @@ fn a_shared_budget_is_of_one_quota() {
 /// more: after 17 of 20 before the change, it passed 20 more.
 #[test]
 fn a_key_that_inherits_passes_no_more_than_its_limit_in_a_full_table() {
-    fn check<A: Algorithm>(of: impl Fn(u32) -> A, has_quotas: bool) {
+    fn check<A: Algorithm>(of: impl Fn(u64) -> A, has_quotas: bool) {
         let clock = clock();
         let [before, heir] = [(); 2].map(|()| {
             let limiter = limiter(of(20), 8, WhenFull::Overflow, &clock);
@@ -199,7 +199,7 @@ impl Algorithm for Counting {
         &self,
         state: Option<FixedWindowState>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<FixedWindowState>) {
         self.window.decide(state, now, cost)
     }

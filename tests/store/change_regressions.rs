@@ -39,11 +39,11 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
 }
 
 /// Returns how many of so many requests of a key pass.
-fn passing(layer: &RateLimitLayer, key: &str, requests: u32) -> u32 {
-    (0..requests).map(|_| u32::from(passes(layer, key))).sum()
+fn passing(layer: &RateLimitLayer, key: &str, requests: u64) -> u64 {
+    (0..requests).map(|_| u64::from(passes(layer, key))).sum()
 }
 
-fn hours(limit: u32, hours: u64) -> Quota {
+fn hours(limit: u64, hours: u64) -> Quota {
     Quota::per(limit, Duration::from_secs(hours * 3_600))
 }
 
@@ -79,28 +79,28 @@ async fn responses_from_before_a_change_of_the_period_clear_no_counts() {
         });
         let request = Request::builder().header("x-api-key", key).body(()).unwrap();
         let response = layer.layer(wrong).oneshot(request).now_or_never().expect("memory answers at once").unwrap();
-        u32::from(response.status() == StatusCode::UNAUTHORIZED)
+        u64::from(response.status() == StatusCode::UNAUTHORIZED)
     };
-    let key = |number: u32| format!("client {}", number % 40);
-    let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
+    let key = |number: u64| format!("client {}", number % 40);
+    let guesses: u64 = (0..40 * 20).map(|number| failing(&key(number))).sum();
     assert_eq!(guesses, 40 * 15, "five of twenty are in flight");
     layer.handle().replace(window(2)).unwrap();
     // In a later window all clients may guess again, and use that up.
     clock.advance(Duration::from_secs(6 * 3_600));
-    let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
+    let guesses: u64 = (0..40 * 20).map(|number| failing(&key(number))).sum();
     assert_eq!(guesses, 40 * 20);
     let mut extra = 0;
     for (answer, number, login) in logins {
         answer.send(()).unwrap();
         login.await.unwrap().unwrap();
-        extra += (0..20).map(|_| failing(&key(number))).sum::<u32>();
+        extra += (0..20).map(|_| failing(&key(number))).sum::<u64>();
     }
     assert_eq!(extra, 0, "what was charged hours ago is not owed any more");
 }
 
 #[test]
 fn toggling_between_two_limiters_clears_no_counts() {
-    fn toggle<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 4] {
+    fn toggle<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u64; 4] {
         let clock = clock();
         let strict = limiter(make(hours(10, 1)), 64, clock.clone()).into_limiter();
         let generous = limiter(make(hours(100, 2)), 64, clock.clone()).into_limiter();
@@ -123,7 +123,7 @@ fn toggling_between_two_limiters_clears_no_counts() {
 
 #[test]
 fn replacing_a_shared_limiter_in_one_layer_clears_counts_in_neither() {
-    fn shared<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 2] {
+    fn shared<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u64; 2] {
         let clock = clock();
         let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
         let both = limiter_of(hours(10, 1));
@@ -132,8 +132,8 @@ fn replacing_a_shared_limiter_in_one_layer_clears_counts_in_neither() {
         clock.advance(Duration::from_secs(10 * 3_600));
         let mut admitted = [0, 0];
         for _ in 0..1_000 {
-            admitted[0] += u32::from(passes(&one, "a"));
-            admitted[1] += u32::from(passes(&other, "a"));
+            admitted[0] += u64::from(passes(&one, "a"));
+            admitted[1] += u64::from(passes(&other, "a"));
         }
         admitted
     }
@@ -144,7 +144,7 @@ fn replacing_a_shared_limiter_in_one_layer_clears_counts_in_neither() {
 
 #[test]
 fn two_heirs_of_one_limiter_each_enforce_their_own_quota() {
-    fn heirs<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 2] {
+    fn heirs<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u64; 2] {
         let clock = clock();
         let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
         let both = limiter_of(hours(100, 1));
@@ -199,8 +199,8 @@ fn a_new_capacity_is_honoured() {
     let replaced = layer.handle().replace(policy(Arc::clone(&larger))).unwrap();
     assert!(replaced.kept_capacity().is_empty());
     assert_eq!(larger.capacity(), 10_000);
-    let first: u32 = (0..5_000).map(|key| u32::from(passes(&layer, &key.to_string()))).sum();
-    let again: u32 = (0..5_000).map(|key| u32::from(passes(&layer, &key.to_string()))).sum();
+    let first: u64 = (0..5_000).map(|key| u64::from(passes(&layer, &key.to_string()))).sum();
+    let again: u64 = (0..5_000).map(|key| u64::from(passes(&layer, &key.to_string()))).sum();
     assert_eq!((first, again, larger.evicted_live()), (5_000, 0, 0));
 }
 
@@ -216,7 +216,7 @@ fn a_huge_quota_leaves_the_next_one_as_exact_as_any() {
         for _ in 0..3 {
             layer.handle().replace(policy(bucket(quota))).unwrap();
         }
-        let interval = quota.period() / quota.limit();
+        let interval = quota.period() / u32::try_from(quota.limit()).unwrap();
         // Shortly before a tick ends that is as long as a token.
         clock.advance(interval - interval / 100);
         assert_eq!(passing(&layer, "b", 20), quota.max_burst());
@@ -234,7 +234,7 @@ fn a_clock_that_is_set_back_across_a_change_clears_no_debts() {
     for back in [Duration::from_secs(1), day, 20 * day, 400 * day, 20_000 * day] {
         for burst in [1, 10] {
             let clock = clock();
-            let bucket = |burst: u32| {
+            let bucket = |burst: u64| {
                 let quota = Quota::per_hour(10).burst(burst);
                 policy(limiter(TokenBucket::new(quota), 64, clock.clone()))
             };

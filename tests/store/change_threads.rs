@@ -1,7 +1,7 @@
 //! Live changes while many threads ask.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -33,9 +33,9 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
 /// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the
 /// greatest limit admits, and at most one request more per thread and change, which was being judged at that instant.
 fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> A) {
-    const THREADS: u32 = 4;
-    const CHANGES: u32 = 40;
-    for round in 0..10_u32 {
+    const THREADS: u64 = 4;
+    const CHANGES: u64 = 40;
+    for round in 0..10_u64 {
         let clock = clock();
         let limiter = |limit, capacity| {
             RateLimiter::new(
@@ -46,7 +46,7 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
         };
         let mut in_force = limiter(2_000, 64);
         let layer = RateLimitLayer::new(policy(Arc::clone(&in_force)));
-        let (admitted, asked) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (admitted, asked) = (AtomicU64::new(0), AtomicU64::new(0));
         let (is_over, start) = (AtomicBool::new(false), Barrier::new(THREADS as usize + 1));
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -56,8 +56,8 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
                     while rest > 0 {
                         let passes = passes(&layer, "contended");
                         asked.fetch_add(1, Ordering::Relaxed);
-                        admitted.fetch_add(u32::from(passes), Ordering::Relaxed);
-                        rest -= u32::from(!passes && is_over.load(Ordering::SeqCst));
+                        admitted.fetch_add(u64::from(passes), Ordering::Relaxed);
+                        rest -= u64::from(!passes && is_over.load(Ordering::SeqCst));
                     }
                 });
             }
@@ -104,7 +104,7 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
     for key in 0..keys {
         drop(before.decide(&Ask::charge(&key.into(), 1)));
     }
-    let (slowest, slow, wrong, start) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU32::new(0), Barrier::new(2));
+    let (slowest, slow, wrong, start) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), Barrier::new(2));
     std::thread::scope(|scope| {
         {
             let (start, layer, after, slowest, slow, wrong) = (&start, &layer, &after, &slowest, &slow, &wrong);
@@ -117,9 +117,9 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
                     let check = after.decide(&Ask::charge(&key.wrapping_mul(7_919).rem_euclid(keys).into(), 1));
                     let took = u64::try_from(begin.elapsed().as_nanos()).unwrap();
                     slowest.fetch_max(took, Ordering::Relaxed);
-                    slow.fetch_add(u32::from(took > 1_000_000), Ordering::Relaxed);
+                    slow.fetch_add(u64::from(took > 1_000_000), Ordering::Relaxed);
                     let is_right = matches!(check, tower_sluice::Check::Ready(Ok(decision)) if decision.is_allowed() && decision.remaining() == 1);
-                    wrong.fetch_add(u32::from(!is_right), Ordering::Relaxed);
+                    wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
                 }
             });
         }

@@ -17,7 +17,7 @@ fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
 }
 
-fn quota(rate: u32, burst: u32) -> Quota {
+fn quota(rate: u64, burst: u64) -> Quota {
     Quota::per_second(rate).burst(burst)
 }
 
@@ -51,7 +51,7 @@ fn usage_beyond_the_new_burst_must_be_paid_first() {
 /// What a fixed window counts, and when its present window ends.
 #[derive(Clone, Copy)]
 struct Window {
-    used: u32,
+    used: u64,
     ends: u64,
 }
 
@@ -69,7 +69,7 @@ fn windows_agree_with_the_model_through_live_changes() {
         let mut random = Random::new(seed);
         let clock = clock();
         let mut quota = (5, 1_000);
-        let of = |(limit, millis): (u32, u64)| FixedWindow::new(Quota::per(limit, Duration::from_millis(millis)));
+        let of = |(limit, millis): (u64, u64)| FixedWindow::new(Quota::per(limit, Duration::from_millis(millis)));
         let mut limiter = store(of(quota), &clock);
         let mut model: HashMap<u64, Window> = HashMap::new();
         for step in 0..3_000 {
@@ -91,7 +91,7 @@ fn windows_agree_with_the_model_through_live_changes() {
             let decision = decided(limiter.decide(&Ask::charge(&PartitionKey::from(id), 1)));
             let wait = (window.used >= quota.0).then(|| Duration::from_nanos(window.ends - now));
             assert_eq!((decision.is_allowed(), decision.retry_after()), (wait.is_none(), wait), "{context}");
-            window.used += u32::from(wait.is_none());
+            window.used += u64::from(wait.is_none());
             assert_eq!(decision.remaining(), quota.0.saturating_sub(window.used), "{context}");
             clock.advance(Duration::from_millis(random.pick(&[0, 0, 1, 130, 600])));
             if step % 50 == 0 {
@@ -225,7 +225,7 @@ fn waits_are_exact_after_a_limit_was_lowered() {
         let mut state = None;
         for _ in 0..random.below(6) {
             now += random.below(1_500_000_000);
-            let cost = u32::try_from(1 + random.below(40)).unwrap();
+            let cost = 1 + random.below(40);
             state = before.decide(state, Timestamp::from_nanos(now), cost).1.or(state);
         }
         let decide = |at| after.decide(state, Timestamp::from_nanos(at), 1).0;
@@ -235,7 +235,7 @@ fn waits_are_exact_after_a_limit_was_lowered() {
     }
     for seed in 1..=2_000_u64 {
         let mut random = Random::new(seed);
-        let limit = u32::try_from(1 + random.below(50)).unwrap();
+        let limit = 1 + random.below(50);
         let (before, after) = (Quota::per_second(100), Quota::per_second(limit));
         check(&SlidingWindow::new(before), &SlidingWindow::new(after), &mut random, &format!("sliding, seed {seed}"));
         check(&FixedWindow::new(before), &FixedWindow::new(after), &mut random, &format!("fixed, seed {seed}"));

@@ -91,7 +91,7 @@ impl<A: Algorithm> Layers<A> {
     }
 
     fn limiter(make: fn(Quota) -> A, clock: &ManualClock, limit: u64, period: u64, keys: usize) -> Arc<dyn Limiter> {
-        let quota = Quota::per(u32::try_from(limit).unwrap(), Duration::from_nanos(period));
+        let quota = Quota::per(limit, Duration::from_nanos(period));
         RateLimiter::new(make(quota), MemoryStore::with_capacity(keys).with_clock(clock.clone())).into_limiter()
     }
 
@@ -140,7 +140,7 @@ impl<A: Algorithm> Layers<A> {
         let (now, layer, key) = (self.now(), usize::from(self.random.below(2) == 0), self.random.below(KEYS));
         let (limiter, log) = self.in_force[layer].clone();
         let mut log = log.borrow_mut();
-        let cost = u32::try_from(self.random.pick(&[1, 1, 2, log.limit / 2 + 1])).unwrap();
+        let cost = self.random.pick(&[1, 1, 2, log.limit / 2 + 1]);
         let decision = if self.random.below(4) == 0 {
             limiter.decide(&Ask::peek(&PartitionKey::from(key), cost)).at_once().unwrap()
         } else {

@@ -24,7 +24,7 @@ fn bucket(keys: usize, clock: &ManualClock) -> Bucket {
     RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(20)), store)
 }
 
-fn ask(bucket: &Bucket, key: u64, cost: u32) -> Decision {
+fn ask(bucket: &Bucket, key: u64, cost: u64) -> Decision {
     charge(bucket, key, cost)
 }
 

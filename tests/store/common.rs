@@ -15,7 +15,7 @@ pub(crate) struct Charge {
     pub(crate) layer: usize,
     pub(crate) number: usize,
     pub(crate) key: u64,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) receipt: Receipt,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn check_invariants(limiter: &dyn Limiter, clock: &ManualClock) {
 }
 
 /// Charges a key, if it is admitted.
-pub(crate) fn charge(limiter: &impl Limiter, key: u64, cost: u32) -> Decision {
+pub(crate) fn charge(limiter: &impl Limiter, key: u64, cost: u64) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)))
 }
 

@@ -15,19 +15,19 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> std::sync::Arc<dy
     RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter()
 }
 
-fn ask(limiter: &dyn Limiter, cost: u32, quota: Option<Quota>) -> Decision {
+fn ask(limiter: &dyn Limiter, cost: u64, quota: Option<Quota>) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost).under(quota)))
 }
 
-fn passing(limiter: &dyn Limiter, requests: u32, quota: Option<Quota>) -> u32 {
-    (0..requests).map(|_| u32::from(ask(limiter, 1, quota).is_allowed())).sum()
+fn passing(limiter: &dyn Limiter, requests: u64, quota: Option<Quota>) -> u64 {
+    (0..requests).map(|_| u64::from(ask(limiter, 1, quota).is_allowed())).sum()
 }
 
 /// `Policy::quota_fn`, `LimitsHandle`: a window's count that comes into a shorter period ends with that, and is gone when
 /// the period changes back. A bucket keeps its debt.
 #[test]
 fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_not() {
-    fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u32) -> u32 {
+    fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u64) -> u64 {
         let (day, second) = (Quota::per_day(1_000), Quota::per_second(10).burst(burst));
         let (clock, mut passed) = (clock(), 0);
         let limiter = limiter(of(day), &clock);
@@ -50,7 +50,7 @@ fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_
 /// The same for a live change of the limiter's own period.
 #[test]
 fn a_live_change_of_a_period_and_back_grants_the_limit_of_a_window_once_more() {
-    fn after<A: Algorithm>(of: fn(Quota) -> A) -> u32 {
+    fn after<A: Algorithm>(of: fn(Quota) -> A) -> u64 {
         let (clock, day) = (clock(), Quota::per_day(1_000));
         let before = limiter(of(day), &clock);
         assert_eq!(passing(&*before, 1_100, None), 1_000);
@@ -68,7 +68,7 @@ fn a_live_change_of_a_period_and_back_grants_the_limit_of_a_window_once_more() {
 /// one after the other, and makes a request that fails with the unit that each gives back.
 #[test]
 fn a_bucket_banks_charges_that_are_held_open_and_a_window_does_not() {
-    fn failures_at_one_instant<A: Algorithm>(of: fn(Quota) -> A) -> u32 {
+    fn failures_at_one_instant<A: Algorithm>(of: fn(Quota) -> A) -> u64 {
         let clock = clock();
         let (limiter, key) = (limiter(of(Quota::per_minute(5)), &clock), PartitionKey::from("key"));
         let mut open = Vec::new();

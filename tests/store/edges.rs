@@ -59,7 +59,7 @@ fn full<A: Algorithm>(algorithm: A, keys: Keys) -> (Limited<A>, ManualClock, Vec
     let mut held = Vec::new();
     let mut without_slot = 0;
     for key in 0..500 {
-        without_slot += u32::from(shares(key));
+        without_slot += u64::from(shares(key));
         if without_slot == 5 {
             break;
         }

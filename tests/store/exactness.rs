@@ -13,7 +13,7 @@ use crate::support::effort::rounds;
 
 const THREADS: usize = 32;
 const ATTEMPTS: u64 = 10_000;
-const LIMIT: u32 = 1_000;
+const LIMIT: u64 = 1_000;
 
 fn admits_exactly_the_limit(algorithm: impl Algorithm + Copy) {
     for run in 0..rounds(3, 200) {
@@ -98,11 +98,11 @@ impl Algorithm for TwoAtMost {
         self.0.quota()
     }
 
-    fn max_cost(&self) -> u32 {
+    fn max_cost(&self) -> u64 {
         2
     }
 
-    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let is_too_much = cost > 2;
         let (decision, next) = self.0.decide(state, now, if is_too_much { 0 } else { cost });
         let remaining = decision.remaining().min(2);
@@ -184,7 +184,7 @@ fn a_panicking_algorithm_leaves_the_store_usable() {
         fn quota(&self) -> Quota {
             Quota::per_second(1)
         }
-        fn decide(&self, _: Option<()>, _: Timestamp, cost: u32) -> (tower_sluice::Decision, Option<()>) {
+        fn decide(&self, _: Option<()>, _: Timestamp, cost: u64) -> (tower_sluice::Decision, Option<()>) {
             if cost > 1 {
                 // A panic that the hook does not print.
                 std::panic::resume_unwind(Box::new("blown on purpose"));

@@ -16,9 +16,9 @@ const SECONDS: u64 = 20;
 const STEPS_PER_SECOND: u64 = 20;
 
 struct Flood {
-    burst: u32,
+    burst: u64,
     /// What each fresh key spends; it never comes again.
-    spends: u32,
+    spends: u64,
     /// Keys that are live at a time, in tenths of the slots.
     tenths: u64,
     when_full: WhenFull,

@@ -12,7 +12,7 @@ use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimitLayerBu
 use crate::common::charge;
 
 const CLIENTS: u64 = 10_000;
-const LIMIT: u32 = 3;
+const LIMIT: u64 = 3;
 const SECOND: u64 = 1_000_000_000;
 
 fn ask(limiter: &impl Limiter, client: u64) -> Decision {
@@ -94,7 +94,7 @@ fn a_staggered_window_admits_its_limit_once_a_period() {
             let peeked = limiter.decide(&Ask::peek(&PartitionKey::from(client), 1)).at_once().unwrap();
             let decision = ask(&limiter, client);
             assert_eq!(peeked.is_allowed(), decision.is_allowed());
-            *admitted += u32::from(decision.is_allowed());
+            *admitted += u64::from(decision.is_allowed());
         }
         clock.advance(Duration::from_secs(1));
     }

@@ -180,7 +180,7 @@ async fn another_quota_keeps_what_was_used() {
 
 /// An error with its sources, as a log prints it.
 /// The seconds in `Retry-After` for a request of cost 1 that turns out to cost so much; zero if it passes.
-async fn wait(layer: &RateLimitLayer, settled: u32) -> u64 {
+async fn wait(layer: &RateLimitLayer, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
         ready(Ok::<_, Infallible>(Response::new(())))

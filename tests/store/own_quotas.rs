@@ -24,9 +24,9 @@ trait Model: Clone {
     fn convert(&mut self, quota: Quota, now: u64);
 
     /// Returns how much would be left after `cost` units; `None` if they do not fit.
-    fn fits(&self, cost: u32, now: u64) -> Option<u32>;
+    fn fits(&self, cost: u64, now: u64) -> Option<u64>;
 
-    fn take(&mut self, cost: u32, now: u64);
+    fn take(&mut self, cost: u64, now: u64);
 }
 
 /// A level of tokens, in parts of which each rate below drains a whole number in a nanosecond.
@@ -56,13 +56,13 @@ impl Model for Level {
         *self = Self { quota, parts: self.now(now), at: now };
     }
 
-    fn fits(&self, cost: u32, now: u64) -> Option<u32> {
+    fn fits(&self, cost: u64, now: u64) -> Option<u64> {
         let after = self.now(now) + u128::from(cost) * PARTS;
         let full = u128::from(self.quota.max_burst()) * PARTS;
-        (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / PARTS).unwrap())
+        (cost == 0 || after <= full).then(|| u64::try_from(full.saturating_sub(after) / PARTS).unwrap())
     }
 
-    fn take(&mut self, cost: u32, now: u64) {
+    fn take(&mut self, cost: u64, now: u64) {
         (self.parts, self.at) = (self.now(now) + u128::from(cost) * PARTS, now);
     }
 }
@@ -71,7 +71,7 @@ impl Model for Level {
 #[derive(Clone)]
 struct Counts<const SLIDES: bool> {
     quota: Quota,
-    charges: Vec<(u64, u32)>,
+    charges: Vec<(u64, u64)>,
 }
 
 impl<const SLIDES: bool> Counts<SLIDES> {
@@ -101,18 +101,18 @@ impl<const SLIDES: bool> Model for Counts<SLIDES> {
         if quota.period() != self.quota.period() {
             let used = self.weighted(now).div_ceil(self.quota.period().as_nanos());
             *self = Self::new(quota);
-            self.charges.push((self.window(now), u32::try_from(used).unwrap()));
+            self.charges.push((self.window(now), u64::try_from(used).unwrap()));
         }
         self.quota = quota;
     }
 
-    fn fits(&self, cost: u32, now: u64) -> Option<u32> {
+    fn fits(&self, cost: u64, now: u64) -> Option<u64> {
         let period = self.quota.period().as_nanos();
         let (after, full) = (self.weighted(now) + u128::from(cost) * period, u128::from(self.quota.limit()) * period);
-        (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / period).unwrap())
+        (cost == 0 || after <= full).then(|| u64::try_from(full.saturating_sub(after) / period).unwrap())
     }
 
-    fn take(&mut self, cost: u32, now: u64) {
+    fn take(&mut self, cost: u64, now: u64) {
         self.charges.push((self.window(now), cost));
     }
 }
@@ -120,7 +120,7 @@ impl<const SLIDES: bool> Model for Counts<SLIDES> {
 /// What a key is asked, under which quota.
 struct Step {
     key: u64,
-    cost: u32,
+    cost: u64,
     quota: Option<Quota>,
     mode: Mode,
 }
@@ -249,7 +249,7 @@ fn first_window() -> ManualClock {
 }
 
 /// Refunds four units that were charged under the first quota once one was charged under the second.
-fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, left: u32) {
+fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, left: u64) {
     let (clock, key) = (first_window(), PartitionKey::from("key"));
     let limiter = limiter(of(Quota::per_day(7)), &clock);
     assert!(take_quotas(&*limiter));
@@ -343,7 +343,7 @@ impl Algorithm for Custom {
         self.0.quota()
     }
 
-    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         self.0.decide(state, now, cost)
     }
 

@@ -40,7 +40,7 @@ impl<A: Portable> Algorithm for AsBytes<A> {
         self.0.quota()
     }
 
-    fn decide(&self, state: Option<Bytes>, now: Timestamp, cost: u32) -> (Decision, Option<Bytes>) {
+    fn decide(&self, state: Option<Bytes>, now: Timestamp, cost: u64) -> (Decision, Option<Bytes>) {
         let (decision, next) = self.0.decide(state.map(|bytes| self.read(&bytes, now)), now, cost);
         (decision, next.map(|state| self.write(&state)))
     }
@@ -49,11 +49,11 @@ impl<A: Portable> Algorithm for AsBytes<A> {
         bytes.expires
     }
 
-    fn refund(&self, bytes: Bytes, now: Timestamp, cost: u32, receipt: Receipt) -> Bytes {
+    fn refund(&self, bytes: Bytes, now: Timestamp, cost: u64, receipt: Receipt) -> Bytes {
         self.write(&self.0.refund(self.read(&bytes, now), now, cost, receipt))
     }
 
-    fn max_cost(&self) -> u32 {
+    fn max_cost(&self) -> u64 {
         self.0.max_cost()
     }
 
@@ -95,7 +95,7 @@ fn a_window_of_the_calendar_is_read_by_another_calendar() {
 fn what_was_used_stays_used_under_another_quota() {
     let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
     let other = Quota::per_hour(100);
-    let left = |used: u32| 100 - used;
+    let left = |used: u64| 100 - used;
     let (small, large) = (TokenBucket::new(quota()), TokenBucket::new(other));
     let state = large.from_bytes(&small.to_bytes(&small.decide(None, now, 5).1.unwrap()), now).unwrap();
     assert_eq!(large.decide(Some(state), now, 0).0.remaining(), left(5));

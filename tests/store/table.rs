@@ -1,7 +1,7 @@
 //! The tables of the memory store under load: floods, races, and what happens when they are full.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
@@ -92,7 +92,7 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
     const PER_ROUND: u64 = 2_500;
     let clock = clock();
     let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone()));
-    let admitted: [AtomicU32; KEYS] = Default::default();
+    let admitted: [AtomicU64; KEYS] = Default::default();
     let barrier = Barrier::new(5);
     let mut checkers = vec![IntervalChecker::new(algorithm.quota(), algorithm.worst_burst()); KEYS];
     let mut models = [None; KEYS];

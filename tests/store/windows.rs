@@ -18,7 +18,7 @@ fn limiter<A: Algorithm>(algorithm: A, keys: usize) -> (Limited<A>, ManualClock)
 }
 
 /// What clients see of a decision.
-fn numbers(decision: &Decision) -> (Outcome, u32, u32, Duration) {
+fn numbers(decision: &Decision) -> (Outcome, u64, u64, Duration) {
     (decision.outcome(), decision.limit(), decision.remaining(), decision.reset_after())
 }
 
@@ -55,7 +55,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let (quota, mut random) = (algorithm.quota(), Random(seed));
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let mut states = [None; KEYS];
-    let mut charges: Vec<(usize, u32, Receipt, Receipt)> = Vec::new();
+    let mut charges: Vec<(usize, u64, Receipt, Receipt)> = Vec::new();
     for round in 0..rounds(300, 3_000) {
         let now = clock.now().as_nanos().saturating_add(step(&mut random, period));
         // The last window of all time is another matter.
@@ -66,9 +66,9 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         let cost = match random.below(8) {
             0 => 0,
             1..=4 => 1,
-            5 => 1 + u32::try_from(random.below(quota.limit().into())).unwrap(),
+            5 => 1 + random.below(quota.limit().into()),
             6 => quota.limit() / 2 + 1,
-            _ => u32::try_from(random.below(1 << 32)).unwrap(),
+            _ => random.below(1 << 32),
         };
         match random.below(20) {
             0 => {
@@ -131,12 +131,12 @@ fn decisions_are_those_of_the_algorithm() {
         (100, Duration::from_secs(5)),
         (65_535, Duration::from_secs(5)),
         (65_536, Duration::from_secs(5)),
-        (u32::MAX, Duration::from_secs(5)),
+        (u64::from(u32::MAX), Duration::from_secs(5)),
         (60, Duration::from_secs(60)),
         (65_535, hours(1)),
         (10_000, hours(24)),
         (10, hours(24 * 365)),
-        (u32::MAX, hours(24 * 365)),
+        (u64::from(u32::MAX), hours(24 * 365)),
     ] {
         let quota = Quota::per(limit, period);
         for seed in 0..4 {
@@ -158,7 +158,7 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         let now = clock.now().as_nanos().saturating_add(step(&mut random, period));
         let now = Timestamp::from_nanos(now.min(u64::MAX / 2));
         clock.set(now);
-        let cost = u32::try_from(random.below(3)).unwrap();
+        let cost = random.below(3);
         let decision = charge(&limiter, seed, cost);
         candidates.retain_mut(|(phase, state)| {
             let (expected, next) = algorithm.decide(*state, now.saturating_add(*phase), cost);
@@ -215,7 +215,7 @@ fn stored_indices_that_repeat_are_no_present_windows() {
         }
     }
     ended_windows_make_room(SlidingWindow::new(Quota::per(65_535, Duration::from_secs(5))));
-    ended_windows_make_room(FixedWindow::new(Quota::per(u32::MAX, Duration::from_secs(5))));
+    ended_windows_make_room(FixedWindow::new(Quota::per(u64::from(u32::MAX), Duration::from_secs(5))));
 }
 
 /// A clock that is set back, or to the end of its range, neither hangs a request nor admits more.

@@ -24,12 +24,12 @@ pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisSto
 }
 
 /// A bucket that refills nothing during a test.
-pub fn at_most(limit: u32) -> TokenBucket {
+pub fn at_most(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * u64::from(limit))))
 }
 
 /// A window of 100 days, so that it hardly ever ends during a test.
-pub fn at_most_in_window(limit: u32) -> FixedWindow {
+pub fn at_most_in_window(limit: u64) -> FixedWindow {
     FixedWindow::new(Quota::per(limit, Duration::from_secs(100 * 86_400)))
 }
 
@@ -58,7 +58,7 @@ pub async fn recovers(layer: &RateLimitLayer, client: &str) {
 }
 
 /// The units charged to a client, as the store reports them.
-pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u32 {
+pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u64 {
     let limiter = RateLimiter::new(algorithm, RedisStore::new(redis, name).without_coalescing());
     let decision = limiter.decide(&Ask::charge(&key(client), 0)).decided().await.expect("the server answers");
     decision.limit() - decision.remaining()

@@ -4,11 +4,11 @@ use tower_sluice::Quota;
 
 pub trait Oracle {
     /// All admitted requests: the instant in nanoseconds, and the cost.
-    fn log(&mut self) -> &mut Vec<(u64, u32)>;
+    fn log(&mut self) -> &mut Vec<(u64, u64)>;
     /// The units that would be admitted at `now`.
     fn remaining(&self, now: u64) -> u64;
     /// Charges `cost` at `now` if it fits.
-    fn take(&mut self, now: u64, cost: u32) -> bool {
+    fn take(&mut self, now: u64, cost: u64) -> bool {
         let fits = u64::from(cost) <= self.remaining(now);
         self.log().extend(fits.then_some((now, cost)));
         fits
@@ -19,7 +19,7 @@ pub trait Oracle {
 /// In units of 1/period of a request, so that it is an integer.
 pub struct BucketOracle {
     quota: Quota,
-    log: Vec<(u64, u32)>,
+    log: Vec<(u64, u64)>,
 }
 
 impl BucketOracle {
@@ -39,7 +39,7 @@ impl BucketOracle {
 }
 
 impl Oracle for BucketOracle {
-    fn log(&mut self) -> &mut Vec<(u64, u32)> {
+    fn log(&mut self) -> &mut Vec<(u64, u64)> {
         &mut self.log
     }
 
@@ -53,7 +53,7 @@ impl Oracle for BucketOracle {
 /// Counts the log entries of the current window.
 pub struct FixedWindowOracle {
     quota: Quota,
-    log: Vec<(u64, u32)>,
+    log: Vec<(u64, u64)>,
 }
 
 impl FixedWindowOracle {
@@ -63,7 +63,7 @@ impl FixedWindowOracle {
 }
 
 impl Oracle for FixedWindowOracle {
-    fn log(&mut self) -> &mut Vec<(u64, u32)> {
+    fn log(&mut self) -> &mut Vec<(u64, u64)> {
         &mut self.log
     }
 
@@ -78,7 +78,7 @@ impl Oracle for FixedWindowOracle {
 /// less than a period ago.
 pub struct SlidingWindowOracle {
     quota: Quota,
-    log: Vec<(u64, u32)>,
+    log: Vec<(u64, u64)>,
 }
 
 impl SlidingWindowOracle {
@@ -88,7 +88,7 @@ impl SlidingWindowOracle {
 }
 
 impl Oracle for SlidingWindowOracle {
-    fn log(&mut self) -> &mut Vec<(u64, u32)> {
+    fn log(&mut self) -> &mut Vec<(u64, u64)> {
         &mut self.log
     }
 

@@ -14,12 +14,12 @@ use tower_sluice::{Quota, Receipt};
 
 use super::bytes::{self, BUCKET};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
 /// The greatest number that a bucket may have.
-const MOST: u128 = (1 << 111) - 1;
+const MOST: u128 = (1 << 121) - 1;
 
 const SET: &str = "SET t = :t, q = :q, u = :u, x = :x";
 
@@ -36,7 +36,7 @@ impl Units {
         Self { quota, limit: quota.limit().into(), period: bytes::period_nanos(&quota).into() }
     }
 
-    fn price(&self, cost: u32) -> u128 {
+    fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * self.period
     }
 
@@ -79,15 +79,15 @@ trait Bucket: Portable<State = GcraState> + Clone {
     }
 
     fn tat(&self, state: &GcraState) -> u128 {
-        u128::from_be_bytes(bytes::numbers(self, state))
+        u128::from_be_bytes(bytes::numbers::<_, 16, 0>(self, state).0)
     }
 
     fn state(&self, tat: u128, under: &Quota, now: Timestamp) -> Result<GcraState, BadItem> {
-        bytes::state(self, BUCKET, under, &tat.to_be_bytes(), now)
+        bytes::state(self, BUCKET, under, (&tat.to_be_bytes(), &[]), now)
     }
 
     /// How much of a charge is still owed for.
-    fn unpaid(&self, cost: u32, receipt: Receipt, at: Moment) -> u128 {
+    fn unpaid(&self, cost: u64, receipt: Receipt, at: Moment) -> u128 {
         // A refund subtracts from the number, whatever it is: so of the greatest it leaves the most.
         let most = self.state(MOST, &self.quota(), at.now).expect("in range");
         MOST - self.tat(&self.refund(most, at.now, cost, receipt))
@@ -132,9 +132,9 @@ impl<B: Portable<State = GcraState> + Clone> Bucket for B {}
 macro_rules! bucket {
     ($($bucket:ty),+) => {$(
         impl Items for $bucket {
-            /// All numbers are below 2^111, and DynamoDB keeps 38 digits.
+            /// All numbers are below 2^122, and DynamoDB keeps 38 digits.
             fn check_fit(&self) -> Result<(), Unfit> {
-                Ok(())
+                check_units(&self.quota())
             }
 
             fn suffix(&self, _: Timestamp) -> String {
@@ -159,7 +159,7 @@ macro_rules! bucket {
                 match hint {
                     Some(Hint::Bucket { tat, .. }) if tat > now => {
                         let room = (now + units.capacity()).saturating_sub(tat) / units.price(charge.cost);
-                        match u32::try_from(room).unwrap_or(u32::MAX).min(charge.count) {
+                        match at_most(u64::try_from(room).unwrap_or(u64::MAX), charge.count) {
                             // A read costs a fifth of a write that does nothing.
                             0 => Plan::Read,
                             count => Plan::Charge(self.busy(count, charge), count),
@@ -169,7 +169,7 @@ macro_rules! bucket {
                         Plan::Charge(self.busy(charge.count, charge), charge.count)
                     }
                     _ => {
-                        let count = (self.quota().max_burst() / charge.cost).min(charge.count);
+                        let count = at_most(self.quota().max_burst() / charge.cost, charge.count);
                         Plan::Charge(self.idle(count, charge), count)
                     }
                 }
@@ -213,7 +213,7 @@ macro_rules! bucket {
                 Some(Hint::Bucket { tat: new.map_or(0, |new| self.tat(new)), busy })
             }
 
-            fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+            fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write> {
                 let unpaid = self.unpaid(cost, receipt, at);
                 let write = Write::new("SET t = t - :c", "q = :q AND t > :now AND t >= :c").number(":c", unpaid);
                 let write = write.text(":q", quota_name::of(&self.quota())).number(":now", self.units().at(at.now));
@@ -225,7 +225,7 @@ macro_rules! bucket {
             fn plan_refund(
                 &self,
                 item: Option<&Item>,
-                cost: u32,
+                cost: u64,
                 receipt: Receipt,
                 at: Moment,
             ) -> Result<Option<Write>, BadItem> {

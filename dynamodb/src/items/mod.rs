@@ -11,9 +11,9 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use tower_sluice::Receipt;
 use tower_sluice::algorithm::Portable;
 use tower_sluice::time::Timestamp;
+use tower_sluice::{Quota, Receipt};
 
 use self::sealed::Items;
 use crate::hints::Hint;
@@ -40,17 +40,43 @@ impl<A: Items> Kept for A {}
 pub enum Unfit {
     /// Its windows are staggered.
     Staggered,
+    /// The limit or the burst is above 4,294,967,295 units.
+    TooManyUnits {
+        /// The greater of the two.
+        units: u64,
+    },
 }
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Staggered => f.write_str("staggered windows are for a `MemoryStore` only; leave out `.staggered()`"),
+            Self::TooManyUnits { units } => write!(
+                f,
+                "DynamoDB counts up to {MOST_UNITS} units here, and the quota has {units}; count in greater units, such as KiB \
+                 in place of bytes, or keep the policy in memory"
+            ),
         }
     }
 }
 
 impl Error for Unfit {}
+
+/// The greatest limit and burst: the writes are proved for them (`proofs/dynamodb.py`).
+const MOST_UNITS: u64 = u32::MAX as u64;
+
+/// Checks whether the writes can count the units of a quota.
+fn check_units(quota: &Quota) -> Result<(), Unfit> {
+    match quota.limit().max(quota.max_burst()) {
+        0..=MOST_UNITS => Ok(()),
+        units => Err(Unfit::TooManyUnits { units }),
+    }
+}
+
+/// Returns how many of `count` requests fit, if so many would.
+fn at_most(fitting: u64, count: u32) -> u32 {
+    u32::try_from(fitting).map_or(count, |fitting| fitting.min(count))
+}
 
 /// How long after its clock was read a request may be carried out. None outlives its timeout by so much.
 pub(crate) const LONGEST_WAY: Duration = Duration::from_secs(60);
@@ -81,7 +107,7 @@ impl Moment {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge {
     pub(crate) at: Moment,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) count: u32,
 }
 
@@ -146,13 +172,13 @@ pub(crate) mod sealed {
         ) -> Option<Hint>;
 
         /// The write of a refund, which holds for most items. `None` if nothing is owed any more for the charge.
-        fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write>;
+        fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write>;
 
         /// The write of a refund to the item as it was read. `None` if there is nothing to refund.
         fn plan_refund(
             &self,
             item: Option<&Item>,
-            cost: u32,
+            cost: u64,
             receipt: Receipt,
             at: Moment,
         ) -> Result<Option<Write>, BadItem>;

@@ -16,7 +16,7 @@ use tower_sluice::time::Timestamp;
 
 use super::bytes::{self, SLIDING_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
@@ -24,8 +24,8 @@ use crate::table::{Item, Write, number};
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     window: u64,
-    previous: u32,
-    current: u32,
+    previous: u64,
+    current: u64,
 }
 
 /// The attribute of the count of a window. Before the first window there is none, whose attribute is never written.
@@ -34,7 +34,7 @@ fn name(window: Option<u64>) -> String {
 }
 
 /// Returns the count of a window, zero if there is none.
-fn count(item: &Item, window: Option<u64>) -> Result<u32, BadItem> {
+fn count(item: &Item, window: Option<u64>) -> Result<u64, BadItem> {
     let name = name(window);
     if item.contains_key(&name) { number(item, &name).ok_or(BadItem) } else { Ok(0) }
 }
@@ -58,18 +58,14 @@ fn latest(item: &Item) -> Result<u64, BadItem> {
 }
 
 fn state(algorithm: &SlidingWindow, counts: Counts, now: Timestamp) -> SlidingWindowState {
-    let mut numbers = [0; 16];
-    numbers[..8].copy_from_slice(&counts.window.to_be_bytes());
-    numbers[8..12].copy_from_slice(&counts.previous.to_be_bytes());
-    numbers[12..].copy_from_slice(&counts.current.to_be_bytes());
-    bytes::state(algorithm, SLIDING_WINDOW, &algorithm.quota(), &numbers, now).expect("the numbers of a state")
+    let Counts { window, previous, current } = counts;
+    let numbers: (&[u8], &[u64]) = (&window.to_be_bytes(), &[previous, current]);
+    bytes::state(algorithm, SLIDING_WINDOW, &algorithm.quota(), numbers, now).expect("the numbers of a state")
 }
 
 fn counts(algorithm: &SlidingWindow, state: &SlidingWindowState) -> Counts {
-    let numbers: [u8; 16] = bytes::numbers(algorithm, state);
-    let four = |index: usize| u32::from_be_bytes(numbers[index..index + 4].try_into().expect("four bytes"));
-    let window = u64::from_be_bytes(numbers[..8].try_into().expect("eight bytes"));
-    Counts { window, previous: four(8), current: four(12) }
+    let (window, [previous, current]) = bytes::numbers(algorithm, state);
+    Counts { window: u64::from_be_bytes(window), previous, current }
 }
 
 /// Reads the window that is the present one for all, and its counts.
@@ -80,7 +76,7 @@ fn read(algorithm: &SlidingWindow, item: &Item, at: Moment) -> Result<Counts, Ba
 }
 
 /// Returns how many units fit into the window beside the previous one, if nothing else is in it.
-fn room(algorithm: &SlidingWindow, window: u64, previous: u32, now: Timestamp) -> u32 {
+fn room(algorithm: &SlidingWindow, window: u64, previous: u64, now: Timestamp) -> u64 {
     let empty = state(algorithm, Counts { window, previous, current: 0 }, now);
     algorithm.decide(Some(empty), now, 0).0.remaining()
 }
@@ -90,13 +86,13 @@ fn room(algorithm: &SlidingWindow, window: u64, previous: u32, now: Timestamp) -
 /// has written.
 fn charge(
     algorithm: &SlidingWindow,
-    (window, previous): (u64, u32),
+    (window, previous): (u64, u64),
     replaced: Option<u64>,
     count: u32,
     charge: Charge,
 ) -> Write {
     let Charge { at, cost, .. } = charge;
-    let all = count * cost;
+    let all = u64::from(count) * cost;
     let most = room(algorithm, window, previous, at.now).saturating_sub(all);
     let least = most.checked_sub(cost).filter(|_| count < charge.count);
     let window_holds = if replaced.is_some() { "l = :l" } else { "(attribute_not_exists(k) OR l <= :w)" };
@@ -129,7 +125,7 @@ fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
 
 /// Returns the window in which the charge was made, and how much of it still counts. `None` if it does not count any
 /// more, or if it was made in a window that is further ahead of our clock than the next: then too little is admitted.
-fn charged_in(algorithm: &SlidingWindow, cost: u32, receipt: Receipt, at: Moment) -> Option<(u64, u32)> {
+fn charged_in(algorithm: &SlidingWindow, cost: u64, receipt: Receipt, at: Moment) -> Option<(u64, u64)> {
     let present = present(algorithm, at);
     // A refund takes from the window that the receipt names: so the one that loses by it is that window.
     [present, present + 1].into_iter().find_map(|window| {
@@ -148,7 +144,7 @@ fn charged_in(algorithm: &SlidingWindow, cost: u32, receipt: Receipt, at: Moment
 impl Items for SlidingWindow {
     fn check_fit(&self) -> Result<(), Unfit> {
         // The phase of the greatest draw is the latest: only without staggering is it zero.
-        if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
+        if self.phase(u64::MAX).is_zero() { check_units(&self.quota()) } else { Err(Unfit::Staggered) }
     }
 
     /// With the period, by which windows are numbered.
@@ -174,7 +170,7 @@ impl Items for SlidingWindow {
         let Some(Hint::Window { window, previous, used }) = hint else { return Plan::Read };
         let is_present = window >= present(self, asked.at) && may_have_begun(self, window, asked.at);
         let fitting = room(self, window, previous, asked.at.now).saturating_sub(used) / asked.cost;
-        match fitting.min(asked.count) {
+        match at_most(fitting, asked.count) {
             count if is_present && count > 0 => {
                 Plan::Charge(charge(self, (window, previous), None, count, asked), count)
             }
@@ -185,7 +181,7 @@ impl Items for SlidingWindow {
     fn plan(&self, item: Option<&Item>, asked: Charge) -> Result<Plan, BadItem> {
         let Some(item) = item else {
             let window = present(self, asked.at);
-            let fitting = (self.quota().limit() / asked.cost).min(asked.count);
+            let fitting = at_most(self.quota().limit() / asked.cost, asked.count);
             return Ok(Plan::Charge(charge(self, (window, 0), None, fitting, asked), fitting));
         };
         let counts = read(self, item, asked.at)?;
@@ -210,7 +206,7 @@ impl Items for SlidingWindow {
         Some(Hint::Window { window, previous, used })
     }
 
-    fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+    fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write> {
         let (window, charged) = charged_in(self, cost, receipt, at)?;
         let write = Write::new("SET #c = #c - :c", "#c >= :c").name("#c", name(Some(window)));
         Some(write.number(":c", charged))
@@ -219,7 +215,7 @@ impl Items for SlidingWindow {
     fn plan_refund(
         &self,
         item: Option<&Item>,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
         at: Moment,
     ) -> Result<Option<Write>, BadItem> {

@@ -14,24 +14,24 @@ use tower_sluice::time::Timestamp;
 use super::bytes::CALENDAR_WINDOW;
 use super::bytes::{self, FIXED_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
 /// Reads what is used of the window.
-fn used(item: &Item) -> Result<u32, BadItem> {
+fn used(item: &Item) -> Result<u64, BadItem> {
     number(item, "n").ok_or(BadItem)
 }
 
 /// A window and its count.
 trait Window: Portable + Clone {
     /// The state of the present window, with so much used.
-    fn state(&self, used: u32, now: Timestamp) -> Self::State;
+    fn state(&self, used: u64, now: Timestamp) -> Self::State;
 
     /// What is used, of a state.
-    fn used(&self, state: &Self::State) -> u32 {
-        let numbers: [u8; 12] = bytes::numbers(self, state);
-        u32::from_be_bytes(numbers[8..].try_into().expect("four bytes"))
+    fn used(&self, state: &Self::State) -> u64 {
+        let (_, [used]) = bytes::numbers::<_, 8, 1>(self, state);
+        used
     }
 
     /// When the present window ends.
@@ -43,7 +43,7 @@ trait Window: Portable + Clone {
     /// more is waiting.
     fn charge(&self, count: u32, charge: Charge) -> Write {
         // The count is one that fits, so neither of these is below zero, unless a limit has been lowered.
-        let (limit, all) = (self.quota().limit(), count * charge.cost);
+        let (limit, all) = (self.quota().limit(), u64::from(count) * charge.cost);
         let most = limit - all;
         let (condition, least) = match most.checked_sub(charge.cost).filter(|_| count < charge.count) {
             Some(least) => ("n > :least AND n <= :most", Some(least)),
@@ -56,29 +56,26 @@ trait Window: Portable + Clone {
     }
 
     /// How much of a charge was made in the present window.
-    fn charged_now(&self, cost: u32, receipt: Receipt, now: Timestamp) -> u32 {
+    fn charged_now(&self, cost: u64, receipt: Receipt, now: Timestamp) -> u64 {
         cost - self.used(&self.refund(self.state(cost, now), now, cost, receipt))
     }
 }
 
 impl Window for FixedWindow {
-    fn state(&self, used: u32, now: Timestamp) -> Self::State {
-        let mut numbers = [0; 12];
-        numbers[..8].copy_from_slice(&(now.as_nanos() / bytes::period_nanos(&self.quota())).to_be_bytes());
-        numbers[8..].copy_from_slice(&used.to_be_bytes());
-        bytes::state(self, FIXED_WINDOW, &self.quota(), &numbers, now).expect("the numbers of a state")
+    fn state(&self, used: u64, now: Timestamp) -> Self::State {
+        let window = now.as_nanos() / bytes::period_nanos(&self.quota());
+        bytes::state(self, FIXED_WINDOW, &self.quota(), (&window.to_be_bytes(), &[used]), now)
+            .expect("the numbers of a state")
     }
 }
 
 #[cfg(feature = "calendar")]
 impl Window for CalendarWindow {
-    fn state(&self, used: u32, now: Timestamp) -> Self::State {
+    fn state(&self, used: u64, now: Timestamp) -> Self::State {
         // Without a state, the whole window is ahead until it ends.
         let ends = now.saturating_add(self.decide(None, now, 0).0.reset_after());
-        let mut numbers = [0; 12];
-        numbers[..8].copy_from_slice(&ends.as_nanos().to_be_bytes());
-        numbers[8..].copy_from_slice(&used.to_be_bytes());
-        bytes::state(self, CALENDAR_WINDOW, &self.quota(), &numbers, now).expect("the numbers of a state")
+        bytes::state(self, CALENDAR_WINDOW, &self.quota(), (&ends.as_nanos().to_be_bytes(), &[used]), now)
+            .expect("the numbers of a state")
     }
 }
 
@@ -87,7 +84,7 @@ macro_rules! window {
         impl Items for $window {
             fn check_fit(&self) -> Result<(), Unfit> {
                 // The phase of the greatest draw is the latest: only without staggering is it zero.
-                if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
+                if self.phase(u64::MAX).is_zero() { check_units(&self.quota()) } else { Err(Unfit::Staggered) }
             }
 
             /// With the period: windows of other lengths may end at the same instant.
@@ -117,7 +114,7 @@ macro_rules! window {
                     Some(Hint::Window { window: seen, used, .. }) if seen == window => used,
                     _ => 0,
                 };
-                match (self.quota().limit().saturating_sub(used) / charge.cost).min(charge.count) {
+                match at_most(self.quota().limit().saturating_sub(used) / charge.cost, charge.count) {
                     // A read costs a fifth of a write that does nothing.
                     0 => Plan::Read,
                     count => Plan::Charge(self.charge(count, charge), count),
@@ -141,7 +138,7 @@ macro_rules! window {
                 Some(Hint::Window { window: self.end(at.now).as_nanos(), previous: 0, used: self.used(new?) })
             }
 
-            fn guess_refund(&self, cost: u32, receipt: Receipt, at: Moment) -> Option<Write> {
+            fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write> {
                 let charged = self.charged_now(cost, receipt, at.now);
                 (charged > 0).then(|| Write::new("SET n = n - :c", "n >= :c").number(":c", charged))
             }
@@ -149,7 +146,7 @@ macro_rules! window {
             fn plan_refund(
                 &self,
                 item: Option<&Item>,
-                cost: u32,
+                cost: u64,
                 receipt: Receipt,
                 at: Moment,
             ) -> Result<Option<Write>, BadItem> {

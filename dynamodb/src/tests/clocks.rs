@@ -118,7 +118,7 @@ async fn without_a_date_clocks_are_trusted() {
 
 /// A state that a right clock cannot have written is ignored and overwritten. One that is ahead by as much as clocks may
 /// differ, and as a request may be on its way, counts.
-async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u32) {
+async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u64) {
     let possible = 2 * ERROR + LONGEST_WAY;
     for (ahead, left) in [(possible, 0), (possible + algorithm.quota().period(), limit)] {
         let (service, clock) = service().await;

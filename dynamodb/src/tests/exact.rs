@@ -1,23 +1,23 @@
 //! Eight processes contend for one key, and are together admitted exactly the limit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
 use super::effort::rounds;
 use super::*;
 
-const PROCESSES: u32 = 8;
-const REQUESTS: u32 = 1_000;
-const LIMIT: u32 = 777;
+const PROCESSES: u64 = 8;
+const REQUESTS: u64 = 1_000;
+const LIMIT: u64 = 777;
 
 /// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half of
 /// them share calls among their requests, eight at a time.
 async fn exactly<A: Kept>(algorithm: A) {
     for run in 0..rounds(1, 50) {
         let (service, clock) = service().await;
-        let admitted = Arc::new(AtomicU32::new(0));
+        let admitted = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for process in 0..PROCESSES {
             let store = DynamoStore::new(&dynamo(&service, &clock), "test");

@@ -37,7 +37,7 @@ const TABLE: &str = "limits";
 type Over<A> = RateLimiter<A, DynamoTable<<A as Algorithm>::State>>;
 
 /// A quota that restores nothing while a test runs.
-fn per_day(limit: u32) -> Quota {
+fn per_day(limit: u64) -> Quota {
     Quota::per_day(limit)
 }
 
@@ -66,10 +66,10 @@ async fn ask<A: Kept>(limiter: &Over<A>) -> Result<Decision, LimiterError> {
 }
 
 /// How many of so many requests are admitted, one after the other.
-async fn admitted<A: Kept>(limiter: &Over<A>, requests: u32) -> u32 {
+async fn admitted<A: Kept>(limiter: &Over<A>, requests: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..requests {
-        admitted += u32::from(ask(limiter).await.expect("no call fails").is_allowed());
+        admitted += u64::from(ask(limiter).await.expect("no call fails").is_allowed());
     }
     admitted
 }

@@ -85,10 +85,14 @@ fn clocks_withstand_the_counterexamples() {
 #[test]
 fn windows_withstand_the_counterexamples() {
     each("dynamodb/src/items/window.rs: Window::charge", |case| {
-        let [limit, cost, count]: [u32; 3] = ["limit", "cost", "count"].map(|input| case.number(input));
+        let ([limit, cost], count) = (["limit", "cost"].map(|input| case.number(input)), case.number::<u32>("count"));
         let window = FixedWindow::new(per_day(limit));
         let day: u64 = 86_400_000_000_000;
-        let hint = Hint::Window { window: (NOW.as_nanos() / day + 1) * day, previous: 0, used: limit - count * cost };
+        let hint = Hint::Window {
+            window: (NOW.as_nanos() / day + 1) * day,
+            previous: 0,
+            used: limit - u64::from(count) * cost,
+        };
         let write = planned(&window, Some(hint), charge(case, "waiting"), count);
         let n = carried_out(write, &[("n", case.number::<u64>("n").to_string())], window.quota(), "n");
         [("applies", n.is_some().into()), ("n", n.unwrap_or(0))]

@@ -8,7 +8,7 @@ use super::service::Fate;
 use super::*;
 
 /// Returns what is left of the key.
-async fn left<A: Kept>(limiter: &Over<A>) -> u32 {
+async fn left<A: Kept>(limiter: &Over<A>) -> u64 {
     limiter.decide(&Ask::peek(&"key".into(), 0)).decided().await.unwrap().remaining()
 }
 
@@ -113,7 +113,7 @@ async fn a_key_may_have_a_quota_of_its_own() {
     let (key, own) = (PartitionKey::from("customer"), Some(per_day(5)));
     let mut admitted = 0;
     for _ in 0..10 {
-        admitted += u32::from(limiter.decide(&Ask::charge(&key, 1).under(own)).decided().await.unwrap().is_allowed());
+        admitted += u64::from(limiter.decide(&Ask::charge(&key, 1).under(own)).decided().await.unwrap().is_allowed());
     }
     assert_eq!(admitted, 5);
     assert_eq!(super::admitted(&limiter, 10).await, 2);
@@ -140,7 +140,7 @@ async fn what_is_left_is_shown_under_the_quota_of_the_last_charge() {
 }
 
 /// Charges, and lets the refund come to its end.
-async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u32) {
+async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u64) {
     service.forget_counts();
     limiter.refund(&Ask::charge(&"key".into(), cost), receipt, cost);
     // Its task is on this runtime, so it is done when no other has anything to do.

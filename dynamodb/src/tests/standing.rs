@@ -25,7 +25,7 @@ fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> Rat
 
 /// Sends a request that is charged `cost` and turns out to cost `settled`. Returns the seconds in `Retry-After`; zero if it
 /// passes.
-async fn wait(layer: &RateLimitLayer, cost: u32, settled: u32) -> u64 {
+async fn wait(layer: &RateLimitLayer, cost: u64, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
         ready(Ok::<_, Infallible>(Response::new(())))

@@ -16,7 +16,7 @@ async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64
     let (service, clock) = service().await;
     let mut random = Random::new(seed);
     // So many that a burst of chance is no rejection.
-    let quota = Quota::per(u32::try_from(10_000 / percent).unwrap(), Duration::from_secs(1)).burst(1_000);
+    let quota = Quota::per(10_000 / percent, Duration::from_secs(1)).burst(1_000);
     let limiters: Vec<_> =
         (0..processes).map(|_| limiter(&dynamo(&service, &clock), TokenBucket::new(quota))).collect();
     let mut requests = 0;

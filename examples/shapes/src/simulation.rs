@@ -22,7 +22,7 @@ pub(crate) struct Run {
     pub(crate) is_queue: bool,
     pub(crate) fates: Vec<Fate>,
     /// The state at the end of each [`SAMPLE`].
-    pub(crate) level: Vec<u32>,
+    pub(crate) level: Vec<u64>,
 }
 
 /// The milliseconds at which a request arrived and departed; `None` if it was rejected.
@@ -47,8 +47,8 @@ impl Run {
 }
 
 pub(crate) fn run_all(traffic: &Traffic) -> [Run; 5] {
-    let left = |remaining: u32| remaining;
-    let used = |remaining: u32| QUOTA.limit() - remaining;
+    let left = |remaining: u64| remaining;
+    let used = |remaining: u64| QUOTA.limit() - remaining;
     [
         decide("Token bucket", "tokens left", &TokenBucket::new(QUOTA), left, traffic),
         decide("Leaky bucket", "level", &LeakyBucket::new(QUOTA), used, traffic),
@@ -63,7 +63,7 @@ fn decide<A: Algorithm>(
     name: &'static str,
     remembers: &'static str,
     algorithm: &A,
-    level_of: impl Fn(u32) -> u32,
+    level_of: impl Fn(u64) -> u64,
     traffic: &Traffic,
 ) -> Run {
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
@@ -103,7 +103,7 @@ fn queue(traffic: &Traffic) -> Run {
     });
     let waiting = |now: u64| {
         let waits = |fate: &&Fate| fate.arrived <= now && fate.left.is_some_and(|left| now < left);
-        u32::try_from(fates.iter().filter(waits).count()).expect("ten wait at most")
+        fates.iter().filter(waits).count() as u64
     };
     let level =
         (SAMPLE..=END).step_by(usize::try_from(SAMPLE).expect("it is small")).map(|end| waiting(end - 1)).collect();

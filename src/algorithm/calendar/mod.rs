@@ -83,7 +83,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 #[derive(Clone)]
 #[doc(alias("month", "billing period", "time zone"))]
 pub struct CalendarWindow {
-    limit: u32,
+    limit: u64,
     /// Shared by clones, so that they find each window once.
     schedule: Arc<Schedule>,
 }
@@ -93,7 +93,7 @@ pub struct CalendarWindow {
 pub struct CalendarWindowState {
     /// When the window ends, which is also its number: the state expires, and charges are refunded, without a calendar.
     pub(crate) ends: Timestamp,
-    pub(crate) used: u32,
+    pub(crate) used: u64,
 }
 
 impl CalendarWindowState {
@@ -108,10 +108,10 @@ impl CalendarWindow {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[must_use]
     #[track_caller]
-    pub fn daily(limit: u32) -> Self {
+    pub fn daily(limit: u64) -> Self {
         Self::of(limit, Period::Day)
     }
 
@@ -119,10 +119,10 @@ impl CalendarWindow {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[must_use]
     #[track_caller]
-    pub fn weekly(limit: u32) -> Self {
+    pub fn weekly(limit: u64) -> Self {
         Self::of(limit, Period::Week { first: Weekday::Monday })
     }
 
@@ -130,16 +130,17 @@ impl CalendarWindow {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[must_use]
     #[track_caller]
-    pub fn monthly(limit: u32) -> Self {
+    pub fn monthly(limit: u64) -> Self {
         Self::of(limit, Period::Month { anchor: 1 })
     }
 
     #[track_caller]
-    fn of(limit: u32, period: Period) -> Self {
+    fn of(limit: u64, period: Period) -> Self {
         assert!(limit > 0, "a quota's limit must be at least 1");
+        assert!(limit <= Quota::MAX_UNITS, "a quota's limit must not exceed 999,999,999,999,999");
         Self { limit, schedule: Arc::new(Schedule::new(period, zone::utc())) }
     }
 
@@ -209,7 +210,7 @@ impl Algorithm for CalendarWindow {
         &self,
         state: Option<CalendarWindowState>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<CalendarWindowState>) {
         let limit = self.limit;
         // After a clock was set back, the window that it had reached still counts.
@@ -239,14 +240,14 @@ impl Algorithm for CalendarWindow {
         state.ends
     }
 
-    fn refund(&self, state: CalendarWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> CalendarWindowState {
+    fn refund(&self, state: CalendarWindowState, _: Timestamp, cost: u64, receipt: Receipt) -> CalendarWindowState {
         let is_of_window = ChargedIn::read(receipt) == Some(state.ends.as_nanos());
         if is_of_window { CalendarWindowState { used: state.used.saturating_sub(cost), ..state } } else { state }
     }
 
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &CalendarWindowState, now: Timestamp) -> u64 {
-        if state.counts_at(now) { state.used.into() } else { 0 }
+        if state.counts_at(now) { state.used } else { 0 }
     }
 
     fn can_inherit(&self, _: &Quota) -> bool {
@@ -276,7 +277,7 @@ impl Algorithm for CalendarWindow {
     /// Twice the limit around an edge. The third one is for what the rate leaves out in a long interval: its windows may
     /// be shorter than the period, by 24 hours together, which is as much as a zone was ever moved.
     fn worst_burst(&self) -> u64 {
-        3 * u64::from(self.limit)
+        3 * self.limit
     }
 }
 

@@ -122,7 +122,7 @@ fn the_last_window_of_all_admits_its_limit() {
             for _ in 0..10 {
                 let (decision, next) = window.decide(state, now, 1);
                 state = next.or(state);
-                admitted += u32::from(decision.is_allowed());
+                admitted += u64::from(decision.is_allowed());
                 assert!(decision.is_allowed() || decision.retry_after().is_none(), "no later window begins");
             }
             assert_eq!(admitted, 2, "{window:?} at {nanos}");

@@ -135,7 +135,7 @@ use crate::values::{
 pub struct RedisConcurrency {
     redis: Redis,
     name: Box<str>,
-    limit: u32,
+    limit: u64,
     lease: Duration,
     queue: Option<Bounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
@@ -173,7 +173,7 @@ impl RedisConcurrency {
     /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
     #[must_use]
     #[track_caller]
-    pub fn new(redis: &Redis, name: &str, limit: u32) -> Self {
+    pub fn new(redis: &Redis, name: &str, limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
         Self {
@@ -237,7 +237,7 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, tag: Tag, cost: u32, patience: Option<Duration>) -> Check {
+    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Check {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         Check::Pending(Box::pin(async move {
@@ -246,7 +246,7 @@ impl RedisConcurrency {
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, tag: Tag, cost: u32) -> Check {
+    fn take_at_once(&self, tag: Tag, cost: u64) -> Check {
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
@@ -257,12 +257,12 @@ impl RedisConcurrency {
         Check::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
-    const fn wanted(&self, tag: Tag, cost: u32) -> Wanted {
+    const fn wanted(&self, tag: Tag, cost: u64) -> Wanted {
         Wanted { tag, cost, limit: self.limit }
     }
 
     /// Decides in this process alone.
-    fn fall_back(&self, tag: Tag, cost: u32) -> Decision {
+    fn fall_back(&self, tag: Tag, cost: u64) -> Decision {
         let (process, limit) = (self.process(), self.limit);
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
@@ -278,7 +278,7 @@ impl RedisConcurrency {
 }
 
 /// The decision with a receipt, if something was taken.
-fn receipted(decision: Decision, tag: Tag, cost: u32) -> Decision {
+fn receipted(decision: Decision, tag: Tag, cost: u64) -> Decision {
     if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::of(LeasedUnits(tag))) } else { decision }
 }
 
@@ -299,7 +299,7 @@ impl Limiter for RedisConcurrency {
 
     /// Releases units of a request that is over: on the server in the background, by one call. If that fails, or if there
     /// is no tokio runtime, the next renewal does it, or the end of the lease.
-    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
         if let Some(LeasedUnits(tag)) = receipt.read() {
             self.process().release(tag, units);
         }

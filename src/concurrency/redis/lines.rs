@@ -43,7 +43,7 @@ pub(super) struct Line {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Change {
     /// The limit of the last heir.
-    pub(super) limit: u32,
+    pub(super) limit: u64,
     pub(super) is_closed: bool,
 }
 
@@ -101,7 +101,7 @@ impl Lines {
     }
 
     /// Applies another limit to all waiters.
-    pub(super) fn change_limit(&self, limit: u32) {
+    pub(super) fn change_limit(&self, limit: u64) {
         self.changes.send_modify(|change| change.limit = limit);
     }
 

@@ -55,7 +55,7 @@ impl LocalCounts {
     }
 
     /// Ends a call that took these units.
-    pub(super) fn took(&self, tag: Tag, number: u64, units: u32) {
+    pub(super) fn took(&self, tag: Tag, number: u64, units: u64) {
         self.change(tag, |entry| entry.took(number, units));
     }
 
@@ -66,7 +66,7 @@ impl LocalCounts {
 
     /// Takes units without the server, if no more than `limit` are then in flight in this process. Returns how many were
     /// before.
-    pub(super) fn take_here(&self, tag: Tag, units: u32, limit: u32, now: Timestamp) -> Result<u32, u32> {
+    pub(super) fn take_here(&self, tag: Tag, units: u64, limit: u64, now: Timestamp) -> Result<u64, u64> {
         let mut shard = self.shard(tag);
         let before = shard.get(&tag).map_or(0, |entry| entry.units);
         let Some(after) = before.checked_add(units).filter(|after| *after <= limit) else { return Err(before) };
@@ -77,7 +77,7 @@ impl LocalCounts {
     }
 
     /// Releases units of a request that is over. Returns what is to be released on the server, now.
-    pub(super) fn release(&self, tag: Tag, units: u32) -> Option<Release> {
+    pub(super) fn release(&self, tag: Tag, units: u64) -> Option<Release> {
         self.change(tag, |entry| entry.release(units)).flatten()
     }
 
@@ -112,13 +112,13 @@ impl LocalCounts {
     }
 
     /// The units of a key that are in flight in this process.
-    pub(super) fn units(&self, tag: Tag) -> u32 {
+    pub(super) fn units(&self, tag: Tag) -> u64 {
         self.shard(tag).get(&tag).map_or(0, |entry| entry.units)
     }
 
     /// The units of all keys that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(shard).values().map(|entry| u64::from(entry.units)).sum::<u64>()).sum()
+        self.shards.iter().map(|shard| lock(shard).values().map(|entry| entry.units).sum::<u64>()).sum()
     }
 
     /// Whether there is nothing to renew, and nothing that might be.

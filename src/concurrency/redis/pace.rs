@@ -15,7 +15,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Pace {
     /// A cost up to this may fit.
-    left: u32,
+    left: u64,
     /// Greater costs are asked for at this time, since other processes may have released units.
     next: Instant,
     /// The longest time from that question to the one after it.
@@ -39,11 +39,11 @@ const YIELD_EVERY: Duration = Duration::from_secs(5);
 impl Pace {
     /// Of a line about which nothing is known: its first waiter asks at once.
     pub(super) fn unknown(now: Instant) -> Self {
-        Self { left: u32::MAX, next: now, interval: FIRST, yields_at: now + YIELD_EVERY, yields_until: now }
+        Self { left: u64::MAX, next: now, interval: FIRST, yields_at: now + YIELD_EVERY, yields_until: now }
     }
 
     /// Of a line whose first request was rejected, with so much left.
-    pub(super) fn rejected(left: u32, now: Instant) -> Self {
+    pub(super) fn rejected(left: u64, now: Instant) -> Self {
         let mut pace = Self::unknown(now);
         pace.ask(now);
         pace.answered(left, now);
@@ -51,7 +51,7 @@ impl Pace {
     }
 
     /// Whether a request of this cost asks now.
-    pub(super) fn is_due(&self, cost: u32, now: Instant) -> bool {
+    pub(super) fn is_due(&self, cost: u64, now: Instant) -> bool {
         cost <= self.left || self.next <= now
     }
 
@@ -74,12 +74,12 @@ impl Pace {
     }
 
     /// Notes that a request was rejected, with so much left.
-    pub(super) fn answered(&mut self, left: u32, now: Instant) {
+    pub(super) fn answered(&mut self, left: u64, now: Instant) {
         self.left = if now < self.yields_until { 0 } else { left };
     }
 
     /// Notes that a request has its units, with so much left. Units are being released, so the intervals begin anew.
-    pub(super) fn served(&mut self, left: u32, now: Instant) {
+    pub(super) fn served(&mut self, left: u64, now: Instant) {
         self.interval = FIRST;
         self.ask(now);
         self.answered(left, now);
@@ -98,7 +98,7 @@ impl Pace {
 
     /// Lets the next question be asked at once: the limit has changed, or a call has failed.
     pub(super) const fn hurry(&mut self) {
-        self.left = u32::MAX;
+        self.left = u64::MAX;
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
         // Dropped before the answer.
         assert!(!pace.is_due(1, now));
         pace.hurry();
-        assert!(pace.is_due(u32::MAX, now));
+        assert!(pace.is_due(u64::MAX, now));
         pace.served(1, now);
         assert!(pace.is_due(1, now) && !pace.is_due(2, now));
         assert!(!pace.is_overdue(ms(50), pace.next() + ms(1_049)) && pace.is_overdue(ms(50), pace.next() + ms(1_050)));

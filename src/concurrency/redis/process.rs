@@ -86,7 +86,7 @@ impl Process {
         decision
     }
 
-    async fn call_take(self: Arc<Self>, tag: Tag, cost: u32, limit: u32) -> Result<Decision, LimiterError> {
+    async fn call_take(self: Arc<Self>, tag: Tag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
         if cost == 0 || cost > limit {
             let call = script::take(self.key(tag), self.field(0), cost, limit, self.lease_micros());
             let answer = self.call(&call).await.map_err(failed)?;
@@ -118,7 +118,7 @@ impl Process {
     }
 
     /// Releases units of a request that is over: here at once, on the server in the background.
-    pub(super) fn release(self: &Arc<Self>, tag: Tag, cost: u32) {
+    pub(super) fn release(self: &Arc<Self>, tag: Tag, cost: u64) {
         match self.counts.release(tag, cost) {
             Some(release) => self.release_on_server(tag, release),
             // The server counts no more than are in flight.
@@ -212,7 +212,7 @@ type TakeFuture = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + 
 struct PendingTake {
     process: Arc<Process>,
     tag: Tag,
-    cost: u32,
+    cost: u64,
     runtime: Handle,
     /// `None` once the server has answered.
     answer: Option<TakeFuture>,

@@ -22,8 +22,8 @@ use crate::values::{Decision, LimiterError};
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) tag: Tag,
-    pub(super) cost: u32,
-    pub(super) limit: u32,
+    pub(super) cost: u64,
+    pub(super) limit: u64,
 }
 
 impl Process {

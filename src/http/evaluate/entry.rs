@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) decision: Option<Decision>,
     /// The policy's index.
     pub(super) policy: u32,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
     /// The quota of the key, which is looked up once; `None` for that of the policy.
     pub(super) quota: Option<Quota>,
     /// Whether the limiter failed, and the local fallback decides.
@@ -103,7 +103,7 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
 impl Entry {
     /// An entry without a ban or a decision.
     #[inline]
-    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>) -> Self {
+    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u64, quota: Option<Quota>) -> Self {
         let (fell_back, is_open, is_preview) = (false, false, false);
         Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, stake: None }
     }
@@ -242,7 +242,7 @@ impl Entry {
     }
 
     /// Rewrites the decision as if the entry had been charged `cost` in the first place.
-    pub(super) fn recharge(&mut self, policy: &Policy, cost: u32) {
+    pub(super) fn recharge(&mut self, policy: &Policy, cost: u64) {
         let terms = policy.terms_under(self.quota);
         self.decision = self.decision.map(|decision| decision.recharged(self.cost, cost, terms));
     }

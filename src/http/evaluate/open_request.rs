@@ -135,9 +135,9 @@ impl OpenRequest {
     }
 
     /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
-    fn final_cost(&self, policy: &Policy) -> Option<u32> {
+    fn final_cost(&self, policy: &Policy) -> Option<u64> {
         if policy.is_charged_by_content() {
-            return self.bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+            return self.bytes;
         }
         self.reports.as_ref()?.end(policy.name())
     }
@@ -165,7 +165,7 @@ impl Drop for OpenRequest {
 
 impl Entry {
     /// Charges `cost` for the request instead of what it was charged on arrival.
-    fn settle(&mut self, scope: Scope<'_>, cost: u32) {
+    fn settle(&mut self, scope: Scope<'_>, cost: u64) {
         let Some(decision) = self.decision else { return };
         match cost.cmp(&self.cost) {
             Ordering::Less => {
@@ -180,7 +180,7 @@ impl Entry {
 
     /// Rewrites the decision as if `cost` had been charged for the request. What of a shortfall is not left is not shown: it
     /// is forgiven, or owed from the next request on.
-    fn show_cost(&mut self, policy: &Policy, cost: u32) {
+    fn show_cost(&mut self, policy: &Policy, cost: u64) {
         if let Some(decision) = self.decision {
             self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
         }
@@ -197,7 +197,7 @@ impl Entry {
 
 impl Scope<'_> {
     /// Charges a shortfall.
-    fn charge_more(self, entry: &Entry, cost: u32) {
+    fn charge_more(self, entry: &Entry, cost: u64) {
         let policy = self.current(self.policy(entry));
         policy.charge_shortfall(&Ask::charge(&entry.key, cost).under(entry.quota), entry.fell_back);
     }

@@ -47,7 +47,7 @@ impl Limiter for Scripted {
         }
     }
 
-    fn refund(&self, _: &Ask<'_>, _: Receipt, units: u32) {
+    fn refund(&self, _: &Ask<'_>, _: Receipt, units: u64) {
         self.log.lock().unwrap().push(format!("{} refund {units}", self.name));
     }
 

@@ -13,7 +13,7 @@ pub(super) struct Standing<'a> {
     /// `RateLimit-Policy`, made by [`policy`].
     pub(super) policy: Option<&'a HeaderValue>,
     pub(super) limit: u64,
-    pub(super) remaining: u32,
+    pub(super) remaining: u64,
     /// Seconds.
     pub(super) reset: u64,
 }

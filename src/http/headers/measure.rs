@@ -13,7 +13,7 @@ pub(super) enum Measure {
     /// Units that time restores.
     Restored(RestoredMeasure),
     /// So many units in flight. Nobody knows when they will be released, so no time is advertised.
-    InFlight { limit: u32 },
+    InFlight { limit: u64 },
 }
 
 /// The terms of a quota, with all that can be computed in advance.
@@ -48,7 +48,7 @@ pub(super) struct Advertised {
 /// The numbers of `RateLimit`: no more than `left` units within the next `within` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
-    pub(super) left: u32,
+    pub(super) left: u64,
     /// `None` if no wait helps, since the request costs more than ever fits; and if the time is not known.
     pub(super) within: Option<NonZeroU64>,
 }
@@ -70,7 +70,7 @@ impl Measure {
     pub(super) fn advertised(&self) -> Advertised {
         match self {
             Self::Restored(restored) => restored.advertised,
-            Self::InFlight { limit } => Advertised { quota: (*limit).into(), window: None },
+            Self::InFlight { limit } => Advertised { quota: *limit, window: None },
         }
     }
 
@@ -88,7 +88,7 @@ impl Measure {
 
 impl RestoredMeasure {
     fn new(quota: Quota, shape: Shape) -> Self {
-        let (limit, period) = (u64::from(quota.limit()), quota.period_nanos());
+        let (limit, period) = (quota.limit(), quota.period_nanos());
         let burst = quota.max_burst();
         let common = gcd(limit, period);
         let advertised = match shape {
@@ -127,7 +127,7 @@ impl RestoredMeasure {
     }
 
     /// Returns the seconds for which `left` units have to suffice.
-    fn within(&self, decision: &Decision, left: u32) -> u64 {
+    fn within(&self, decision: &Decision, left: u64) -> u64 {
         match (self.shape, left) {
             // Nothing is used: no window has begun.
             (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
@@ -159,13 +159,13 @@ impl RestoredMeasure {
     }
 
     /// The time that `units` are worth.
-    fn price(&self, units: u32) -> u128 {
+    fn price(&self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.period)
     }
 
-    /// The product is below 2^126, since a `Duration` has fewer than 2^94 nanoseconds.
+    /// A time of four million years is as good as any longer one; so the product is below 2^127.
     fn units_of(&self, span: Duration) -> u128 {
-        span.as_nanos() * u128::from(self.limit)
+        span.as_nanos().min(1 << 77) * u128::from(self.limit)
     }
 
     /// Rounds `units` up to whole seconds. Uses the processor's 64-bit division if the numbers fit, since
@@ -182,7 +182,7 @@ impl RestoredMeasure {
 impl Advertised {
     /// Finds the smallest window that holds the burst and a whole number of units, at exactly the bucket's
     /// rate; failing that, the smallest that holds the burst, with the units in it rounded down.
-    fn of_bucket(limit: u64, period: u64, burst: u32) -> Self {
+    fn of_bucket(limit: u64, period: u64, burst: u64) -> Self {
         // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
         let per_second = u128::from(limit) * u128::from(SECOND);
         let common = u128::from(gcd(period, narrow(per_second % u128::from(period))));
@@ -192,6 +192,8 @@ impl Advertised {
         let window = least.next_multiple_of(step);
         let window = if window <= u128::from(LONGEST_SEARCH).max(least) { window } else { least };
         let window = window.min(MAX_INTEGER.into());
+        // The window is the least one, in which less than the burst and a unit is restored, or an hour at most: so the
+        // product is below 2^113.
         let quota = (units * window / step).min(MAX_INTEGER.into());
         Self { quota: narrow(quota), window: NonZeroU64::new(narrow(window)) }
     }

@@ -1,6 +1,6 @@
 //! `ResponseFields`: the fields of one response, computed at decision time and written when the response arrives.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -18,9 +18,9 @@ use crate::values::{Decision, Quota};
 /// holds them.
 #[derive(Debug)]
 pub(crate) enum ResponseFields {
-    /// Draft-11's alone, of one policy: its [`Level`].
-    One { constants: &'static Constants, left: u32, within: Option<NonZeroU64> },
-    /// Draft-11's alone, of several policies.
+    /// Draft-11's alone, of one policy: its [`Level`], if its seconds have 32 bits.
+    One { constants: &'static Constants, left: u64, within: Option<NonZeroU32> },
+    /// Draft-11's alone, of several policies, or of one for centuries.
     Several(Box<[(&'static Constants, Level)]>),
     /// Fields that depend on the response, or on the time of the day.
     Deferred(Box<Deferred>),
@@ -45,11 +45,26 @@ struct OwnedReading {
 }
 
 impl ResponseFields {
+    /// The fields of draft-11 alone, of one policy.
+    #[inline]
+    pub(super) fn one(constants: &'static Constants, level: Level) -> Self {
+        match level.within.map(NonZeroU32::try_from).transpose() {
+            Ok(within) => Self::One { constants, left: level.left, within },
+            Err(_) => Self::of_centuries(constants, level),
+        }
+    }
+
+    #[cold]
+    fn of_centuries(constants: &'static Constants, level: Level) -> Self {
+        Self::Several(Box::new([(constants, level)]))
+    }
+
     /// Adds the fields to a response of this status, unless the status excludes them.
     #[inline]
     pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
             Self::One { constants, left, within } => {
+                let within = within.map(NonZeroU64::from);
                 write_levels(status, headers, &[(constants, Level { left, within })]);
             }
             Self::Several(levels) => write_several(status, headers, &levels),

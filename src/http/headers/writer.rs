@@ -167,8 +167,8 @@ impl Writer {
         if let Some(quota) = reading.quota {
             return self.fields_of_plan(policy_fields, quota, reading);
         }
-        let Level { left, within } = policy_fields.measure.level(reading.decision);
-        Some(ResponseFields::One { constants: policy_fields.constants?, left, within })
+        let level = policy_fields.measure.level(reading.decision);
+        Some(ResponseFields::one(policy_fields.constants?, level))
     }
 
     /// Returns the fields of a response about a key with a quota of its own.
@@ -180,8 +180,7 @@ impl Writer {
     ) -> Option<ResponseFields> {
         let plan = if self.is_alone { policy_fields.plan(quota) } else { None };
         let Some((measure, constants)) = plan else { return Some(self.deferred(std::iter::once(reading))) };
-        let Level { left, within } = measure.level(reading.decision);
-        Some(ResponseFields::One { constants, left, within })
+        Some(ResponseFields::one(constants, measure.level(reading.decision)))
     }
 
     /// Returns the fields of a response after these decisions, if any.
@@ -203,7 +202,7 @@ impl Writer {
         let levels: SmallVec<[_; 4]> = levels.collect();
         match *levels {
             [] => None,
-            [(constants, Level { left, within })] => Some(ResponseFields::One { constants, left, within }),
+            [(constants, level)] => Some(ResponseFields::one(constants, level)),
             ref several => Some(ResponseFields::Several(several.into())),
         }
     }
@@ -353,7 +352,7 @@ impl Measured<'_> {
 
     /// Compares the shares left / limit without dividing.
     fn compare_share(&self, other: &Self) -> Ordering {
-        let cross = |left: u32, limit: u32| u64::from(left) * u64::from(limit);
+        let cross = |left: u64, limit: u64| u128::from(left) * u128::from(limit);
         cross(self.level.left, other.decision.limit()).cmp(&cross(other.level.left, self.decision.limit()))
     }
 

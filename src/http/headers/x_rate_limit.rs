@@ -21,7 +21,7 @@ pub(super) fn write(
     headers: &mut HeaderMap,
     form: ResetForm,
     decision: &Decision,
-    remaining: u32,
+    remaining: u64,
     now: impl FnOnce() -> SystemTime,
 ) {
     if is_stricter(headers, &REMAINING, remaining.into()) {

@@ -73,7 +73,7 @@ impl Partner {
                 (is_served, free / token, wait, token)
             }
             Self::SlidingWindow { limit, period, state } => {
-                let quota = Quota::per(u32::try_from(*limit).unwrap(), Duration::from_micros(*period));
+                let quota = Quota::per(*limit, Duration::from_micros(*period));
                 let at = Timestamp::from_nanos((now + 345_678) * 1_000);
                 let (decision, next) = SlidingWindow::new(quota).decide(*state, at, 1);
                 *state = next.or(*state);

@@ -50,7 +50,7 @@ impl Debts {
 
     /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
     /// wait, if the key owes too much.
-    fn spend(&self, key: &PartitionKey, quota: Quota, units: u32) -> Result<bool, Duration> {
+    fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
         if self.are_paid() {
             return Ok(false);
         }
@@ -59,14 +59,14 @@ impl Debts {
     }
 
     /// Takes a charge back.
-    fn refund(&self, key: &PartitionKey, quota: Quota, units: u32) {
+    fn refund(&self, key: &PartitionKey, quota: Quota, units: u64) {
         if !self.are_paid() {
             let _ = self.apply(key, quota, Change::Refund(units));
         }
     }
 
     /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
-    fn add(&self, key: &PartitionKey, quota: Quota, charged: u32, owed: u32) {
+    fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
         if owed > 0 || !self.are_paid() {
             let _ = self.apply(key, quota, Change::Add { charged, owed });
         }
@@ -74,7 +74,7 @@ impl Debts {
 
     /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
     /// of its last request.
-    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u32, Duration)> {
+    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u64, Duration)> {
         if self.are_paid() {
             return None;
         }
@@ -105,7 +105,7 @@ impl Debt {
         if self.quota.has_rate_of(&quota) {
             return left;
         }
-        // The product of a time and a limit is less than 2^96.
+        // The product of a time and a limit is less than 2^114.
         let units = (left.as_nanos() * u128::from(self.quota.limit())).div_ceil(self.quota.period_nanos().into());
         let nanos = units.checked_mul(quota.period_nanos().into());
         duration_from_nanos(nanos.map_or(u128::MAX, |nanos| nanos.div_ceil(quota.limit().into())))
@@ -122,9 +122,9 @@ struct Account {
 
 enum Change {
     Look,
-    Spend(u32),
-    Refund(u32),
-    Add { charged: u32, owed: u32 },
+    Spend(u64),
+    Refund(u64),
+    Add { charged: u64, owed: u64 },
 }
 
 impl Account {
@@ -146,7 +146,7 @@ impl Algorithm for Account {
     }
 
     /// A decision on a [`Change::Spend`] that a debt was charged for leaves one unit, as a flag.
-    fn decide(&self, state: Option<Debt>, now: Timestamp, _: u32) -> (Decision, Option<Debt>) {
+    fn decide(&self, state: Option<Debt>, now: Timestamp, _: u64) -> (Decision, Option<Debt>) {
         let debt = state.filter(|debt| debt.paid_at > now);
         let quota = self.quota.or(debt.map(|debt| debt.quota)).unwrap_or(Quota::per_second(1));
         let paid_in = debt.map(|debt| debt.paid_in(now, quota));
@@ -172,7 +172,7 @@ impl Algorithm for Account {
             }
             (Change::Look, Some(owed)) => {
                 let free = full.saturating_sub(owed).as_nanos() * u128::from(quota.limit());
-                let left = u32::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u32::MAX);
+                let left = u64::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u64::MAX);
                 (Decision::deny(quota.max_burst(), left.min(quota.max_burst()), Some(owed)), None)
             }
             (_, None) => (done, None),
@@ -190,7 +190,7 @@ pub(crate) struct DebtCharge {
     record: Arc<Record>,
     key: PartitionKey,
     quota: Quota,
-    units: u32,
+    units: u64,
     is_kept: bool,
 }
 
@@ -239,7 +239,7 @@ impl Policy {
     pub(crate) fn charge_debt(
         &self,
         key: &PartitionKey,
-        units: u32,
+        units: u64,
         quota: Option<Quota>,
     ) -> Result<Option<DebtCharge>, Duration> {
         let Some((debts, quota)) = self.debts_of(quota).filter(|_| units > 0) else { return Ok(None) };
@@ -249,7 +249,7 @@ impl Policy {
     }
 
     /// Takes a part of a request's charge back from the debt of its key.
-    pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u32, quota: Option<Quota>) {
+    pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u64, quota: Option<Quota>) {
         if let Some((debts, quota)) = self.debts_of(quota) {
             debts.refund(key, quota, units);
         }
@@ -350,7 +350,7 @@ mod tests {
         (Policy::new("p", limiter).settled_by_handler().owe_shortfalls(), clock)
     }
 
-    fn owe(policy: &Policy, key: &PartitionKey, units: u32) {
+    fn owe(policy: &Policy, key: &PartitionKey, units: u64) {
         policy.charge_shortfall(&Ask::charge(key, units), false);
     }
 

@@ -35,9 +35,9 @@ pub enum PolicyError {
         /// The policy's name.
         name: String,
         /// The cost of a request.
-        cost: u32,
+        cost: u64,
         /// The most that is ever admitted at once.
-        burst: u32,
+        burst: u64,
     },
     /// The limiter has one quota for all keys: a queue, a limit of requests in flight, or a custom limiter that [takes no
     /// quotas](crate::Description::takes_quotas), or advertises none for keys without one.

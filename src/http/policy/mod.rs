@@ -171,14 +171,14 @@ impl Policy {
     /// charged only as far as units are left. To exempt some requests, use [`when`](Self::when) or
     /// [`cost_fn`](Self::cost_fn).
     #[doc(alias = "weight")]
-    pub fn cost(mut self, cost: u32) -> Self {
+    pub fn cost(mut self, cost: u64) -> Self {
         self.cost = Cost::Fixed(cost);
         self
     }
 
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
-    pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+    pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
         self
     }
@@ -305,13 +305,13 @@ impl Policy {
     /// use tower_sluice::{Policy, Quota};
     ///
     /// #[derive(Clone)]
-    /// struct RowsRead(u32);
+    /// struct RowsRead(u64);
     ///
     /// let rows = Policy::new("rows", TokenBucket::new(Quota::per_minute(10_000)))
     ///     .cost(100)
     ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
     /// ```
-    pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+    pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.bill = Some(Bill::Cost(Box::new(cost)));
         self
     }
@@ -535,7 +535,7 @@ impl Policy {
         self.when.is_some() || self.except.is_some() || matches!(self.on_missing_key, MissingKey::Skip)
     }
 
-    pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
+    pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u64 {
         self.cost.of(head)
     }
 
@@ -582,7 +582,7 @@ impl Policy {
     }
 
     /// The final cost of a request that was charged `charged`, if the head of its response decides.
-    pub(crate) fn cost_by_head(&self, charged: u32, response: &ResponseHead<'_>) -> Option<u32> {
+    pub(crate) fn cost_by_head(&self, charged: u64, response: &ResponseHead<'_>) -> Option<u64> {
         self.bill.as_ref()?.by_head(charged, response)
     }
 

@@ -77,17 +77,17 @@ impl OpenCharges {
     }
 
     /// Opens a charge, whose response is awaited from `now` on.
-    pub(crate) fn open(&self, key: &PartitionKey, cost: u32, now: Timestamp) {
+    pub(crate) fn open(&self, key: &PartitionKey, cost: u64, now: Timestamp) {
         let (mut shard, _) = self.shard(key);
         let open = shard.open.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now, excused: 0 });
         open.requests += 1;
-        open.units += u64::from(cost);
+        open.units = open.units.saturating_add(cost);
         open.newest = now;
     }
 
     /// Closes a charge that was [opened](Self::open): it is settled after its response `took` so long, or has no
     /// response.
-    pub(crate) fn close(&self, key: &PartitionKey, cost: u32, took: Option<Duration>) {
+    pub(crate) fn close(&self, key: &PartitionKey, cost: u64, took: Option<Duration>) {
         let (mut shard, hash) = self.shard(key);
         if let Some(took) = took {
             shard.note_duration(hash, took);
@@ -96,7 +96,7 @@ impl OpenCharges {
         // Removed first, since most keys have one request at a time: then it is looked up once.
         let Some((key, mut open)) = shard.open.remove_entry(key) else { return };
         open.requests -= 1;
-        open.units = open.units.saturating_sub(cost.into());
+        open.units = open.units.saturating_sub(cost);
         if open.requests > 0 {
             shard.open.insert(key, open);
         }
@@ -183,6 +183,7 @@ impl Default for OpenCharges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::Quota;
 
     /// A response of this key that takes so long.
     fn respond(charges: &OpenCharges, key: &PartitionKey, took: Duration) {
@@ -258,10 +259,10 @@ mod tests {
             (&[Duration::MAX, Duration::MAX], LONGEST),
         ] {
             let charges = OpenCharges::default();
-            charges.open(&key, u32::MAX, Timestamp::from_nanos(0));
+            charges.open(&key, Quota::MAX_UNITS, Timestamp::from_nanos(0));
             durations.iter().for_each(|took| respond(&charges, &key, *took));
-            let units = u32::MAX.into();
-            assert_eq!(charges.expected(&key, Timestamp::from_nanos(0)), Some((units, expected)), "{durations:?}");
+            let known = charges.expected(&key, Timestamp::from_nanos(0));
+            assert_eq!(known, Some((Quota::MAX_UNITS, expected)), "{durations:?}");
         }
     }
 }

@@ -283,7 +283,7 @@ impl Algorithm for Deadline {
         Quota::per_second(1)
     }
 
-    fn decide(&self, state: Option<Timestamp>, now: Timestamp, _: u32) -> (Decision, Option<Timestamp>) {
+    fn decide(&self, state: Option<Timestamp>, now: Timestamp, _: u64) -> (Decision, Option<Timestamp>) {
         let current = state.filter(|end| *end > now);
         match (self, current) {
             (Self::Begin(end), None) => (Decision::allow(1, 0), Some(*end)),

@@ -15,8 +15,8 @@ use crate::values::{Ask, Check, Decision, Mode, Quota, Receipt};
 /// Records the modes and costs that it is asked for, and admits up to a cost.
 struct Recording {
     description: Description,
-    left: u32,
-    asked: Arc<Mutex<Vec<(Mode, u32)>>>,
+    left: u64,
+    asked: Arc<Mutex<Vec<(Mode, u64)>>>,
 }
 
 impl Limiter for Recording {
@@ -34,19 +34,19 @@ impl Limiter for Recording {
     }
 }
 
-type Asked = Arc<Mutex<Vec<(Mode, u32)>>>;
+type Asked = Arc<Mutex<Vec<(Mode, u64)>>>;
 
-fn recording(description: Description, left: u32) -> (Policy, Asked) {
+fn recording(description: Description, left: u64) -> (Policy, Asked) {
     let asked = Asked::default();
     let limiter = Recording { description, left, asked: Arc::clone(&asked) };
     (Policy::new("recording", Arc::new(limiter)), asked)
 }
 
-fn taken(asked: &Asked) -> Vec<(Mode, u32)> {
+fn taken(asked: &Asked) -> Vec<(Mode, u64)> {
     std::mem::take(&mut asked.lock().unwrap())
 }
 
-fn bucket(burst: u32) -> TokenBucket {
+fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_second(1).burst(burst))
 }
 
@@ -117,7 +117,7 @@ fn the_response_sets_the_final_cost() {
     assert_eq!([cost(&fixed, 200), cost(&fixed, 401)], [None, None]);
     let failed = Policy::new("failed", bucket(9)).charge_when(|response| response.status() == 401);
     assert_eq!([cost(&failed, 200), cost(&failed, 401)], [Some(0), Some(4)]);
-    let after = Policy::new("after", bucket(9)).cost_after(|response| u32::from(response.status().as_u16()));
+    let after = Policy::new("after", bucket(9)).cost_after(|response| u64::from(response.status().as_u16()));
     assert_eq!([cost(&after, 200), cost(&after, 401)], [Some(200), Some(401)]);
     for at_the_end in
         [Policy::new("end", bucket(9)).settled_by_handler(), Policy::new("end", bucket(9)).charge_content_bytes()]

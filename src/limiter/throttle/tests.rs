@@ -15,8 +15,8 @@ use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError
 
 type Answer = Result<&'static str, ThrottleError<Infallible>>;
 
-async fn send(layer: &ThrottleLayer<u32>, request: u32) -> Answer {
-    let service = service_fn(|_: u32| async { Ok::<_, Infallible>("done") });
+async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Answer {
+    let service = service_fn(|_: u64| async { Ok::<_, Infallible>("done") });
     layer.layer(service).oneshot(request).await
 }
 
@@ -63,7 +63,7 @@ impl Limiter for Broken {
         if self.has_fallback { description.answering(Mode::Fallback) } else { description }
     }
 
-    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u32) {
+    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u64) {
         unreachable!("nothing is held");
     }
 }
@@ -72,7 +72,7 @@ impl Limiter for Broken {
 async fn the_failure_mode_decides_when_the_limiter_fails() {
     for answers_at_once in [true, false] {
         let layer = |broken: Broken| {
-            ThrottleLayer::new(Arc::new(Broken { answers_at_once, ..broken })).cost_fn(|cost: &u32| *cost)
+            ThrottleLayer::new(Arc::new(Broken { answers_at_once, ..broken })).cost_fn(|cost: &u64| *cost)
         };
         let fails = |answer: Answer| matches!(answer, Err(ThrottleError::Limiter(_)));
 
@@ -100,7 +100,7 @@ async fn a_closed_limiter_rejects_in_every_failure_mode() {
 async fn the_beginning_of_an_outage_is_logged_once() {
     let (log, _guard) = Log::start();
     let layer = ThrottleLayer::new(Arc::new(BROKEN)).on_failure(FailureMode::Allow);
-    let other_options = layer.clone().cost_fn(|cost: &u32| *cost);
+    let other_options = layer.clone().cost_fn(|cost: &u64| *cost);
     for layer in [&layer, &other_options] {
         assert_eq!(send(layer, 1).await.unwrap(), "done");
     }

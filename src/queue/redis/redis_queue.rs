@@ -269,7 +269,7 @@ impl RedisQueue {
     }
 
     /// Returns what a future needs, which outlives the question.
-    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue>, PartitionKey, u32) {
+    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue>, PartitionKey, u64) {
         (Arc::clone(&self.shared), ask.key().clone(), ask.cost())
     }
 
@@ -307,7 +307,7 @@ impl Limiter for RedisQueue {
     }
 
     /// Refunds in the background, by one call.
-    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u32) {
+    fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         if receipt.is_none() {
             return;
         }
@@ -382,7 +382,7 @@ mod tests {
     /// default bounds.
     #[test]
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
-        let longest = u32::try_from((1_u64 << 51) / 1_000_000).unwrap();
+        let longest = (1 << 51) / 1_000_000;
         let quota = Quota::per_minute(60).burst(longest / 2 - 20);
         let fits = |capacity| RemoteQueue::check_fit(&quota, capacity, DEFAULT_MAX_WAIT).is_ok();
         assert!(fits(0) && !fits(default_capacity(&quota)));

@@ -39,12 +39,12 @@ impl RemoteQueue {
         QueueScript::new(quota, capacity, max_wait).map(drop)
     }
 
-    pub(crate) const fn max_cost(&self) -> u32 {
+    pub(crate) const fn max_cost(&self) -> u64 {
         self.script.max_cost()
     }
 
     /// Returns how many requests of cost one would be let in at once without a backlog.
-    pub(crate) fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u64 {
         self.script.limit()
     }
 
@@ -53,7 +53,7 @@ impl RemoteQueue {
     pub(crate) async fn join(
         &self,
         key: &PartitionKey,
-        cost: u32,
+        cost: u64,
         patience: Option<Duration>,
     ) -> Result<Admission, LimiterError> {
         let (tag, sent) = (self.names.tag(key), Monotonic.now());
@@ -71,7 +71,7 @@ impl RemoteQueue {
     }
 
     /// Returns a reservation, for the next arrival.
-    pub(crate) async fn refund(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    pub(crate) async fn refund(&self, key: &PartitionKey, cost: u64, receipt: Receipt) {
         let tag = self.names.tag(key);
         if let Some(call) = self.script.refund(self.name(tag), cost, receipt) {
             // If the call fails, the reservation stays: fewer requests depart then, and never too many.

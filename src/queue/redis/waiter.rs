@@ -58,7 +58,7 @@ impl ProcessQueue {
     pub(super) async fn join(
         &self,
         key: &PartitionKey,
-        cost: u32,
+        cost: u64,
         patience: Option<Duration>,
     ) -> Result<Admission, LimiterError> {
         let admission = self.remote.join(key, cost, patience).await;
@@ -71,7 +71,7 @@ impl ProcessQueue {
 
     /// Joins as often as it takes to charge as many units as are left: a second time if a cost that can never be let in
     /// was rejected. No request waits for the turn.
-    pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
+    pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
         let decision = self.join_detached(key, cost).await?;
         match decision.partial_cost(cost) {
             Some(left) => self.join_detached(key, left).await,
@@ -80,7 +80,7 @@ impl ProcessQueue {
     }
 
     /// Joins, for no request that would wait.
-    pub(super) async fn join_detached(&self, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
+    pub(super) async fn join_detached(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
         let (Admission::Granted(decision) | Admission::Rejected(decision)) = self.join(key, cost, None).await?;
         Ok(decision)
     }
@@ -89,7 +89,7 @@ impl ProcessQueue {
     pub(super) async fn wait_turn(
         self: Arc<Self>,
         key: PartitionKey,
-        cost: u32,
+        cost: u64,
         patience: Option<Duration>,
     ) -> Result<Decision, LimiterError> {
         let (_slot, patience) = self.take_slot(patience);
@@ -135,7 +135,7 @@ impl ProcessQueue {
         self: Arc<Self>,
         runtime: &Handle,
         key: PartitionKey,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
     ) {
         runtime.spawn(async move { self.remote.refund(&key, cost, receipt).await });
@@ -158,7 +158,7 @@ type JoinFuture = Pin<Box<dyn Future<Output = Result<Admission, LimiterError>> +
 struct PendingJoin {
     shared: Arc<ProcessQueue>,
     key: PartitionKey,
-    cost: u32,
+    cost: u64,
     runtime: Handle,
     /// `None` once Redis has answered.
     answer: Option<JoinFuture>,

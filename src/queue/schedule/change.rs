@@ -3,7 +3,7 @@
 use std::task::Waker;
 
 use super::waiter_slab::{Slot, WaiterId};
-use super::{FifoId, Gcra, Schedule};
+use super::{Fifo, FifoId, Gcra, Schedule};
 use crate::values::time::Timestamp;
 use crate::values::{Issuer, Proof, Receipt};
 
@@ -67,8 +67,6 @@ impl Schedule {
         (self.due, self.idle) = Default::default();
         for (id, fifo) in &mut self.fifos {
             fifo.tat = present.carried(fifo.tat, &before, now);
-            // A whole number of tokens.
-            fifo.backlog = fifo.backlog / before.price(1) * present.price(1);
             let (waits, entry) = self.pace.index_entry(*id, fifo);
             if waits { &mut self.due } else { &mut self.idle }.insert(entry);
         }
@@ -95,15 +93,16 @@ impl Schedule {
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
         let mut displaced = Vec::new();
         let Some(fifo) = self.fifos.get(&id) else { return displaced };
-        let (mut waiter_id, mut ahead, mut kept) = (fifo.waiters.oldest, 0, 0);
+        let (mut waiter_id, mut kept) = (fifo.waiters.oldest, 0);
+        let mut ahead = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.capacity
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
-                && self.pace.departs_at(fifo.tat + ahead) <= waiter.until.max(now);
+                && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);
             if stays {
                 kept += 1;
-                ahead += self.pace.gcra.price(waiter.cost);
+                ahead.backlog += u128::from(waiter.cost);
             } else {
                 displaced.push(waiter_id);
             }

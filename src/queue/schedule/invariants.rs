@@ -37,7 +37,7 @@ impl Schedule {
             assert!(waiter.since <= waiter.until, "{waiter_id:?} would have to depart before it came");
             len += 1;
             assert!(len <= self.waiting, "the wait list of {id:?} is a circle");
-            backlog += self.pace.gcra.price(waiter.cost);
+            backlog += u128::from(waiter.cost);
             (older, waiter_id) = (waiter_id, waiter.newer);
         }
         assert_eq!((fifo.waiters.newest, fifo.waiters.len), (older, len), "{id:?}: the end of the list");

@@ -57,7 +57,7 @@ impl FifoId {
 
 impl Schedule {
     /// Looks for the FIFO of a key. Forgets only FIFOs that owe nothing.
-    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: FifoId, cost: u32) -> Found {
+    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Found {
         // A request that takes nothing, or is never admitted, needs no FIFO.
         let needs_room = cost > 0 && cost <= self.max_cost && !self.fifos.contains_key(&id);
         while needs_room && self.own_fifos() >= self.bounds.max_keys && self.forget_one(now) {}
@@ -102,7 +102,7 @@ impl Schedule {
     pub(in crate::queue) fn full_rejection(&self, now: Timestamp) -> Decision {
         let paid_by_all = |(_, id): &(Timestamp, FifoId)| {
             let fifo = self.fifos.get(id)?;
-            let nanos = self.pace.gcra.nanos_ceil(fifo.tat + fifo.backlog);
+            let nanos = self.pace.gcra.nanos_ceil(self.pace.end(fifo, Timestamp::ZERO));
             Some(u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos))
         };
         let soonest = self.owes_least().map(|(paid, _)| paid).or_else(|| self.due.first().and_then(paid_by_all));

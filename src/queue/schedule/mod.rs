@@ -66,7 +66,7 @@ pub(super) struct Schedule {
     pace: Pace,
     /// The greatest cost that is admitted: what leaks during the longest wait, and the burst. A greater one would block
     /// its FIFO for longer than that.
-    max_cost: u32,
+    max_cost: u64,
     bounds: Bounds,
     fifos: HashMap<FifoId, Fifo>,
     slab: WaiterSlab,
@@ -91,7 +91,7 @@ struct Pace {
 #[derive(Default)]
 struct Fifo {
     tat: u128,
-    /// The cost of all waiters.
+    /// The cost of all waiters, in tokens: fewer than 2^32 waiters, of less than 2^50 each.
     backlog: u128,
     waiters: WaitList,
 }
@@ -113,6 +113,14 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 const BATCH: usize = 256;
 
 impl Pace {
+    /// Returns when all waiters of a FIFO will be paid for, if its head departs at `earliest` or later.
+    ///
+    /// A `tat` is below 2^121, as that of a bucket. A waiter that would depart after the end of clocks is not let in, but a
+    /// slower quota may follow: any price above 2^125 is beyond that end, too.
+    fn end(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
+        fifo.tat.max(self.gcra.units(earliest)) + self.gcra.price_of(fifo.backlog).min(1 << 125)
+    }
+
     /// Returns when the head of a FIFO with this `tat` may depart.
     fn departs_at(&self, tat: u128) -> Timestamp {
         let nanos = self.gcra.nanos_ceil(tat.saturating_sub(self.ahead));
@@ -138,7 +146,8 @@ impl Schedule {
         let units = gcra.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
         Self {
             pace: Pace { gcra, ahead },
-            max_cost: u32::try_from(units / gcra.price(1) + 1).unwrap_or(u32::MAX),
+            max_cost: u64::try_from(units / gcra.price(1) + 1)
+                .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
             bounds,
             fifos: HashMap::new(),
             slab: WaiterSlab::new(),
@@ -191,11 +200,11 @@ impl Schedule {
     }
 
     /// Returns how many requests of cost one a fresh key could send at once without a rejection.
-    pub(super) fn limit(&self) -> u32 {
+    pub(super) fn limit(&self) -> u64 {
         self.numbers(Timestamp::ZERO, 0, (0, 0), Decision::allow).limit()
     }
 
-    pub(super) const fn max_cost(&self) -> u32 {
+    pub(super) const fn max_cost(&self) -> u64 {
         self.max_cost
     }
 
@@ -210,7 +219,7 @@ impl Schedule {
         &self,
         now: Timestamp,
         id: FifoId,
-        cost: u32,
+        cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
         let max_wait = max_wait.min(self.bounds.max_wait);
@@ -224,7 +233,11 @@ impl Schedule {
             return Ok(now);
         }
 
-        let departs_at = self.pace.departs_at(fifo.tat + fifo.backlog);
+        let departs_at = self.pace.departs_at(self.pace.end(fifo, Timestamp::ZERO));
+        if departs_at == Timestamp::MAX {
+            // Clocks end before, however long it accepts to wait.
+            return Err(self.describe(now, fifo, |limit, _| Decision::deny(limit, 0, None)));
+        }
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
         if fifo.waiters.len >= self.bounds.capacity {
             accepted_at = accepted_at.max(head_departs_at);
@@ -243,7 +256,7 @@ impl Schedule {
     }
 
     /// Lets a request depart at once, as [`check_arrival`](Self::check_arrival) allowed.
-    pub(super) fn depart_now(&mut self, now: Timestamp, id: FifoId, cost: u32) -> Decision {
+    pub(super) fn depart_now(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Decision {
         if cost > 0 {
             self.ensure_fifo(id);
             self.edit(id, |pace, fifo, _| fifo.tat = fifo.tat.max(pace.units(now)) + pace.price(cost));
@@ -258,7 +271,7 @@ impl Schedule {
         &mut self,
         now: Timestamp,
         id: FifoId,
-        cost: u32,
+        cost: u64,
         max_wait: u64,
         has_future: bool,
         driver: DriverId,
@@ -270,8 +283,8 @@ impl Schedule {
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
         let (older, newer) = (WaiterId::NONE, WaiterId::NONE);
         let waiter = Waiter { fifo: id, older, newer, cost, driver, has_future, since: now, until, waker: None };
-        let slot = self.edit(id, |pace, fifo, slab| {
-            fifo.backlog += pace.price(cost);
+        let slot = self.edit(id, |_, fifo, slab| {
+            fifo.backlog += u128::from(cost);
             slab.push(&mut fifo.waiters, waiter)
         });
         slot.expect("ensured above")
@@ -279,12 +292,12 @@ impl Schedule {
 
     /// Returns the decision that an arrival would get if it joined now and departed at `departs_at`, as computed by
     /// [`check_arrival`](Self::check_arrival).
-    pub(super) fn preview(&self, now: Timestamp, id: FifoId, cost: u32, departs_at: Timestamp) -> Decision {
-        let fifo = self.fifos.get(&id);
-        let (tat, backlog) = fifo.map_or((0, 0), |fifo| (fifo.tat, fifo.backlog));
+    pub(super) fn preview(&self, now: Timestamp, id: FifoId, cost: u64, departs_at: Timestamp) -> Decision {
+        let empty = Fifo::default();
+        let fifo = self.fifos.get(&id).unwrap_or(&empty);
         let waits = usize::from(departs_at > now);
-        let waiting = fifo.map_or(0, |fifo| fifo.waiters.len) + waits;
-        let end = tat.max(self.pace.gcra.units(now)) + backlog + self.pace.gcra.price(cost);
+        let waiting = fifo.waiters.len + waits;
+        let end = self.pace.end(fifo, now) + self.pace.gcra.price(cost);
         self.numbers(now, end, (waiting, self.waiting + waits), Decision::allow)
             .with_delay(departs_at.saturating_since(now))
     }
@@ -405,7 +418,7 @@ impl Schedule {
     }
 
     /// Undoes a departure, as far as it is not paid for yet.
-    pub(super) fn refund(&mut self, now: Timestamp, id: FifoId, cost: u32, receipt: Receipt) {
+    pub(super) fn refund(&mut self, now: Timestamp, id: FifoId, cost: u64, receipt: Receipt) {
         let departure = self.history.read(&self.pace.gcra, receipt);
         self.edit(id, |pace, fifo, _| {
             fifo.tat = pace.refund(GcraState { tat: fifo.tat }, now, cost, departure).tat;
@@ -415,9 +428,9 @@ impl Schedule {
     /// Removes a waiter from its FIFO, if it still waits, and leaves `slot` for its future to find.
     fn unlink(&mut self, waiter_id: WaiterId, slot: Slot) -> Option<Waiter> {
         let id = self.slab.waiter(waiter_id)?.fifo;
-        let waiter = self.edit(id, |pace, fifo, slab| {
+        let waiter = self.edit(id, |_, fifo, slab| {
             let waiter = slab.unlink(&mut fifo.waiters, waiter_id, slot)?;
-            fifo.backlog -= pace.price(waiter.cost);
+            fifo.backlog -= u128::from(waiter.cost);
             Some(waiter)
         })??;
         self.waiting -= 1;
@@ -434,7 +447,7 @@ impl Schedule {
     }
 
     /// Returns the decision for a rejected waiter: the one that an arrival would get now.
-    fn rejection(&self, now: Timestamp, id: FifoId, cost: u32, patience: u64) -> Decision {
+    fn rejection(&self, now: Timestamp, id: FifoId, cost: u64, patience: u64) -> Decision {
         self.check_arrival(now, id, cost, patience).err().unwrap_or_else(|| {
             let empty = Fifo::default();
             let fifo = self.fifos.get(&id).unwrap_or(&empty);
@@ -456,9 +469,8 @@ impl Schedule {
         self.describe(now, fifo, Decision::allow).with_delay(delay).with_receipt(receipt)
     }
 
-    fn describe(&self, now: Timestamp, fifo: &Fifo, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
-        let end = fifo.tat.max(self.pace.gcra.units(now)) + fifo.backlog;
-        self.numbers(now, end, (fifo.waiters.len, self.waiting), outcome)
+    fn describe(&self, now: Timestamp, fifo: &Fifo, outcome: impl FnOnce(u64, u64) -> Decision) -> Decision {
+        self.numbers(now, self.pace.end(fifo, now), (fifo.waiters.len, self.waiting), outcome)
     }
 
     /// Returns a decision with its numbers, for a FIFO that is paid for at `end`, with so many waiters in it and over
@@ -469,7 +481,7 @@ impl Schedule {
         now: Timestamp,
         end: u128,
         waiting: (usize, usize),
-        outcome: impl FnOnce(u32, u32) -> Decision,
+        outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
         let (start, interval) = (self.pace.gcra.units(now), self.pace.gcra.price(1));
         let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.bounds.max_wait));
@@ -481,7 +493,7 @@ impl Schedule {
             let at_once = if in_fifo == 0 { fitting_by(start) } else { 0 };
             let waits = self.bounds.capacity.saturating_sub(in_fifo);
             let waits = waits.min(self.bounds.max_waiters.saturating_sub(in_all)) as u128;
-            u32::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u32::MAX)
+            u64::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u64::MAX)
         };
         let limit = count(start, (0, 0));
         let remaining = count(end, waiting).min(limit);

@@ -38,7 +38,7 @@ pub(in crate::queue) enum Slot {
     /// The turn has come, and is paid for with `receipt`. It is used once the future has seen it.
     Released {
         fifo: FifoId,
-        cost: u32,
+        cost: u64,
         /// In nanoseconds.
         delay: u64,
         receipt: Receipt,
@@ -46,7 +46,7 @@ pub(in crate::queue) enum Slot {
     /// After a change of the quota, it would have waited for too long, or found no room.
     Rejected {
         fifo: FifoId,
-        cost: u32,
+        cost: u64,
         /// How long it accepted to wait, in nanoseconds.
         patience: u64,
     },
@@ -59,7 +59,7 @@ pub(in crate::queue) struct Waiter {
     /// The neighbours in arrival order.
     pub(in crate::queue) older: WaiterId,
     pub(in crate::queue) newer: WaiterId,
-    pub(in crate::queue) cost: u32,
+    pub(in crate::queue) cost: u64,
     /// The driver of the runtime on which it waits.
     pub(in crate::queue) driver: DriverId,
     /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of what is left) has none.
@@ -229,7 +229,7 @@ impl WaiterSlab {
 mod tests {
     use super::*;
 
-    fn waiter(cost: u32) -> Waiter {
+    fn waiter(cost: u64) -> Waiter {
         Waiter {
             fifo: FifoId(0),
             older: WaiterId::NONE,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// Adds so many waiters of different costs, and removes them from the oldest on.
-    fn fill_and_empty(slab: &mut WaiterSlab, count: u32) {
+    fn fill_and_empty(slab: &mut WaiterSlab, count: u64) {
         let mut list = WaitList::default();
         let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();
         for waiter_id in waiter_ids {
@@ -258,7 +258,7 @@ mod tests {
         let mut slab = WaiterSlab::new();
         fill_and_empty(&mut slab, 2);
         assert_eq!(slab.chunks.iter().map(Vec::len).collect::<Vec<_>>(), [2]);
-        fill_and_empty(&mut slab, u32::try_from(CHUNK).unwrap() + 1);
+        fill_and_empty(&mut slab, CHUNK as u64 + 1);
         assert_eq!(slab.chunks.capacity(), 0);
         fill_and_empty(&mut slab, 3);
         assert_eq!(slab.waiter_ids().count(), 3);

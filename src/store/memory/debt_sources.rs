@@ -243,7 +243,7 @@ impl<A: Algorithm> States<A> {
         &self,
         own: &mut Ledger<WindowRule<W>>,
         staggered: bool,
-        greatest: u32,
+        greatest: u64,
         geometries: &[Geometry],
     ) -> bool {
         if TypeId::of::<W>() != TypeId::of::<A::State>() {
@@ -252,7 +252,7 @@ impl<A: Algorithm> States<A> {
         let mut overflow = Vec::new();
         self.each_overflow(|tag, state| overflow.extend(cast::<_, W>(state).map(|state| (tag, state))));
         // An overflow slot may have inherited more, and owe it for longer, than any key.
-        let greatest = overflow.iter().flat_map(|(_, state)| state.counts()).fold(greatest, u32::max);
+        let greatest = overflow.iter().flat_map(|(_, state)| state.counts()).fold(greatest, u64::max);
         let Some(rule) = WindowRule::<W>::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
         let (number, now, states) = (self.predecessor.occupancy().number(), self.at, self.clone());
         own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states, rule, base }));

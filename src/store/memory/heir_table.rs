@@ -149,11 +149,11 @@ fn most_tokens<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) 
         return ledger.most_tokens(now);
     }
     // What a key owes by then, and what it may be charged until the change is in force.
-    let mut tokens = u64::from(predecessor.terms.quota.max_burst());
+    let mut tokens = predecessor.terms.quota.max_burst();
     predecessor.each_of_quotas(now, |kept| {
         let owed = owed_by(kept, now).map_or(0, |(debt, price)| debt.div_ceil(price.into()));
         let owed = u64::try_from(owed).unwrap_or(u64::MAX);
-        tokens = tokens.max(owed).max(kept.quota.max_burst().into());
+        tokens = tokens.max(owed).max(kept.quota.max_burst());
     });
     tokens
 }
@@ -260,14 +260,14 @@ impl<S: Copy + Send + 'static> Kept<S> {
 
     /// Returns the greatest count that any key of a window may have at `now`: more than the limit, if that was lowered.
     /// Not that of overflow slots, which [`States::begin_in`] looks at.
-    fn greatest(&self, now: Timestamp) -> u32 {
-        fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u32 {
+    fn greatest(&self, now: Timestamp) -> u64 {
+        fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u64 {
             if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
         }
         if self.quotas.get().is_some() {
             let mut greatest = self.terms.quota.limit();
             self.each_of_quotas(now, |kept| {
-                let counts = count_of(kept.state).unwrap_or(u32::MAX);
+                let counts = count_of(kept.state).unwrap_or(u64::MAX);
                 greatest = greatest.max(counts).max(kept.quota.limit());
             });
             return greatest;
@@ -282,7 +282,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
 }
 
 /// Returns the greatest count of a window's state, if it is one.
-fn count_of<S: Copy + 'static>(state: S) -> Option<u32> {
+fn count_of<S: Copy + 'static>(state: S) -> Option<u64> {
     let fixed = cast(state).map(|state: FixedWindowState| state.used);
     fixed.or_else(|| cast(state).map(|state: SlidingWindowState| state.previous.max(state.current)))
 }

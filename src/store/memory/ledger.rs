@@ -150,19 +150,19 @@ impl<R: Rule> Ledger<R> {
     pub(super) fn check(
         &self,
         hash: u64,
-        cost: u32,
+        cost: u64,
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
         self.table.check(&self.rule, hash, cost, self.rule.read(now()), || self.rule.read(fresh()))
     }
 
-    pub(super) fn peek(&self, hash: u64, cost: u32, now: Timestamp) -> Decision {
+    pub(super) fn peek(&self, hash: u64, cost: u64, now: Timestamp) -> Decision {
         self.table.peek(&self.rule, hash, cost, self.rule.read(now))
     }
 
     /// Refunds what is still owed for a charge: see [`Rule::refunded`].
-    pub(super) fn refund(&self, hash: u64, cost: u32, charged: Option<u64>, now: Timestamp) {
+    pub(super) fn refund(&self, hash: u64, cost: u64, charged: Option<u64>, now: Timestamp) {
         if let Some(charged) = charged {
             self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
         }

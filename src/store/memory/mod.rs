@@ -326,7 +326,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         &self,
         under: &Under<A>,
         algorithm: &A,
-        (hash, now, cost): (u64, Timestamp, u32),
+        (hash, now, cost): (u64, Timestamp, u64),
     ) -> Decision {
         self.quotas(algorithm, self.kept(algorithm)).peek(under, hash, now, cost)
     }
@@ -445,7 +445,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         algorithm: &A,
         charged: &Ask<'_>,
         receipt: Receipt,
-        units: u32,
+        units: u64,
     ) {
         let kept = self.kept(algorithm);
         let hash = kept.hash(charged.key());

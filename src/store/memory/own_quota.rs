@@ -65,7 +65,7 @@ impl<A: Algorithm> Under<A> {
         &self,
         kept: &QuotaState<A::State>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<QuotaState<A::State>>) {
         if self.keeps {
             if let Some(algorithm) = self.algorithm.under(kept.quota) {
@@ -128,7 +128,7 @@ impl<A: Algorithm> Algorithm for Under<A> {
         &self,
         state: Option<QuotaState<A::State>>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> (Decision, Option<QuotaState<A::State>>) {
         match state {
             Some(kept) if kept.quota != self.algorithm.quota() => self.decide_under_another(&kept, now, cost),
@@ -145,7 +145,7 @@ impl<A: Algorithm> Algorithm for Under<A> {
 
     /// A charge under a quota of another rate, or another period of windows, is not refunded: how much of it is still
     /// owed is not known any more.
-    fn refund(&self, kept: QuotaState<A::State>, now: Timestamp, cost: u32, receipt: Receipt) -> QuotaState<A::State> {
+    fn refund(&self, kept: QuotaState<A::State>, now: Timestamp, cost: u64, receipt: Receipt) -> QuotaState<A::State> {
         if !self.has_units_of(&kept.quota) {
             return kept;
         }

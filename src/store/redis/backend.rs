@@ -95,7 +95,7 @@ impl RedisBackend {
         &self,
         mut asked: Timestamp,
         target: &Target<'_, A>,
-        cost: u32,
+        cost: u64,
         count: u32,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
@@ -165,7 +165,7 @@ impl RedisBackend {
     async fn refund<A: Scripted>(
         &self,
         target: &Target<'_, A>,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
@@ -205,7 +205,7 @@ impl RedisBackend {
     async fn owe<A: Scripted>(
         &self,
         target: &Target<'_, A>,
-        units: u32,
+        units: u64,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
         let (under, quota) = (Under::of(target), self.carried_quota(target));

@@ -23,7 +23,7 @@ pub(super) struct RedisClaim {
 }
 
 impl RedisClaim {
-    pub(super) fn new<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u32) -> Self {
+    pub(super) fn new<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u64) -> Self {
         let backend = &query.inner.backend;
         let (redis, key) = (backend.redis.clone(), backend.key::<A>(query.tag));
         Self { redis, key, part: Box::new(KeyClaim { query, cost, kept: None }) }
@@ -253,7 +253,7 @@ trait ClaimPart: Send + Sync {
 /// The claim of a limiter with this algorithm.
 struct KeyClaim<A: Scripted> {
     query: KeyQuery<A, RedisBackend>,
-    cost: u32,
+    cost: u64,
     /// The quota behind the state of the key, and the algorithm under it, if the key is charged under that.
     kept: Option<(Option<Quota>, A)>,
 }
@@ -270,7 +270,7 @@ impl<A: Scripted> KeyClaim<A> {
     fn by_standing(
         &self,
         KeyReply { answer, index, standing, .. }: KeyReply<'_>,
-        cost: u32,
+        cost: u64,
     ) -> Result<ByStanding<A::State>, BadReply> {
         if !standing.is_in_force(answer.now) {
             return Ok(None);

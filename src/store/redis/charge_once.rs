@@ -67,7 +67,7 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
         }
     }
 
-    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u32) {
+    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64) {
         let (Ok(runtime), Some(receipt)) = (Handle::try_current(), receipt.unmark_free_retry()) else { return };
         let budget = A::budget(retry.budget);
         let refund = script::refund_budget(&budget, self.budget(key), cost, receipt, Monotonic.now());
@@ -94,7 +94,7 @@ async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     budget: &A::Budget,
     (budget_key, record): (Key, Key),
-    cost: u32,
+    cost: u64,
     record_ends: Option<&OnceLock<Timestamp>>,
 ) -> Answered {
     let (backend, target) = (&query.inner.backend, query.target());

@@ -173,14 +173,14 @@ pub enum Transition {
     /// since no later one would. The cost is at least one, and one that can be admitted.
     Charge {
         /// The units of each request.
-        cost: u32,
+        cost: u64,
         /// How many requests there are.
         count: u32,
     },
     /// [Refunds](Algorithm::refund) what is still owed of a charge.
     Refund {
         /// The units to refund.
-        cost: u32,
+        cost: u64,
         /// The receipt of the charge.
         receipt: Receipt,
     },
@@ -195,7 +195,7 @@ pub enum Transition {
     /// [keep standings](Backend::keeps_standing).
     Owe {
         /// The units.
-        units: u32,
+        units: u64,
     },
 }
 
@@ -225,7 +225,7 @@ impl<S: Copy> Applied<S> {
     pub(crate) fn replay<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
-        cost: u32,
+        cost: u64,
         count: u32,
     ) -> Result<(Decisions, Option<S>), GaveUp> {
         let (mut state, mut charged) = (self.old, 0);

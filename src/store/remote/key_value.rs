@@ -299,7 +299,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         &self,
         algorithm: &A,
         key: &str,
-        [cost, count]: [u32; 2],
+        (cost, count): (u64, u32),
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let mut attempts = Attempts::new(limits.deadline);
@@ -328,7 +328,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         &self,
         algorithm: &A,
         key: &str,
-        (cost, receipt): (u32, Receipt),
+        (cost, receipt): (u64, Receipt),
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let mut attempts = Attempts::new(limits.deadline);
@@ -412,7 +412,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
         let (algorithm, key) = (target.algorithm(), format!("{}:{}", self.name, target.name()));
         match transition {
             Transition::Read => self.read(algorithm, &key, limits).await,
-            Transition::Charge { cost, count } => self.charge(algorithm, &key, [cost, count], limits).await,
+            Transition::Charge { cost, count } => self.charge(algorithm, &key, (cost, count), limits).await,
             Transition::Refund { cost, receipt } => self.refund(algorithm, &key, (cost, receipt), limits).await,
             Transition::Reset => self.reset(&key, limits).await,
             Transition::Ban { span } => {

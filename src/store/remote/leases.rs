@@ -22,7 +22,7 @@ pub(crate) struct Leases {
 /// What a request costs, and under which quota of its key: a lease pays for requests that are alike in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Price {
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) quota: Quota,
 }
 
@@ -133,7 +133,7 @@ impl Leases {
             if lease.price != price || lease.is_asked_for {
                 return LeaseAction::More(0);
             }
-            let affordable = lease.decision.remaining() / 2 / price.cost;
+            let affordable = u32::try_from(lease.decision.remaining() / 2 / price.cost).unwrap_or(u32::MAX);
             // Where calls are slow, many requests wait for each: a lease of one would not save the next call.
             let more = lease.size.saturating_mul(2).max(waiting).clamp(1, self.most).min(affordable);
             // If that call admits nothing, no more is asked for until this lease ends.
@@ -181,7 +181,7 @@ impl Leases {
 
     /// Returns the units of a request to the lease that paid for it. They are forfeited if that was replaced or has
     /// ended.
-    pub(crate) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) {
+    pub(crate) fn return_to_lease(&self, tag: Tag, cost: u64, lease: LeaseReceipt, now: Timestamp) {
         self.held.change(tag, |held| {
             let has_paid = held.since == lease.0 && held.price.cost == cost;
             if has_paid && held.left < held.granted && now < self.end_of(held) {
@@ -214,7 +214,8 @@ impl Lease {
     /// Returns the decision on a request that this lease pays for.
     fn decision(&self, now: Timestamp) -> Decision {
         let limit = self.decision.limit();
-        let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.price.cost)).min(limit);
+        let remaining =
+            self.decision.remaining().saturating_add(u64::from(self.left).saturating_mul(self.price.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
         Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(LeaseReceipt(self.since)))
     }
@@ -232,7 +233,7 @@ mod tests {
         Tags::new(b"").of(&PartitionKey::from("a"))
     }
 
-    fn at_cost(cost: u32) -> Price {
+    fn at_cost(cost: u64) -> Price {
         Price { cost, quota: Quota::per_minute(100) }
     }
 
@@ -240,7 +241,7 @@ mod tests {
         Timestamp::from_nanos(millis * 1_000_000)
     }
 
-    fn granted(remaining: u32) -> Decision {
+    fn granted(remaining: u64) -> Decision {
         Decision::allow(100, remaining).with_reset_after(Duration::from_secs(60)).with_receipt(Receipt::new(7))
     }
 
@@ -250,7 +251,7 @@ mod tests {
     }
 
     /// Spends all that the lease pays for, and returns how many requests that were.
-    fn spend_all(leases: &Leases, cost: u32, now: u64) -> usize {
+    fn spend_all(leases: &Leases, cost: u64, now: u64) -> usize {
         std::iter::from_fn(|| leases.spend(tag(), at_cost(cost), at(now))).count()
     }
 
@@ -436,7 +437,7 @@ mod tests {
         let [lifetime, reset] = ["lifetime", "reset"].map(|span| Duration::from_nanos(case.number(span)));
         let leases = Leases::new(case.number_or("most", Leases::MOST), lifetime);
         let (price, quota) = (at_cost(case.number("cost")), Quota::per_minute(100));
-        let decision = Decision::allow(u32::MAX, case.number_or("remaining", 0)).with_reset_after(reset);
+        let decision = Decision::allow(u32::MAX.into(), case.number_or("remaining", 0)).with_reset_after(reset);
         let (granted, since) = (case.number("granted"), Timestamp::from_nanos(case.number("since")));
         let lease = Lease::new(price, granted, case.number_or("size", 0), decision, since);
         let is_of_window = case.number::<u32>("of_window") == 1;

@@ -190,7 +190,7 @@ mod tests {
         negative_cache: &NegativeCache<GcraState>,
         bucket: TokenBucket,
         key: &str,
-        cost: u32,
+        cost: u64,
         now: u64,
     ) -> Option<Decision> {
         negative_cache.peek(tag(key), at(now), |state, time| {

@@ -98,25 +98,25 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Self { algorithm, ..self.clone() }
     }
 
-    fn price(&self, cost: u32) -> Price {
+    fn price(&self, cost: u64) -> Price {
         Price { cost, quota: self.algorithm.quota() }
     }
 
     /// Returns the rejection that the server would answer, if that is certain, and unless this request is to verify it.
-    pub(crate) fn cached_rejection(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn cached_rejection(&self, cost: u64) -> Option<Decision> {
         let rejection = |state, at| self.known_rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.rejection(self.tag, Monotonic.now(), rejection)).flatten()
     }
 
     /// Returns the rejection for a caller that makes no call, and so verifies nothing.
-    pub(crate) fn peek_rejection(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn peek_rejection(&self, cost: u64) -> Option<Decision> {
         let rejection = |state, at| self.known_rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
     }
 
     /// Returns the rejection by a state that was read under the same quota, or by a standing. Of a state that was read under
     /// another quota nothing is concluded: the server converts it.
-    fn known_rejection(&self, known: Known<A::State>, at: Timestamp, cost: u32) -> Option<Decision> {
+    fn known_rejection(&self, known: Known<A::State>, at: Timestamp, cost: u64) -> Option<Decision> {
         let state = known.state.filter(|_| known.quota == self.algorithm.quota());
         match known.standing.decide(&self.algorithm, state, at, cost) {
             Some(decision) => Some(decision).filter(|decision| !decision.is_allowed()),
@@ -124,22 +124,22 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    fn rejection(&self, state: A::State, at: Timestamp, cost: u32) -> Option<Decision> {
+    fn rejection(&self, state: A::State, at: Timestamp, cost: u64) -> Option<Decision> {
         Some(self.algorithm.decide(Some(state), at, cost).0).filter(|decision| !decision.is_allowed())
     }
 
     /// Admits a request from a lease, if one pays for it.
-    pub(crate) fn spend_lease(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn spend_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Returns what [`spend_lease`](Self::spend_lease) would.
-    pub(crate) fn peek_lease(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn peek_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Whether a lease pays, or a call of its own would take one.
-    pub(crate) fn is_in_demand(&self, cost: u32) -> bool {
+    pub(crate) fn is_in_demand(&self, cost: u64) -> bool {
         self.inner
             .leases
             .as_ref()
@@ -147,7 +147,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
-    pub(crate) fn note_demand(&self, decision: Decision, cost: u32, since: Timestamp) {
+    pub(crate) fn note_demand(&self, decision: Decision, cost: u64, since: Timestamp) {
         if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
             leases
                 .hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since).taken_from(self.algorithm.kind()));
@@ -155,17 +155,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides in a call of its own.
-    pub(crate) async fn decide_alone(&self, cost: u32) -> Answered {
+    pub(crate) async fn decide_alone(&self, cost: u64) -> Answered {
         self.decide_alone_by(cost, self.deadline()).await
     }
 
-    async fn decide_alone_by(&self, cost: u32, deadline: Instant) -> Answered {
+    async fn decide_alone_by(&self, cost: u64, deadline: Instant) -> Answered {
         Ok(self.call(cost, 1, deadline).await?[0])
     }
 
     /// Decides in a call of its own, if none for this key is in flight; else in the next, with all requests that come
     /// meanwhile.
-    pub(crate) async fn decide_coalesced(self, cost: u32) -> Answered {
+    pub(crate) async fn decide_coalesced(self, cost: u64) -> Answered {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
             // One of them may probe the server, without making others wait; the others need no call.
@@ -260,7 +260,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides on `count` requests of the same cost, one after the other, in one round trip; and takes a lease with it
     /// if the key is in demand.
-    async fn call(&self, cost: u32, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
+    async fn call(&self, cost: u64, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
             return self.call_for(cost, count, count, deadline).await.map(|(decisions, _)| decisions);
         };
@@ -277,7 +277,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Decides on `count` requests, and carries out what `action` says of leases.
     async fn call_with_lease(
         self,
-        cost: u32,
+        cost: u64,
         count: u32,
         action: LeaseAction,
         deadline: Instant,
@@ -290,7 +290,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             LeaseAction::More(0) => call.await?,
             LeaseAction::More(_) => call.await.inspect_err(|_| self.forgo_lease())?,
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
-                let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests));
+                let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests.into()));
                 // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
                 // when the server decides.
                 tokio::join!(biased; taken_by.refund(units, receipt, deadline), call).1?
@@ -320,7 +320,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// quota of the question; if not, only on those that wait.
     async fn call_for(
         &self,
-        cost: u32,
+        cost: u64,
         count: u32,
         requests: u32,
         deadline: Instant,
@@ -354,7 +354,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Asks by a read whether a rejection that this process knows still holds, if that is cheaper than a charge that is
     /// rejected. `None` if the key is to be charged.
-    async fn rejection_by_a_read(&self, cost: u32, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
+    async fn rejection_by_a_read(&self, cost: u64, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
         if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
             return Ok(None);
         }
@@ -375,7 +375,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns the rejection of a request that is not free, whose key is banned or owes something, and records it.
-    fn rejection_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u32) -> Option<Decision> {
+    fn rejection_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
         let rejection = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
         self.learn_standing(applied.standing, applied.old, seen);
         Some(rejection)
@@ -403,7 +403,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides by the state of the key as it counts under the quota of the question. If it is kept under another one it stays
     /// so: then it pays its debt at that rate, so nothing is learnt of it.
-    async fn decision_by_a_read(&self, cost: u32, limits: CallLimits) -> Answered {
+    async fn decision_by_a_read(&self, cost: u64, limits: CallLimits) -> Answered {
         let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
             return Ok(decision);
@@ -416,7 +416,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Records an answer of the server.
-    pub(crate) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
+    pub(crate) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u64) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let known = |state| Known { state: Some(state), quota: self.algorithm.quota(), standing: Standing::default() };
@@ -430,14 +430,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns what a lease paid to that lease. It is forfeited if the lease has ended.
-    pub(crate) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
+    pub(crate) fn return_to_lease(&self, cost: u64, lease: LeaseReceipt) {
         if let Some(leases) = &self.inner.leases {
             leases.return_to_lease(self.tag, cost, lease, Monotonic.now());
         }
     }
 
     /// Refunds in the background, by one call.
-    pub(crate) fn refund_in_background(self, cost: u32, receipt: Receipt) {
+    pub(crate) fn refund_in_background(self, cost: u64, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
             handle.spawn(async move { self.refund(cost, receipt, self.deadline()).await });
@@ -445,7 +445,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Charges as much as is left, in the background: in one call, or two if not all could be had.
-    pub(crate) fn charge_up_to(self, cost: u32) -> Check {
+    pub(crate) fn charge_up_to(self, cost: u64) -> Check {
         let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
@@ -460,7 +460,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides in a call of its own, which charges nothing.
-    pub(crate) async fn peek(self, cost: u32) -> Answered {
+    pub(crate) async fn peek(self, cost: u64) -> Answered {
         self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
@@ -499,7 +499,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Refunds on the server, by one call.
-    async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
+    async fn refund(&self, cost: u64, receipt: Receipt, deadline: Instant) {
         if !receipt.is_none() && cost > 0 {
             // If the call fails, the charge stays: too little is admitted then, and never too much.
             let _ = self.apply(Transition::Refund { cost, receipt }, CallLimits { deadline, requests: 1 }).await;

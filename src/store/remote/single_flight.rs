@@ -99,7 +99,7 @@ enum Phase {
 
 /// A follower without an answer.
 pub(crate) struct PendingFollower<T> {
-    cost: u32,
+    cost: u64,
     pub(crate) deadline: Instant,
     pub(crate) answer: oneshot::Sender<T>,
 }
@@ -120,7 +120,7 @@ impl<T> SingleFlight<T> {
     }
 
     /// Joins the flight of a key, for a request that waits until `deadline`.
-    pub(crate) fn join(self: &Arc<Self>, key: FlightKey, cost: u32, deadline: Instant) -> Join<T> {
+    pub(crate) fn join(self: &Arc<Self>, key: FlightKey, cost: u64, deadline: Instant) -> Join<T> {
         let now = Instant::now();
         let mut shard = self.shard(key);
         match shard.entry(key) {
@@ -326,7 +326,7 @@ impl<T> Collector<T> {
         drop(shard);
         drop((cancelled, ended));
 
-        let mut groups: BTreeMap<u32, Group<T>> = BTreeMap::new();
+        let mut groups: BTreeMap<u64, Group<T>> = BTreeMap::new();
         for follower in followers {
             let cost = follower.cost;
             groups.entry(cost).or_insert_with(|| Group { cost, followers: Vec::new() }).followers.push(follower);
@@ -354,7 +354,7 @@ impl<T> Drop for Collector<T> {
 
 /// Followers of one cost.
 pub(crate) struct Group<T> {
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) followers: Vec<PendingFollower<T>>,
 }
 
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    fn follower(single_flight: &Arc<SingleFlight<u32>>, cost: u32) -> (oneshot::Receiver<u32>, Option<Collector<u32>>) {
+    fn follower(single_flight: &Arc<SingleFlight<u32>>, cost: u64) -> (oneshot::Receiver<u32>, Option<Collector<u32>>) {
         match single_flight.join(key(), cost, later()) {
             Join::Follower(follower, collector) => (follower.answer, collector),
             _ => panic!("no call was in flight"),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     /// Takes groups until there are none.
-    fn costs_and_sizes(collector: &mut Collector<u32>) -> Vec<(u32, usize)> {
+    fn costs_and_sizes(collector: &mut Collector<u32>) -> Vec<(u64, usize)> {
         let mut sizes = Vec::new();
         loop {
             let groups = collector.groups();

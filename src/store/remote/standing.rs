@@ -24,7 +24,7 @@ pub struct Standing {
 const LONGEST: Duration = Duration::from_micros(1 << 50);
 
 /// A debt is charged in parts of a full budget, so that a sliding window restores them as it passes.
-const PARTS: u32 = 16;
+const PARTS: u64 = 16;
 
 impl Standing {
     /// That of a key that was never banned, and never owed anything.
@@ -74,7 +74,7 @@ impl Standing {
         algorithm: &A,
         mut state: Option<A::State>,
         now: Timestamp,
-        units: u32,
+        units: u64,
     ) -> (Self, Option<A::State>) {
         let (most, quota) = (algorithm.max_cost().max(1), algorithm.quota());
         let (mut at, mut left) = (now.max(self.owing_until), units);
@@ -123,7 +123,7 @@ impl Standing {
         algorithm: &A,
         state: Option<A::State>,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> Option<Decision> {
         if !self.is_in_force(now) {
             return None;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// How long a key that nothing was charged before has to wait for one unit.
-    fn wait_after<A: Algorithm>(algorithm: &A, now: Timestamp, units: u32) -> Duration {
+    fn wait_after<A: Algorithm>(algorithm: &A, now: Timestamp, units: u64) -> Duration {
         let (standing, state) = Standing::default().charge(algorithm, None, now, units);
         let decision = standing.decide(algorithm, state, now, 1);
         decision.unwrap_or_else(|| algorithm.decide(state, now, 1).0).retry_after().unwrap_or_default()
@@ -227,7 +227,7 @@ mod tests {
     fn a_debt_of_a_thousand_years_is_cut() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let now = at(HOUR);
-        let (standing, _) = Standing::default().charge(&bucket, None, now, u32::MAX);
+        let (standing, _) = Standing::default().charge(&bucket, None, now, u32::MAX.into());
         assert_eq!(standing.until(), now.saturating_add(LONGEST));
     }
 

@@ -62,7 +62,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         KeyQuery::of(&self.inner, algorithm, ask)
     }
 
-    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u32) -> Check
+    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u64) -> Check
     where
         B: Backend<A>,
     {
@@ -75,7 +75,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
 }
 
 /// Without a call, only a rejection can be known, and what a lease admits.
-fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u32) -> Check {
+fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u64) -> Check {
     let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
     known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
 }
@@ -136,7 +136,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         algorithm: &A,
         charged: &Ask<'_>,
         receipt: Receipt,
-        units: u32,
+        units: u64,
     ) where
         B: Backend<A>,
     {

@@ -30,15 +30,15 @@ impl Admitted {
 }
 
 /// A limit per address and day.
-fn per_client(limit: u32) -> RateLimitLayer {
+fn per_client(limit: u64) -> RateLimitLayer {
     RateLimitLayer::new(policy(limit))
 }
 
 /// A limit per address and day, which exempts this many preflights per day.
-fn exempting(limit: u32, preflights: u32) -> RateLimitLayer {
+fn exempting(limit: u64, preflights: u64) -> RateLimitLayer {
     RateLimitLayer::builder(policy(limit)).exempt_preflights(Quota::per_day(preflights)).build()
 }
 
-fn policy(limit: u32) -> Policy {
+fn policy(limit: u64) -> Policy {
     Policy::new("per-client", TokenBucket::new(Quota::per_day(limit))).key(PeerIp::new())
 }

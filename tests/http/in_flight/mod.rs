@@ -45,11 +45,11 @@ type BoxBody = UnsyncBoxBody<Bytes, Failed>;
 type Window = Arc<RateLimiter<FixedWindow, MemoryTable<<FixedWindow as Algorithm>::State, ManualClock>>>;
 
 /// What requests are charged on arrival, of the policies `units` and `bytes`.
-const ESTIMATE: u32 = 10;
-const USUAL_BYTES: u32 = 100;
+const ESTIMATE: u64 = 10;
+const USUAL_BYTES: u64 = 100;
 
 /// A window that does not end during a test.
-fn window(limit: u32) -> Window {
+fn window(limit: u64) -> Window {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_day(limit)), store))
 }
@@ -60,7 +60,7 @@ fn in_flight(limiter: &impl Limiter) -> u64 {
 }
 
 /// What a key was charged.
-fn charged(limiter: &impl Limiter, key: &PartitionKey) -> u32 {
+fn charged(limiter: &impl Limiter, key: &PartitionKey) -> u64 {
     let decision = limiter.decide(&Ask::peek(key, 0)).at_once().expect("in memory");
     decision.limit() - decision.remaining()
 }
@@ -90,12 +90,12 @@ impl Limits {
     }
 
     /// Units, and bytes.
-    fn charged(&self) -> (u32, u32) {
+    fn charged(&self) -> (u64, u64) {
         (charged(&*self.units, &PartitionKey::SHARED), charged(&*self.bytes, &PartitionKey::SHARED))
     }
 
     /// Waits until nothing is in flight. Then, all requests together were charged so many units and bytes.
-    async fn are_over(&self, charged: (u32, u32)) {
+    async fn are_over(&self, charged: (u64, u64)) {
         until(|| self.in_flight() == 0).await;
         assert_eq!(self.charged(), charged);
     }
@@ -205,7 +205,7 @@ impl Handled {
         let _ = self.body.send(step);
     }
 
-    fn settle(&self, units: u32) {
+    fn settle(&self, units: u64) {
         self.settlement.settle("units", units).expect("the response is not over");
     }
 

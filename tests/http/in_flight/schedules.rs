@@ -20,17 +20,17 @@ use super::{Window, charged, in_flight, window};
 use crate::support::effort::rounds;
 
 const KEYS: [&str; 2] = ["a", "b"];
-const IN_FLIGHT: u32 = 4;
-const UNITS: u32 = 60;
-const BYTES: u32 = 300;
-const USUAL_BYTES: u32 = 20;
+const IN_FLIGHT: u64 = 4;
+const UNITS: u64 = 60;
+const BYTES: u64 = 300;
+const USUAL_BYTES: u64 = 20;
 
 /// The model of one key: what is in flight, and what its windows were charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Model {
-    in_flight: u32,
-    units: u32,
-    bytes: u32,
+    in_flight: u64,
+    units: u64,
+    bytes: u64,
 }
 
 impl Model {
@@ -52,8 +52,8 @@ impl Model {
     }
 
     /// Charges what was reported, and the bytes if there was a response; a shortfall as far as something is left.
-    fn settle(&mut self, request: &Plan, reported: Option<u32>, bytes: Option<u32>) {
-        let settled = |charged: u32, estimate: u32, cost: u32, limit| (charged - estimate + cost).min(limit);
+    fn settle(&mut self, request: &Plan, reported: Option<u64>, bytes: Option<u64>) {
+        let settled = |charged: u64, estimate: u64, cost: u64, limit| (charged - estimate + cost).min(limit);
         self.units = settled(self.units, request.estimate, reported.unwrap_or(request.estimate), UNITS);
         self.bytes = settled(self.bytes, USUAL_BYTES, bytes.unwrap_or(USUAL_BYTES), BYTES);
     }
@@ -63,10 +63,10 @@ impl Model {
 #[derive(Clone, Debug)]
 struct Plan {
     key: usize,
-    weight: u32,
-    estimate: u32,
+    weight: u64,
+    estimate: u64,
     /// What the service reports before it answers.
-    reported: Option<u32>,
+    reported: Option<u64>,
     service: Outcome,
     body: Script,
 }
@@ -90,7 +90,7 @@ struct Script {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    Data(u32),
+    Data(u64),
     Trailers,
     Error,
     Panic,
@@ -120,7 +120,7 @@ impl Body for Script {
 
 impl Plan {
     fn random(random: &mut Random) -> Self {
-        let mut below = |end: u64| u32::try_from(random.below(end)).unwrap();
+        let mut below = |end: u64| random.below(end);
         let (weight, estimate) = (1 + below(2), below(12));
         let reported = Some(below(30)).filter(|_| below(2) == 0);
         let service = match below(8) {
@@ -167,8 +167,8 @@ struct Answering {
     plan: Plan,
     body: ResponseBody<Script>,
     settlement: Settlement,
-    reported: Option<u32>,
-    bytes: u32,
+    reported: Option<u64>,
+    bytes: u64,
     is_over: bool,
 }
 
@@ -207,7 +207,7 @@ impl World {
             (0..3, _) | (_, None) => self.send(Plan::random(random)),
             (3..6, Some(_)) => self.poll(chosen),
             (6, Some(answering)) => {
-                let cost = u32::try_from(random.below(30)).unwrap();
+                let cost = random.below(30);
                 match answering.settlement.settle("units", cost) {
                     Ok(()) => answering.reported = Some(cost),
                     Err(error) => assert_eq!(error, SettleError::Ended),
@@ -287,7 +287,7 @@ impl World {
     }
 
     fn check(&self) {
-        let units_in_flight: u32 = self.models.iter().map(|model| model.in_flight).sum();
+        let units_in_flight: u64 = self.models.iter().map(|model| model.in_flight).sum();
         assert_eq!(in_flight(&*self.in_flight), u64::from(units_in_flight));
         for (key, model) in KEYS.map(PartitionKey::from).iter().zip(&self.models) {
             let in_flight = charged(&*self.in_flight, key);

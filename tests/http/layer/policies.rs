@@ -25,7 +25,7 @@ async fn a_policy_that_no_wait_helps_sets_the_status_before_one_that_waits_for_a
     let layer = RateLimitLayer::new([
         Policy::new("in-flight", Concurrency::new(1)),
         Policy::new("units", FixedWindow::new(Quota::per_hour(3)))
-            .cost_fn(|request| request.uri().path()[1..].parse::<u32>().unwrap())
+            .cost_fn(|request| request.uri().path()[1..].parse::<u64>().unwrap())
             .status(StatusCode::PAYLOAD_TOO_LARGE),
     ]);
     let send = |cost: &str| {
@@ -81,7 +81,7 @@ impl Limiter for Fickle {
     fn describe(&self) -> Description {
         Description::new().answering(Mode::Peek)
     }
-    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u32) {
+    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u64) {
         self.given_back.fetch_add(1, Ordering::Relaxed);
     }
 }

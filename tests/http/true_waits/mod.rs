@@ -105,12 +105,12 @@ fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
             if passed >= patient_until {
                 let answer = stack.call(Call::random(&mut random, "patient"));
                 tally.note(&answer);
-                tally.banned_obedient += u32::from(answer.is_ban());
+                tally.banned_obedient += u64::from(answer.is_ban());
                 patient_until = passed + answer.wait.unwrap_or_default();
             }
             let answer = stack.call(Call::random(&mut random, "obedient"));
             tally.note(&answer);
-            tally.banned_obedient += u32::from(answer.is_ban());
+            tally.banned_obedient += u64::from(answer.is_ban());
             passed += tally.check(&stack, &answer, &mut held, seed);
         }
         stack.check_invariants();
@@ -131,19 +131,19 @@ fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
 
 #[derive(Default)]
 struct Tally {
-    rejected: u32,
-    checked: u32,
-    bans: u32,
-    banned_obedient: u32,
+    rejected: u64,
+    checked: u64,
+    bans: u64,
+    banned_obedient: u64,
     /// Waits that assumed refunds which came too late to help.
-    estimated: u32,
+    estimated: u64,
     untrue: Vec<String>,
 }
 
 impl Tally {
     fn note(&mut self, answer: &Answer) {
-        self.rejected += u32::from(answer.is_rejected());
-        self.bans += u32::from(answer.is_ban());
+        self.rejected += u64::from(answer.is_rejected());
+        self.bans += u64::from(answer.is_ban());
     }
 
     /// Waits as advertised, and sends the same request again. Returns the time that passed. Held requests are finished

@@ -36,7 +36,7 @@ pub fn timed<A: Algorithm>(
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub user: &'static str,
-    pub cost: u32,
+    pub cost: u64,
     /// The status of the handler's response.
     pub status: u16,
 }
@@ -51,7 +51,7 @@ impl Call {
     }
 
     /// The cost function of policies whose requests differ in cost.
-    pub fn cost_of(head: &RequestHead<'_>) -> u32 {
+    pub fn cost_of(head: &RequestHead<'_>) -> u64 {
         head.extensions().get::<Self>().expect("every request has it").cost
     }
 }

@@ -162,7 +162,7 @@ impl Body for Watched {
 }
 
 /// A limit that all clients share, on a clock that stands still.
-fn only(limit: u32) -> Policy {
+fn only(limit: u64) -> Policy {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(limit)), store);
     Policy::new("p", limiter).status(StatusCode::TOO_MANY_REQUESTS)

@@ -4,7 +4,7 @@ use super::*;
 
 use crate::support::redis::RedisCluster;
 
-fn processes(cluster: &RedisCluster, limit: u32) -> [Arc<RedisConcurrency>; 2] {
+fn processes(cluster: &RedisCluster, limit: u64) -> [Arc<RedisConcurrency>; 2] {
     [0, 1].map(|_| {
         let redis = connect(Redis::cluster(cluster.urls()));
         Arc::new(RedisConcurrency::new(&redis, "test", limit).lease(HOUR).queue(100).max_wait(60 * SECOND))
@@ -12,14 +12,14 @@ fn processes(cluster: &RedisCluster, limit: u32) -> [Arc<RedisConcurrency>; 2] {
 }
 
 /// The units that a node counts, of all keys.
-fn counted_on(node: &RedisServer) -> u32 {
-    let of_key = |key: &String| -> u32 {
+fn counted_on(node: &RedisServer) -> u64 {
+    let of_key = |key: &String| -> u64 {
         let mut connection = node.connection();
         // Its slot may be on its way there.
         redis::cmd("ASKING").query::<()>(&mut connection).unwrap();
         // It may have gone, or moved, since it was listed.
         let fields: Vec<String> = redis::cmd("HVALS").arg(key).query(&mut connection).unwrap_or_default();
-        fields.iter().map(|field| field[1..].split(':').next().unwrap().parse::<u32>().unwrap()).sum()
+        fields.iter().map(|field| field[1..].split(':').next().unwrap().parse::<u64>().unwrap()).sum()
     };
     node.run::<Vec<String>>(&["KEYS", "sluice:*:test:n"]).iter().map(of_key).sum()
 }
@@ -31,10 +31,10 @@ fn is_idle(limiter: &Arc<RedisConcurrency>) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_never_exceed_the_limit_of_any_key_on_any_node() {
-    const LIMIT: u32 = 3;
+    const LIMIT: u64 = 3;
     let cluster = RedisCluster::start(3, 0);
     let processes = processes(&cluster, LIMIT);
-    let in_flight: Arc<[AtomicU32; 6]> = Arc::default();
+    let in_flight: Arc<[AtomicU64; 6]> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..48 {
         let (limiter, in_flight) = (Arc::clone(&processes[task % 2]), Arc::clone(&in_flight));

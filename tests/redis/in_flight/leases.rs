@@ -9,7 +9,7 @@ use super::*;
 /// Short, since the tests wait for its end.
 const LEASE: Duration = SECOND;
 
-const LIMIT: u32 = 4;
+const LIMIT: u64 = 4;
 
 /// The variable that makes [`this_process_holds_units`] do so.
 const URL: &str = "SLUICE_TEST_HOLDS_UNITS_ON";

@@ -8,7 +8,7 @@ mod waiting_model;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::support::clients::PLENTY;
@@ -32,7 +32,7 @@ fn connect(builder: RedisBuilder) -> Redis {
     builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn process(server: &RedisServer, limit: u32, lease: Duration) -> RedisConcurrency {
+fn process(server: &RedisServer, limit: u64, lease: Duration) -> RedisConcurrency {
     RedisConcurrency::new(&connect(Redis::single(server.url())), "test", limit).lease(lease)
 }
 
@@ -44,16 +44,16 @@ type Taken<'a> = Permit<&'a RedisConcurrency>;
 
 type Owned = Permit<Arc<RedisConcurrency>>;
 
-async fn take(limiter: &RedisConcurrency, units: u32) -> Option<Taken<'_>> {
+async fn take(limiter: &RedisConcurrency, units: u64) -> Option<Taken<'_>> {
     limiter.acquire(&key("a"), units).await.unwrap().admitted()
 }
 
-async fn take_owned(limiter: Arc<RedisConcurrency>, units: u32) -> Option<Owned> {
+async fn take_owned(limiter: Arc<RedisConcurrency>, units: u64) -> Option<Owned> {
     limiter.acquire_owned(&key("a"), units).await.unwrap().admitted()
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Taken<'_> {
+async fn take_in_the_end(limiter: &RedisConcurrency, units: u64) -> Taken<'_> {
     let mut permit = None;
     eventually("the units are free", async || {
         permit = limiter.acquire(&key("a"), units).await.ok().and_then(Permit::admitted);
@@ -64,7 +64,7 @@ async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Taken<'_> {
 }
 
 /// The fields of the one key, each with its units and the microsecond in which its lease ends.
-fn fields(server: &RedisServer) -> Vec<(u32, u64)> {
+fn fields(server: &RedisServer) -> Vec<(u64, u64)> {
     let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:n"]);
     let Some(key) = keys.first() else { return Vec::new() };
     assert_eq!(keys.len(), 1, "{keys:?}");
@@ -72,13 +72,13 @@ fn fields(server: &RedisServer) -> Vec<(u32, u64)> {
     let parse = |field: String| {
         let mut numbers = field.strip_prefix('-').unwrap().split(':').map(|number| number.parse::<u64>().unwrap());
         let (units, end) = (numbers.next().unwrap(), numbers.next().unwrap());
-        (u32::try_from(units).unwrap(), end)
+        (units, end)
     };
     fields.into_iter().map(parse).collect()
 }
 
 /// The units that the server counts, whether their leases have ended or not.
-fn counted(server: &RedisServer) -> u32 {
+fn counted(server: &RedisServer) -> u64 {
     fields(server).iter().map(|(units, _)| units).sum()
 }
 
@@ -100,7 +100,7 @@ fn calls(server: &RedisServer) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_processes_never_have_more_in_flight_than_the_limit() {
-    const LIMIT: u32 = 20;
+    const LIMIT: u64 = 20;
     let server = RedisServer::start();
     let processes: Vec<_> = (0..8).map(|_| Arc::new(process(&server, LIMIT, HOUR))).collect();
     let at_once = join_all(processes.iter().flat_map(|limiter| (0..30).map(move |_| take(limiter, 1)))).await;
@@ -110,12 +110,12 @@ async fn eight_processes_never_have_more_in_flight_than_the_limit() {
     until("all are released", || counted(&server) == 0).await;
 
     // Requests that come and go, for longer or shorter.
-    let (in_flight, most, served) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let (in_flight, most, served) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     join_all((0..8 * 12).map(|client| {
         let (limiter, in_flight, most, served) = (Arc::clone(&processes[client % 8]), &in_flight, &most, &served);
         async move {
             for round in 0..40 {
-                let units = 1 + u32::try_from((client + round) % 3).unwrap();
+                let units = 1 + (client + round) as u64 % 3;
                 let Some(permit) = take(&limiter, units).await else { continue };
                 let now = in_flight.fetch_add(units, Ordering::SeqCst) + units;
                 most.fetch_max(now, Ordering::SeqCst);
@@ -138,7 +138,7 @@ async fn eight_processes_never_have_more_in_flight_than_the_limit() {
 /// One request after the other, so that the model is one number for each process.
 #[tokio::test]
 async fn random_requests_are_decided_as_a_model_does() {
-    const LIMIT: u32 = 7;
+    const LIMIT: u64 = 7;
     let server = RedisServer::start();
     let processes: Vec<_> = (0..3).map(|_| process(&server, LIMIT, HOUR)).collect();
     let mut held: Vec<(usize, Taken<'_>)> = Vec::new();
@@ -150,7 +150,7 @@ async fn random_requests_are_decided_as_a_model_does() {
         usize::try_from(seed >> 8).unwrap() % end
     };
     for step in 0..400 {
-        let total: u32 = held.iter().map(|(_, permit)| permit.units()).sum();
+        let total: u64 = held.iter().map(|(_, permit)| permit.units()).sum();
         if random(5) < 2 && !held.is_empty() {
             let (_, permit) = held.swap_remove(random(held.len()));
             let left = total - permit.units();
@@ -158,7 +158,7 @@ async fn random_requests_are_decided_as_a_model_does() {
             until("it is released", || counted(&server) == left).await;
             continue;
         }
-        let (index, cost) = (random(3), u32::try_from(random(10)).unwrap());
+        let (index, cost) = (random(3), random(10) as u64);
         let decision = processes[index].decide(&Ask::charge(&key("a"), cost)).decided().await.unwrap();
         assert_eq!(decision.is_allowed(), cost <= LIMIT - total, "step {step}: {cost} beside {total}: {decision:?}");
         if decision.is_allowed() {

@@ -8,7 +8,7 @@ use tower_sluice::store::BreakerState;
 /// Half of it is not long, and a busy machine does not miss its end.
 const LEASE: Duration = Duration::from_secs(4);
 
-fn limiter(server: &RedisServer, limit: u32) -> RedisConcurrency {
+fn limiter(server: &RedisServer, limit: u64) -> RedisConcurrency {
     process(server, limit, LEASE)
 }
 

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 use tower_sluice::{Decision, LimiterError};
 
-fn queueing(server: &RedisServer, limit: u32) -> Arc<RedisConcurrency> {
+fn queueing(server: &RedisServer, limit: u64) -> Arc<RedisConcurrency> {
     Arc::new(process(server, limit, HOUR).queue(100).max_wait(HOUR))
 }
 
@@ -15,7 +15,7 @@ fn waiting(limiter: &RedisConcurrency) -> usize {
 }
 
 /// Begins to wait for units, behind those that wait already.
-async fn line_up(limiter: &Arc<RedisConcurrency>, units: u32) -> JoinHandle<Option<Owned>> {
+async fn line_up(limiter: &Arc<RedisConcurrency>, units: u64) -> JoinHandle<Option<Owned>> {
     let before = waiting(limiter);
     let theirs = Arc::clone(limiter);
     let waiter = tokio::spawn(take_owned(theirs, units));
@@ -329,17 +329,17 @@ async fn a_line_goes_on_when_the_runtime_of_its_first_waiter_is_shut_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_two_tasks_in_each_of_two_processes_are_served_and_never_exceed_the_limit() {
-    const LIMIT: u32 = 5;
+    const LIMIT: u64 = 5;
     let server = RedisServer::start();
     let processes = [0, 1].map(|_| queueing(&server, LIMIT));
-    let (in_flight, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (in_flight, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..64 {
         let limiter = Arc::clone(&processes[task % 2]);
         let (in_flight, most) = (Arc::clone(&in_flight), Arc::clone(&most));
         tasks.spawn(async move {
             for round in 0..20 {
-                let units = 1 + u32::try_from((task + round) % 3).unwrap();
+                let units = 1 + (task + round) as u64 % 3;
                 let permit = take(&limiter, units).await.expect("it waits until it is served");
                 let now = in_flight.fetch_add(units, Ordering::SeqCst) + units;
                 most.fetch_max(now, Ordering::SeqCst);

@@ -9,14 +9,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tower_sluice::testing::Random;
 
-const LIMIT: u32 = 5;
+const LIMIT: u64 = 5;
 
 /// What lines of one key have to do, naively: only the first of a line may be served, if its units are free. Which of
 /// several lines is served is left to chance.
 #[derive(Default)]
 struct Model {
-    in_flight: u32,
-    lines: [VecDeque<(usize, u32)>; 3],
+    in_flight: u64,
+    lines: [VecDeque<(usize, u64)>; 3],
 }
 
 impl Model {
@@ -102,7 +102,7 @@ impl World {
         Self { server, processes, waiting, held, model: Model::default(), dead: Vec::new(), report, reports }
     }
 
-    async fn arrive(&mut self, process: usize, id: usize, cost: u32) {
+    async fn arrive(&mut self, process: usize, id: usize, cost: u64) {
         let Process { limiter, runtime, .. } = self.processes[process].as_ref().unwrap();
         let (theirs, report) = (Arc::clone(limiter), self.report.clone());
         let (began, has_begun) = tokio::sync::oneshot::channel();
@@ -202,7 +202,7 @@ async fn random_schedules_follow_the_model_and_leave_nothing() {
         match pick(10) {
             _ if id % 200 == 199 => world.kill(pick(3)).await,
             0..=4 if world.waiting.len() < 12 => {
-                world.arrive(pick(3), id, 1 + u32::try_from(pick(3)).unwrap()).await;
+                world.arrive(pick(3), id, 1 + pick(3) as u64).await;
                 seen[0] += 1;
             }
             5..=7 if !world.held.is_empty() => {

@@ -48,7 +48,7 @@ async fn take(queue: &RedisQueue, name: &str) -> Decision {
 }
 
 /// Returns how many reservations are left.
-async fn left(queue: &RedisQueue, name: &str) -> u32 {
+async fn left(queue: &RedisQueue, name: &str) -> u64 {
     queue.decide(&Ask::charge(&key(name), 0)).decided().await.unwrap().remaining()
 }
 
@@ -248,7 +248,7 @@ async fn a_retry_at_the_time_of_a_cached_rejection_is_admitted() {
 
 #[tokio::test]
 async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
-    const CAPACITY: u32 = 2;
+    const CAPACITY: u64 = 2;
     let server = RedisServer::start();
     let redis = redis(&server);
     // A round takes a few round trips. In that time, less than one may become free, however slow this machine is.

@@ -53,7 +53,7 @@ fn limiter<A: Scripted>(server: &RedisServer, algorithm: A, lease: Option<Leasin
 }
 
 /// Whether a request is admitted.
-async fn ask(limiter: &Arc<dyn Limiter>, key: &PartitionKey, cost: u32) -> Outcome<bool> {
+async fn ask(limiter: &Arc<dyn Limiter>, key: &PartitionKey, cost: u64) -> Outcome<bool> {
     let decision = match limiter.decide(&Ask::charge(key, cost)) {
         Check::Ready(decision) => decision,
         Check::Pending(decision) => decision.await,
@@ -200,7 +200,7 @@ async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<Run> {
     let interval = Duration::from_nanos(limit.interval);
     // Redis has no shorter time than a microsecond.
     let period = Duration::from_micros(limit.period() / 1_000);
-    let burst = u32::try_from(limit.burst)?;
+    let burst = limit.burst;
     let limiters = (0..load.processes).map(|_| match load.kind {
         Kind::Bucket => limiter(server, TokenBucket::new(Quota::try_per(1, interval)?.burst(burst)), load.lease),
         Kind::FixedWindow => limiter(server, FixedWindow::new(Quota::try_per(burst, period)?), load.lease),

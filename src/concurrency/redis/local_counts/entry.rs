@@ -11,12 +11,12 @@ use crate::values::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     /// The units of requests that are not over, whoever has admitted them.
-    pub(super) units: u32,
+    pub(super) units: u64,
     /// The number of the field that calls use.
     pub(super) number: u64,
     /// The units in that field, as far as the calls that have ended say. Units that the fallback has admitted are not in
     /// it before the next renewal.
-    pub(super) counted: u32,
+    pub(super) counted: u64,
     /// The calls under way on that field, and on earlier ones.
     pub(super) calls: u32,
     pub(super) older_calls: u32,
@@ -41,14 +41,14 @@ pub(super) struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Release {
     pub(crate) number: u64,
-    pub(crate) units: u32,
+    pub(crate) units: u64,
 }
 
 /// Units to move to a field on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     pub(crate) number: u64,
-    pub(crate) units: u32,
+    pub(crate) units: u64,
     pub(super) sent: Timestamp,
 }
 
@@ -88,7 +88,7 @@ impl Entry {
     }
 
     /// Ends a call that took these units.
-    pub(super) const fn took(&mut self, number: u64, units: u32) {
+    pub(super) const fn took(&mut self, number: u64, units: u64) {
         self.end_call(number);
         self.units = self.units.saturating_add(units);
         if self.number == number {
@@ -106,7 +106,7 @@ impl Entry {
     }
 
     /// Releases units of a request that is over. Returns what is to be released on the server, now.
-    pub(super) fn release(&mut self, units: u32) -> Option<Release> {
+    pub(super) fn release(&mut self, units: u64) -> Option<Release> {
         debug_assert!(self.units >= units, "{units} units are released, and {} are in flight", self.units);
         self.units = self.units.saturating_sub(units);
         self.next_release()

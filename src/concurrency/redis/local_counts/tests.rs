@@ -6,15 +6,15 @@ use crate::store::redis::random::Random;
 use crate::util::effort::rounds;
 use crate::values::PartitionKey;
 
-const LIMIT: u32 = 6;
+const LIMIT: u64 = 6;
 const LEASE: Duration = Duration::from_secs(16);
 /// A sixteenth of a lease, in which a call has time enough.
 const TICK: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
 enum Call {
-    Take(u32),
-    Release(u32),
+    Take(u64),
+    Release(u64),
     Renew(Renewal),
 }
 
@@ -32,14 +32,14 @@ struct Sent {
 
 /// What the scripts do: units and the end of their lease, by process and number.
 #[derive(Default)]
-struct Server(HashMap<(usize, u64), (u32, Timestamp)>);
+struct Server(HashMap<(usize, u64), (u64, Timestamp)>);
 
 impl Server {
-    fn total(&self) -> u32 {
+    fn total(&self) -> u64 {
         self.0.values().map(|(units, _)| units).sum()
     }
 
-    fn add(&mut self, field: (usize, u64), units: u32, now: Timestamp) {
+    fn add(&mut self, field: (usize, u64), units: u64, now: Timestamp) {
         let held = self.0.entry(field).or_insert((0, now));
         *held = (held.0 + units, now.saturating_add(LEASE));
     }
@@ -71,7 +71,7 @@ struct World {
     server: Server,
     sent: Vec<Sent>,
     /// The units of requests in flight, by process, and whether the server has admitted them.
-    requests: Vec<(usize, u32, bool)>,
+    requests: Vec<(usize, u64, bool)>,
     /// Whether the server has lost data, or a lease of units that are held has ended, since no renewal came through.
     has_lost: bool,
 }
@@ -95,7 +95,7 @@ impl World {
     }
 
     fn arrive(&mut self, process: usize) {
-        let units = 1 + self.random.below(2) as u32;
+        let units = 1 + self.random.below(2) as u64;
         let number = self.processes[process].begin(self.tag, self.now);
         self.send(process, number, Call::Take(units));
     }
@@ -201,12 +201,12 @@ impl World {
     /// Without a loss of data, the server has at least what it has admitted: so it never admits too much.
     fn check(&self) {
         for process in 0..2 {
-            let of = |units: u32, its: usize| if its == process { units } else { 0 };
-            let held = self.requests.iter().map(|(its, units, _)| of(*units, *its)).sum::<u32>();
+            let of = |units: u64, its: usize| if its == process { units } else { 0 };
+            let held = self.requests.iter().map(|(its, units, _)| of(*units, *its)).sum::<u64>();
             assert_eq!(self.processes[process].units(self.tag), held);
         }
         if !self.has_lost {
-            let admitted = self.requests.iter().filter(|request| request.2).map(|request| request.1).sum::<u32>();
+            let admitted = self.requests.iter().filter(|request| request.2).map(|request| request.1).sum::<u64>();
             assert!(admitted <= LIMIT, "{admitted} units in flight");
         }
     }
@@ -225,7 +225,7 @@ impl World {
     }
 
     fn check_settled(&self) {
-        let held: u32 = self.requests.iter().map(|request| request.1).sum();
+        let held: u64 = self.requests.iter().map(|request| request.1).sum();
         assert_eq!(self.server.total(), held, "after all renewals");
     }
 }

@@ -35,16 +35,16 @@ pub(super) struct Field {
 
 /// The call that takes `cost` units, if no more than `limit` are then in flight, and lets the lease of the field end
 /// `lease` microseconds from now. Only reads if the cost is zero, or can never be admitted.
-pub(super) fn take(key: Key, field: Field, cost: u32, limit: u32, lease: u64) -> Call {
+pub(super) fn take(key: Key, field: Field, cost: u64, limit: u64, lease: u64) -> Call {
     let units = if cost > limit { 0 } else { cost };
-    let args = smallvec![field.process, field.number, units.into(), lease, limit.into()];
+    let args = smallvec![field.process, field.number, units, lease, limit];
     Call { script: &TAKE, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// Reads the answer to a [`take`] with the same arguments.
-pub(super) fn decision(answer: &ScriptReply, cost: u32, limit: u32) -> Result<Decision, BadReply> {
+pub(super) fn decision(answer: &ScriptReply, cost: u64, limit: u64) -> Result<Decision, BadReply> {
     let before = answer.old(0)?.and_then(whole).ok_or(BadReply::Shape)?;
-    let left = limit.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
+    let left = limit.saturating_sub(u64::try_from(before).unwrap_or(u64::MAX));
     let (decision, is_charged) = match left.checked_sub(cost) {
         Some(left) => (Decision::allow(limit, left), cost > 0),
         None if cost > limit => (Decision::deny(limit, left, None), false),
@@ -54,13 +54,13 @@ pub(super) fn decision(answer: &ScriptReply, cost: u32, limit: u32) -> Result<De
 }
 
 /// The call that adds `units` to a field, and deletes all fields of the process with lower numbers.
-pub(super) fn renew(key: Key, field: Field, units: u32, lease: u64) -> Call {
-    let args = smallvec![field.process, field.number, units.into(), lease];
+pub(super) fn renew(key: Key, field: Field, units: u64, lease: u64) -> Call {
+    let args = smallvec![field.process, field.number, units, lease];
     Call { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// The call that releases units of a field. Its reply has `admitted` 0 if the field lacks them.
-pub(super) fn release(key: Key, field: Field, units: u32) -> Call {
-    let args = smallvec![field.process, field.number, units.into()];
+pub(super) fn release(key: Key, field: Field, units: u64) -> Call {
+    let args = smallvec![field.process, field.number, units];
     Call { script: &RELEASE, keys: smallvec![key], args, texts: Vec::new() }
 }

@@ -13,11 +13,11 @@ const SECOND: u64 = 1_000_000;
 
 /// What the server should have: units, end and length of the lease, by process and number; and when it forgets the key.
 #[derive(Default)]
-struct Model(BTreeMap<(u64, u64), (u32, u64, u64)>, u64);
+struct Model(BTreeMap<(u64, u64), (u64, u64, u64)>, u64);
 
 impl Model {
     /// Drops what has ended, corrects what is from the future, and returns the sum of the rest.
-    fn total(&mut self, now: u64) -> u32 {
+    fn total(&mut self, now: u64) -> u64 {
         self.0.values_mut().for_each(|(_, end, lease)| *end = (*end).min(now + *lease));
         self.0.retain(|_, (_, end, _)| *end > now);
         self.0.values().map(|(units, ..)| units).sum()
@@ -31,18 +31,18 @@ impl Model {
     /// Returns when the server forgets the key, in milliseconds, and the fields of the key's hash.
     fn stored(&self) -> (i64, BTreeMap<String, String>) {
         let expiry = if self.0.is_empty() { -2 } else { self.1.div_ceil(1_000) as i64 };
-        let field = |((process, number), (units, end, lease)): (&(u64, u64), &(u32, u64, u64))| {
+        let field = |((process, number), (units, end, lease)): (&(u64, u64), &(u64, u64, u64))| {
             (format!("{process}:{number}"), format!("-{units}:{end}:{lease}"))
         };
         (expiry, self.0.iter().map(field).collect())
     }
 
-    fn add(&mut self, now: u64, field: Field, units: u32, lease: u64) {
+    fn add(&mut self, now: u64, field: Field, units: u64, lease: u64) {
         let held = self.0.entry((field.process, field.number)).or_default();
         *held = (held.0 + units, now + lease, lease);
     }
 
-    fn take(&mut self, now: u64, field: Field, cost: u32, limit: u32, lease: u64) -> (u32, u32) {
+    fn take(&mut self, now: u64, field: Field, cost: u64, limit: u64, lease: u64) -> (u32, u64) {
         let total = self.total(now);
         let fits = cost > 0 && total + cost <= limit;
         if fits {
@@ -52,7 +52,7 @@ impl Model {
         (fits.into(), total)
     }
 
-    fn renew(&mut self, now: u64, field: Field, units: u32, lease: u64) -> (u32, u32) {
+    fn renew(&mut self, now: u64, field: Field, units: u64, lease: u64) -> (u32, u64) {
         let (total, last_end) = (self.total(now), self.last_end(now, lease));
         self.0.retain(|(process, number), _| *process != field.process || *number >= field.number);
         let own = self.0.get(&(field.process, field.number)).map_or(0, |(units, ..)| *units);
@@ -63,7 +63,7 @@ impl Model {
         ((own + units > 0).into(), total)
     }
 
-    fn release(&mut self, field: Field, units: u32) -> u32 {
+    fn release(&mut self, field: Field, units: u64) -> u32 {
         let held = self.0.get_mut(&(field.process, field.number)).filter(|(held, ..)| *held >= units);
         let released = held.map(|(held, ..)| *held -= units).is_some();
         self.0.retain(|_, (held, ..)| *held > 0);
@@ -86,7 +86,7 @@ fn scripts_count_as_the_model_does() {
                 _ => now + random.below(SECOND),
             };
             let field = Field { process: random.below(3) + (1 << 51), number: random.below(3) };
-            let (units, lease) = (random.below(5) as u32, random.pick(&[SECOND, 4 * SECOND]));
+            let (units, lease) = (random.below(5), random.pick(&[SECOND, 4 * SECOND]));
             let (call, answer) = match random.below(8) {
                 0..=3 => {
                     let limit = random.pick(&[5, 8]);
@@ -111,7 +111,7 @@ fn scripts_count_as_the_model_does() {
             let answer = ScriptReply::read(replies[0].clone()).unwrap();
             let found = from_redis_value::<(i64, BTreeMap<String, String>)>(Value::Array(replies[1..].into())).unwrap();
             assert_eq!(found, stored, "trace {trace}, step {step}");
-            let total = answer.old(0).unwrap().map(|total| whole(total).unwrap() as u32);
+            let total = answer.old(0).unwrap().map(|total| whole(total).unwrap() as u64);
             assert_eq!((answer.admitted, total), expected, "trace {trace}, step {step}");
         }
     }

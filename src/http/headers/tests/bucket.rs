@@ -44,7 +44,7 @@ impl Bucket {
         nanos * u128::from(self.quota.limit())
     }
 
-    pub(super) fn decide(&mut self, now: u64, cost: u32) -> Decision {
+    pub(super) fn decide(&mut self, now: u64, cost: u64) -> Decision {
         let (now, limit) = (self.scaled(now.into()), u128::from(self.quota.limit()));
         let capacity = self.capacity();
         let after = self.paid_at.saturating_sub(now) + u128::from(cost) * self.interval();
@@ -57,7 +57,7 @@ impl Bucket {
             self.paid_at = now + after;
         }
         let debt = self.paid_at.saturating_sub(now);
-        let left = u32::try_from((capacity - debt) / self.interval()).unwrap();
+        let left = u64::try_from((capacity - debt) / self.interval()).unwrap();
         let burst = self.quota.max_burst();
         let decision = if is_allowed {
             Decision::allow(burst, left)

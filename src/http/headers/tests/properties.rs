@@ -14,14 +14,14 @@ use crate::values::{PartitionKey, Quota};
 const SECRET: [u8; 16] = [1; 16];
 
 fn quota() -> impl Strategy<Value = Quota> {
-    let limit = prop_oneof![3 => 1..20_u32, 2 => 1..1_000_000_u32, 1 => 1..=u32::MAX];
+    let limit = prop_oneof![3 => 1..20_u64, 2 => 1..1_000_000_u64, 1 => 1..=u64::from(u32::MAX)];
     let seconds = |seconds: u64| Just(Duration::from_secs(seconds));
     let period = prop_oneof![
         6 => prop_oneof![seconds(1), seconds(10), seconds(60), seconds(3_600), seconds(86_400)],
         2 => (1..100_000_u64).prop_map(Duration::from_millis),
         2 => (1..90_000_000_000_000_u64).prop_map(Duration::from_nanos),
     ];
-    let burst = prop_oneof![Just(None), (1..30_u32).prop_map(Some), (1..=u32::MAX).prop_map(Some)];
+    let burst = prop_oneof![Just(None), (1..30_u64).prop_map(Some), (1..=u64::from(u32::MAX)).prop_map(Some)];
     (limit, period, burst).prop_map(|(limit, period, burst)| {
         let quota = Quota::per(limit, period);
         burst.map_or(quota, |burst| quota.burst(burst))
@@ -78,13 +78,13 @@ struct Trace {
 struct Request {
     /// The time since the request before, in nanoseconds.
     after: u64,
-    cost: u32,
+    cost: u64,
 }
 
 /// A request that the oracle has decided, and what was sent.
 struct Answered {
     now: u64,
-    cost: u32,
+    cost: u64,
     bucket: Bucket,
     decision: Decision,
     sent: Sent,
@@ -97,7 +97,7 @@ fn trace() -> impl Strategy<Value = Trace> {
         let interval = period / u64::from(quota.limit());
         let after = prop_oneof![4 => Just(0), 2 => 0..=interval * 2, 1 => Just(interval), 1 => 0..=period];
         let burst = quota.max_burst();
-        let cost = prop_oneof![6 => 1..=3_u32, 1 => Just(0), 2 => 0..=burst, 1 => Just(burst), 1 => Just(burst - 1)];
+        let cost = prop_oneof![6 => 1..=3_u64, 1 => Just(0), 2 => 0..=burst, 1 => Just(burst), 1 => Just(burst - 1)];
         let request = (after, cost).prop_map(|(after, cost)| Request { after, cost });
         prop::collection::vec(request, 1..30).prop_map(move |requests| Trace { quota, requests })
     })
@@ -146,7 +146,7 @@ fn decided() -> impl Strategy<Value = Decided> {
 
 fn decision() -> impl Strategy<Value = Decision> {
     let nanos = || any::<u64>().prop_map(Duration::from_nanos);
-    let limit_and_left = || (any::<u32>(), any::<u32>()).prop_map(|(a, b)| (a.max(b), a.min(b)));
+    let limit_and_left = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| (a.max(b), a.min(b)));
     let allow = (limit_and_left(), nanos())
         .prop_map(|((limit, left), next)| Decision::allow(limit, left).with_next_after(next));
     let deny = (limit_and_left(), prop::option::of(nanos()))
@@ -224,7 +224,7 @@ proptest! {
 
     /// A client that spreads what a sliding window has left over the advertised time keeps to its rate.
     #[test]
-    fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..u32::MAX, reset: u32) {
+    fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..u64::from(u32::MAX), reset: u64) {
         let left = left % quota.limit() + 1;
         let decision = Decision::allow(quota.limit(), left).with_reset_after(Duration::from_millis(reset.into()));
         let sent = Sent::by(&writer_of_one(Terms::sliding_window(quota)), &decision);

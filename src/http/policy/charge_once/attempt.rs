@@ -33,7 +33,7 @@ enum Stage {
     Charged,
     /// To pass for free; it has taken so much of the budget. If it is dropped, it was rejected or given up, and may be free
     /// the next time, `until` its record ends.
-    ToPass { cost: u32, receipt: Receipt, until: Option<Timestamp> },
+    ToPass { cost: u64, receipt: Receipt, until: Option<Timestamp> },
     /// Nothing follows.
     Done,
 }
@@ -68,7 +68,7 @@ impl Attempt {
     }
 
     /// What the same request costs after a wait, if it is free now, and its record will have ended by then.
-    pub(crate) fn cost_after(&self, wait: Duration) -> Option<u32> {
+    pub(crate) fn cost_after(&self, wait: Duration) -> Option<u64> {
         match (&self.stage, &self.keeper) {
             (Stage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
                 records.ends_within(*until, wait).then_some(*cost)
@@ -89,7 +89,7 @@ impl Attempt {
     }
 
     /// Records that the limiter has found it free, and has taken `cost` of the budget.
-    pub(crate) fn found_free(&mut self, cost: u32, receipt: Receipt) {
+    pub(crate) fn found_free(&mut self, cost: u64, receipt: Receipt) {
         let until = self.retry.record_ends.as_ref().and_then(|ends| ends.get().copied());
         self.stage = Stage::ToPass { cost, receipt, until };
     }
@@ -117,7 +117,7 @@ impl Attempt {
     }
 
     /// Returns a free retry that was not used up.
-    fn put_back(&self, cost: u32, receipt: Receipt) {
+    fn put_back(&self, cost: u64, receipt: Receipt) {
         match &self.keeper {
             Keeper::Process { records, budget, quota } => {
                 records.put_back(&self.retry.request, self.retry.free_retries);

@@ -77,7 +77,7 @@ impl Algorithm for Step {
         Quota::per_second(1)
     }
 
-    fn decide(&self, state: Option<Record>, now: Timestamp, _: u32) -> (Decision, Option<Record>) {
+    fn decide(&self, state: Option<Record>, now: Timestamp, _: u64) -> (Decision, Option<Record>) {
         let current = state.filter(|record| record.until > now);
         let next = match (self, current) {
             (Self::Begin(record), None) => Some(*record),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, whole};
+use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, check_units, whole};
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 
@@ -50,7 +50,7 @@ pub(crate) struct QueueScript {
     ahead: u128,
     /// The longest wait of any request: as it is set, or as long as `capacity` intervals.
     longest: u128,
-    max_cost: u32,
+    max_cost: u64,
 }
 
 /// What a key holds: until when time is reserved, and the holes before that.
@@ -78,31 +78,33 @@ pub(crate) enum Admission {
 impl QueueScript {
     /// Creates a queue in which at most `capacity` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
+        check_units(quota)?;
         let burst = quota.explicit_burst_or(1);
         let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
         let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
         let full = interval.saturating_mul(capacity as u128);
         // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
-        let max_cost = u32::try_from((wait + ahead) / interval + 1).unwrap_or(u32::MAX);
+        let max_cost =
+            u64::try_from((wait + ahead) / interval + 1).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
         let queue = Self { gcra, grid, ahead, longest: wait.min(full), max_cost };
         grid.check_fit(queue.most())?;
         Ok(queue)
     }
 
-    pub(crate) const fn max_cost(&self) -> u32 {
+    pub(crate) const fn max_cost(&self) -> u64 {
         self.max_cost
     }
 
     /// Returns how many requests of cost one would be let in at once, if nothing were owed.
-    pub(crate) fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u64 {
         self.fitting(0)
     }
 
     /// Returns how many requests of cost one would be let in at once, if `debt` were owed.
-    fn fitting(&self, debt: u128) -> u32 {
+    fn fitting(&self, debt: u128) -> u64 {
         match (self.ahead + self.longest).checked_sub(debt) {
-            Some(room) => u32::try_from(room / self.gcra.price(1) + 1).unwrap_or(u32::MAX),
+            Some(room) => u64::try_from(room / self.gcra.price(1) + 1).unwrap_or(u64::MAX),
             None => 0,
         }
     }
@@ -119,7 +121,7 @@ impl QueueScript {
     }
 
     /// Returns the script's numbers, and how much more than their capacity other requests may owe, in microseconds.
-    fn numbers(&self, cost: u32, longest: u128) -> ([u64; 5], u64) {
+    fn numbers(&self, cost: u64, longest: u128) -> ([u64; 5], u64) {
         let price = self.grid.price(cost.min(self.max_cost));
         let capacity = self.ahead + longest + price;
         let [numbers, most] = [capacity, self.most()].map(|units| self.grid.span(units).micros);
@@ -130,7 +132,7 @@ impl QueueScript {
 
     /// Returns the call that makes a reservation for a request of `cost` that waits for `patience` at most. It is made
     /// once: if its answer gets lost, the reservation stays.
-    pub(crate) fn call(&self, key: Key, cost: u32, patience: Option<Duration>) -> Call {
+    pub(crate) fn call(&self, key: Key, cost: u64, patience: Option<Duration>) -> Call {
         let (numbers, beyond) = self.numbers(cost, self.longest_wait(patience));
         let is_charge = (1..=self.max_cost).contains(&cost);
         let mut args = smallvec![u64::from(is_charge)];
@@ -145,7 +147,7 @@ impl QueueScript {
     pub(crate) fn admission(
         &self,
         answer: &ScriptReply,
-        cost: u32,
+        cost: u64,
         patience: Option<Duration>,
     ) -> Result<(Admission, Option<GcraState>), BadReply> {
         let old = answer.old(0)?.map(|old| self.read(old, answer.now).ok_or(BadReply::State)).transpose()?;
@@ -188,8 +190,8 @@ impl QueueScript {
     }
 
     /// Returns how many requests of cost one fit into a hole.
-    fn places(&self, hole: Hole) -> u32 {
-        u32::try_from((hole.last - hole.first) / self.gcra.price(1)).unwrap_or(u32::MAX)
+    fn places(&self, hole: Hole) -> u64 {
+        u64::try_from((hole.last - hole.first) / self.gcra.price(1)).unwrap_or(u64::MAX)
     }
 
     /// Returns the rejection of a request that comes at `at` to a key in that state, if it is rejected.
@@ -197,7 +199,7 @@ impl QueueScript {
         &self,
         state: GcraState,
         at: Timestamp,
-        cost: u32,
+        cost: u64,
         patience: Option<Duration>,
     ) -> Option<Decision> {
         let timeline = Timeline { tat: state.tat, holes: SmallVec::new() };
@@ -217,7 +219,7 @@ impl QueueScript {
         &self,
         timeline: Option<&Timeline>,
         at: Timestamp,
-        cost: u32,
+        cost: u64,
         patience: Option<Duration>,
     ) -> (Admission, Option<Timeline>) {
         let (now, longest) = (self.grid.now(at), self.longest_wait(patience));
@@ -255,15 +257,15 @@ impl QueueScript {
 
     /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it
     /// were empty, and now.
-    fn decision(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
+    fn decision(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u64, u64) -> Decision) -> Decision {
         let (limit, debt) = (self.limit(), timeline.tat - now);
-        let holes = timeline.holes.iter().fold(0_u32, |sum, hole| sum.saturating_add(self.places(*hole)));
+        let holes = timeline.holes.iter().fold(0_u64, |sum, hole| sum.saturating_add(self.places(*hole)));
         let left = self.fitting(debt).saturating_add(holes).min(limit);
         outcome(limit, left).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
     }
 
     /// Returns the call that returns a reservation, to the next arrival for which it is wide enough.
-    pub(crate) fn refund(&self, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
+    pub(crate) fn refund(&self, key: Key, cost: u64, receipt: Receipt) -> Option<Call> {
         if receipt.is_none() || cost == 0 {
             return None;
         }

@@ -70,7 +70,7 @@ fn reservations_are_those_of_a_naive_list() {
         let limit = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let (burst, capacity) = (1 + random.below(4), random.below(8));
         let max_wait = random.below(5_000_000_000);
-        let quota = Quota::per_second(limit).burst(u32::try_from(burst).unwrap());
+        let quota = Quota::per_second(limit).burst(burst);
         let queue =
             QueueScript::new(&quota, usize::try_from(capacity).unwrap(), Duration::from_nanos(max_wait)).unwrap();
         let (limit, burst) = (u128::from(limit), u128::from(burst));
@@ -89,7 +89,7 @@ fn reservations_are_those_of_a_naive_list() {
             if !naive.taken.is_empty() && random.below(3) == 0 {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
-                let cost = u32::try_from((end - begin) / INTERVAL).unwrap();
+                let cost = u64::try_from((end - begin) / INTERVAL).unwrap();
                 let receipt = Receipt::of(Tat(end));
                 let answer = server.run(now, &queue.refund(key(number), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now_units));
@@ -102,7 +102,7 @@ fn reservations_are_those_of_a_naive_list() {
                 known = None;
                 continue;
             }
-            let cost = u32::try_from(random.below(4)).unwrap();
+            let cost = random.below(4);
             let patience =
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
             let answer = server.run(now, &queue.call(key(number), cost, patience));
@@ -212,7 +212,7 @@ fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u
         let last = match random.below(3) {
             // As wide as one request or two, or a little less.
             0 => {
-                let wide = grid.units(first) + grid.price(1 + random.below(2) as u32);
+                let wide = grid.units(first) + grid.price(1 + random.below(2));
                 grid.span(wide - grain * u128::from(random.below(2)))
             }
             _ => Span { micros: micros + random.below(900_000), rest: rest(random) },
@@ -227,7 +227,7 @@ fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u
         // At an edge of what may be owed, or a little more.
         2 => {
             let now = grid.units(Span { micros: now, rest: 0 });
-            grid.span(now + grid.price(random.below(8) as u32) + grain * u128::from(random.below(2)))
+            grid.span(now + grid.price(random.below(8)) + grain * u128::from(random.below(2)))
         }
         // So that the next request ends a little behind a whole millisecond.
         3 => {
@@ -271,7 +271,7 @@ fn stored_timelines_become_what_rust_computes() {
         (timeline.tat, holes.collect::<Vec<_>>())
     };
     for batch in 0..80 {
-        let quota = Quota::per_second(random.pick(&[1, 3, 7])).burst(1 + random.below(3) as u32);
+        let quota = Quota::per_second(random.pick(&[1, 3, 7])).burst(1 + random.below(3));
         let queue = QueueScript::new(&quota, random.below(8) as usize, Duration::from_secs(8)).unwrap();
         let grid = queue.grid;
         let mut asked = Vec::new();
@@ -279,7 +279,7 @@ fn stored_timelines_become_what_rust_computes() {
             let now = START + random.below(1 << 40);
             let (name, now_units) = (key(format!("{batch} {number}")), grid.now(at(now)));
             let (text, ends) = stored_timeline(&mut random, &grid, now);
-            let cost = 1 + random.below(3) as u32;
+            let cost = 1 + random.below(3);
             server.add_set(&name, &text);
             let paid = (random.below(2) == 0).then(|| {
                 // At the edge of a hole, or a price behind it, or a little off; or somewhere.

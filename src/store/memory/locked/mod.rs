@@ -30,7 +30,7 @@ pub(super) struct LockedTable<S> {
     occupancy: Arc<Occupancy>,
     inherited: Option<Arc<DebtCopies<S, KeptStates<S>>>>,
     /// The greatest count of a window among what is inherited.
-    greatest: u32,
+    greatest: u64,
 }
 
 /// Returns the tag of all keys in an overflow set that are judged under a quota. A state that keys of two quotas shared
@@ -92,7 +92,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 
     /// Returns the greatest count of a window that may still count at `now` of what was inherited.
-    pub(super) fn greatest(&self, now: Timestamp) -> u32 {
+    pub(super) fn greatest(&self, now: Timestamp) -> u64 {
         let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
         past.map_or(0, |_| self.greatest)
     }
@@ -104,7 +104,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         predecessor: u64,
         geometries: &[Geometry],
         source: Box<dyn Source<S>>,
-        greatest: u32,
+        greatest: u64,
     ) {
         self.inherited = Some(DebtCopies::new(predecessor, geometries, &self.occupancy, source));
         self.greatest = greatest;
@@ -159,7 +159,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         &self,
         algorithm: &A,
         hash: u64,
-        cost: u32,
+        cost: u64,
         clock: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
@@ -197,7 +197,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         &self,
         algorithm: &A,
         hash: u64,
-        cost: u32,
+        cost: u64,
         now: Timestamp,
         [low, high]: [&mut StateSet<S>; 2],
     ) -> Decision {
@@ -272,7 +272,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         algorithm: &A,
         hash: u64,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
     ) -> Decision {
         self.convert_inherited(algorithm, hash, now);
         self.with_found(algorithm, hash, now, true, |state, now| {
@@ -315,7 +315,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         algorithm: &A,
         hash: u64,
         now: Timestamp,
-        cost: u32,
+        cost: u64,
         receipt: Receipt,
     ) {
         self.with_found(algorithm, hash, now, false, |state, now| {
@@ -429,7 +429,7 @@ fn tag_of(hash: u64) -> Tag64 {
     Tag64::new(hash).unwrap_or(Tag64::MIN)
 }
 
-fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u32) -> Decision {
+fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u64) -> Decision {
     let (decision, next) = algorithm.decide(Some(*state), now, cost);
     if let Some(next) = next {
         *state = next;
@@ -443,7 +443,7 @@ fn charge_overflow<A: Algorithm>(
     algorithm: &A,
     set: &mut StateSet<A::State>,
     now: Timestamp,
-    cost: u32,
+    cost: u64,
 ) -> Result<Decision, Duration> {
     let tag = shared_tag(&algorithm.quota());
     if let Some(state) = set.find(tag) {
@@ -518,18 +518,18 @@ mod tests {
         }
     }
 
-    fn state(used: u32) -> FixedWindowState {
+    fn state(used: u64) -> FixedWindowState {
         FixedWindowState { window: 0, used }
     }
 
     /// A table of two sets, in which the key of that hash has inherited.
-    fn heir(when_full: WhenFull, inherited: u32) -> LockedTable<FixedWindowState> {
+    fn heir(when_full: WhenFull, inherited: u64) -> LockedTable<FixedWindowState> {
         let mut table = LockedTable::new(SLOTS, when_full);
         table.inherit(0, &[table.geometry()], Box::new(Inherited(state(inherited))), 10);
         table
     }
 
-    fn admits(table: &LockedTable<FixedWindowState>, cost: u32) -> bool {
+    fn admits(table: &LockedTable<FixedWindowState>, cost: u64) -> bool {
         let now = Timestamp::ZERO;
         table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, || now, || now).is_allowed()
     }

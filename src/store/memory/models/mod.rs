@@ -46,7 +46,7 @@ pub(super) trait Modelled: Bounded {
     /// Whether a word may be the same again, by chance, after sixteen epochs: counts are, and instants are not.
     const COMES_AGAIN: bool;
 
-    fn of(limit: u32) -> Self;
+    fn of(limit: u64) -> Self;
 
     /// Returns an instant a little after the beginning of an epoch.
     fn at(&self, epoch: u64, rest: u64) -> Self::Now;
@@ -67,7 +67,7 @@ impl Modelled for TickBucket {
     const DISTINCT_FOR: u64 = 13;
     const COMES_AGAIN: bool = false;
 
-    fn of(limit: u32) -> Self {
+    fn of(limit: u64) -> Self {
         Self::new(&Quota::per_day(1).burst(limit)).unwrap()
     }
 
@@ -85,9 +85,9 @@ impl Modelled for TickBucket {
 }
 
 /// A window of these words is an epoch.
-const GREATEST: u32 = (1 << 16) - 1;
+const GREATEST: u64 = (1 << 16) - 1;
 
-fn five_seconds(limit: u32) -> Quota {
+fn five_seconds(limit: u64) -> Quota {
     Quota::per(limit, std::time::Duration::from_secs(5))
 }
 
@@ -100,8 +100,8 @@ impl Modelled for FixedRule {
     const DISTINCT_FOR: u64 = 10;
     const COMES_AGAIN: bool = true;
 
-    fn of(limit: u32) -> Self {
-        Self::holding(&five_seconds(limit), false, u32::MAX).unwrap()
+    fn of(limit: u64) -> Self {
+        Self::holding(&five_seconds(limit), false, u32::MAX.into()).unwrap()
     }
 
     fn at(&self, epoch: u64, rest: u64) -> Self::Now {
@@ -122,7 +122,7 @@ impl Modelled for SlidingRule {
     const DISTINCT_FOR: u64 = 11;
     const COMES_AGAIN: bool = true;
 
-    fn of(limit: u32) -> Self {
+    fn of(limit: u64) -> Self {
         Self::holding(&five_seconds(limit), false, GREATEST).unwrap()
     }
 
@@ -171,7 +171,7 @@ impl<R> std::ops::Deref for Judged<R> {
 }
 
 /// Four slots.
-fn table<R: Modelled>(limit: u32) -> Arc<Judged<R>> {
+fn table<R: Modelled>(limit: u64) -> Arc<Judged<R>> {
     Arc::new(Judged { table: SetAssociativeTable::new(2, WhenFull::ForgetLeast), rule: R::of(limit) })
 }
 

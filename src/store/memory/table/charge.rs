@@ -47,7 +47,7 @@ impl SetAssociativeTable {
         &self,
         rule: &R,
         hash: u64,
-        cost: u32,
+        cost: u64,
         now: R::Now,
         clock: impl Fn() -> R::Now,
     ) -> Decision {
@@ -63,7 +63,7 @@ impl SetAssociativeTable {
     /// decided anew was rejected, so nothing is charged twice.
     #[cold]
     #[inline(never)]
-    fn find_and_charge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
+    fn find_and_charge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u64, clock: &impl Fn() -> R::Now) -> Judged<R> {
         self.find_and_charge(rule, hash, cost, clock(), clock)
     }
 
@@ -73,7 +73,7 @@ impl SetAssociativeTable {
         &self,
         rule: &R,
         hash: u64,
-        cost: u32,
+        cost: u64,
         now: R::Now,
         clock: &impl Fn() -> R::Now,
     ) -> Judged<R> {
@@ -99,7 +99,7 @@ impl SetAssociativeTable {
         &'a self,
         rule: &R,
         owner: Owner,
-        cost: u32,
+        cost: u64,
         set: usize,
         now: R::Now,
         find: impl Fn() -> Option<(Slot<'a>, Word)>,

@@ -18,7 +18,7 @@ impl SetAssociativeTable {
         rule: &R,
         hash: u64,
         candidates: &CandidateSets,
-        cost: u32,
+        cost: u64,
         clock: &impl Fn() -> R::Now,
     ) -> Judged<R> {
         let tag = candidates.tag;
@@ -130,7 +130,7 @@ impl SetAssociativeTable {
     }
 
     /// Charges a new key's overflow slot, since the table is full and must not forget a key.
-    pub(super) fn charge_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u32) -> Judged<R> {
+    pub(super) fn charge_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u64) -> Judged<R> {
         self.occupancy.note_turned_away();
         let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
         loop {

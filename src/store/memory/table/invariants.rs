@@ -235,7 +235,7 @@ mod tests {
 
     /// Two units in five seconds, in words that hold more. A window is an epoch.
     fn window() -> FixedRule {
-        FixedRule::holding(&Quota::per(2, Duration::from_secs(5)), false, u32::MAX).unwrap()
+        FixedRule::holding(&Quota::per(2, Duration::from_secs(5)), false, u32::MAX.into()).unwrap()
     }
 
     fn put(table: &SetAssociativeTable, set: usize, index: usize, word: Word) {

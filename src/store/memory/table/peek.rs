@@ -13,7 +13,7 @@ use crate::values::Decision;
 impl SetAssociativeTable {
     /// Returns what [`check`](Self::check) would decide, if there is room for the key. A rejection that is
     /// [late](Rule::is_late) stands: `check` would decide again, by a new reading of the clock.
-    pub(in crate::store::memory) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
+    pub(in crate::store::memory) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u64, now: R::Now) -> Decision {
         let candidates = self.candidates(hash);
         let (debt, at) = match self.debt_of(rule, &candidates, now) {
             Some(found) => found,

@@ -9,7 +9,7 @@ use super::word::{Tag, Word};
 
 impl SetAssociativeTable {
     /// Refunds what is still owed for a charge: see [`Rule::refunded`].
-    pub(in crate::store::memory) fn refund<R: Rule>(&self, rule: &R, hash: u64, cost: u32, charged: u64, now: R::Now) {
+    pub(in crate::store::memory) fn refund<R: Rule>(&self, rule: &R, hash: u64, cost: u64, charged: u64, now: R::Now) {
         self.lower(rule, hash, now, |debt, now| rule.refunded(debt, cost, charged, now));
     }
 

@@ -49,10 +49,10 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     fn sum(&self, one: Self::Debt, other: Self::Debt) -> Self::Debt;
 
     /// Decides whether `cost` units fit beside a debt. Charges nothing: the table writes what an admission owes.
-    fn judge(&self, debt: Self::Debt, cost: u32, now: Self::Now) -> Ruling<Self::Debt>;
+    fn judge(&self, debt: Self::Debt, cost: u64, now: Self::Now) -> Ruling<Self::Debt>;
 
     /// Returns a ruling on `cost` in the numbers that clients get.
-    fn decision(&self, ruling: Ruling<Self::Debt>, cost: u32, now: Self::Now) -> Decision;
+    fn decision(&self, ruling: Ruling<Self::Debt>, cost: u64, now: Self::Now) -> Decision;
 
     /// Returns whether a request was rejected for what was charged, or read, at a later time than its own reading of
     /// the clock.
@@ -70,7 +70,7 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
 
     /// Returns what is owed after a refund of `cost` units. `charged` is the tick at which a bucket's charge is paid
     /// off, or the window that was charged.
-    fn refunded(&self, debt: Self::Debt, cost: u32, charged: u64, now: Self::Now) -> Self::Debt;
+    fn refunded(&self, debt: Self::Debt, cost: u64, charged: u64, now: Self::Now) -> Self::Debt;
 }
 
 /// Returns the stamp of a debt of nothing.

@@ -22,7 +22,7 @@ impl Buckets {
         Self { table: SetAssociativeTable::new(keys, when_full), bucket: TickBucket::new(quota).unwrap() }
     }
 
-    fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
+    fn check(&self, hash: u64, cost: u64, now: Tick, clock: impl Fn() -> Tick) -> Decision {
         self.table.check(&self.bucket, hash, cost, now, clock)
     }
 

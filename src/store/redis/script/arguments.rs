@@ -14,7 +14,7 @@ use crate::values::time::Timestamp;
 /// Decides on `count` requests of `cost` each, in the order of arrival. Stops at the first that does not fit, since no
 /// later one would. Only reads if the cost is zero, or can never be admitted. `asked` is the caller's estimate of the
 /// server's time.
-pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32, asked: Timestamp) -> Call {
+pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> Call {
     let is_charge = (1..=algorithm.max_cost()).contains(&cost);
     let mut args = smallvec![if is_charge { count.into() } else { 0 }];
     // Zeros at the end may be left out.
@@ -42,7 +42,7 @@ pub(crate) struct Charge {
 
 impl Charge {
     /// A charge of `cost`, as in [`decide`]; of 0, it only reads the key.
-    pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u32, asked: Timestamp) -> Self {
+    pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u64, asked: Timestamp) -> Self {
         Self {
             key,
             algorithm: if cost == 0 { 0 } else { A::NUMBER },
@@ -115,7 +115,7 @@ pub(crate) fn refund<A: Scripted>(
     algorithm: &A,
     kept: &A,
     key: Key,
-    cost: u32,
+    cost: u64,
     receipt: Receipt,
     asked: Timestamp,
 ) -> Option<Call> {
@@ -138,7 +138,7 @@ pub(crate) fn refund<A: Scripted>(
 pub(crate) fn refund_budget<A: Scripted>(
     budget: &A,
     key: Key,
-    cost: u32,
+    cost: u64,
     receipt: Receipt,
     asked: Timestamp,
 ) -> Option<Call> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::sealed::Steps;
-use super::{EXACT, Scripted, UnfitQuota, whole};
+use super::{EXACT, Scripted, UnfitQuota, check_units, whole};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, GcraState, TokenBucket};
 use crate::values::time::Timestamp;
@@ -14,10 +14,11 @@ use crate::values::{Quota, Receipt};
 /// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond is
 /// 1000 × `limit` units and a token `period` units. A bucket adds up microseconds and tokens only, so all sums are
 /// multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has `parts`. For most
-/// quotas `parts` is 1, and the rest always zero. `parts` is at most 1000 × `limit`, and so below 2^42.
+/// quotas `parts` is 1, and the rest always zero. `parts` is at most 1000 × `limit`, and so below 2^42: a limit of more than
+/// 32 bits is [refused](UnfitQuota::TooManyUnits).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    pub(crate) limit: u32,
+    pub(crate) limit: u64,
     /// Units per token.
     period: u64,
     /// Units per microsecond.
@@ -38,7 +39,7 @@ const MAX_FILL_MICROS: u64 = 1 << 51;
 
 impl Grid {
     pub(crate) fn new(quota: &Quota) -> Self {
-        let (period, micro) = (quota.period_nanos(), 1_000 * u64::from(quota.limit()));
+        let (period, micro) = (quota.period_nanos(), 1_000 * quota.limit());
         Self { limit: quota.limit(), period, micro, grain: common_divisor(period, micro) }
     }
 
@@ -69,7 +70,7 @@ impl Grid {
     }
 
     /// Returns what `cost` tokens take to be paid, in units.
-    pub(crate) fn price(&self, cost: u32) -> u128 {
+    pub(crate) fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * u128::from(self.period)
     }
 
@@ -156,11 +157,12 @@ macro_rules! bucket {
             const KIND: char = 'b';
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
+                check_units(&self.quota())?;
                 let grid = Grid::new(&self.quota());
                 grid.check_fit(grid.price(self.max_cost()))
             }
 
-            fn numbers(&self, cost: u32, _: Timestamp) -> [u64; 5] {
+            fn numbers(&self, cost: u64, _: Timestamp) -> [u64; 5] {
                 let grid = Grid::new(&self.quota());
                 // More than the bucket holds is never charged, nor owed.
                 let price = grid.span(grid.price(cost.min(self.max_cost())));

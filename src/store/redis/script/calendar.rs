@@ -1,7 +1,7 @@
 //! Windows of the calendar, in whole seconds.
 
 use super::sealed::Steps;
-use super::{Scripted, UnfitQuota, whole};
+use super::{MOST_UNITS, Scripted, UnfitQuota, check_units, whole};
 use crate::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, ChargedIn, TokenBucket};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
@@ -25,12 +25,12 @@ impl Steps for CalendarWindow {
 
     /// The server's time is below the last second by a hundred years.
     fn check_fit(&self) -> Result<(), UnfitQuota> {
-        Ok(())
+        check_units(&self.quota())
     }
 
-    fn numbers(&self, cost: u32, asked: Timestamp) -> [u64; 5] {
+    fn numbers(&self, cost: u64, asked: Timestamp) -> [u64; 5] {
         let [first, second, third] = self.edges(asked);
-        [cost.into(), self.quota().limit().into(), first, second, third]
+        [cost.min(MOST_UNITS), self.quota().limit(), first, second, third]
     }
 
     fn covers(&self, asked: Timestamp, now: Timestamp) -> bool {
@@ -41,7 +41,7 @@ impl Steps for CalendarWindow {
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<CalendarWindowState> {
         let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
         let (ends, used, rest) = (fields.next()??, fields.next()??, fields.next());
-        let used = u32::try_from(used).ok().filter(|_| rest.is_none() && ends <= LAST_SECOND)?;
+        let used = Some(used).filter(|used| *used <= MOST_UNITS && rest.is_none() && ends <= LAST_SECOND)?;
         let ends = Timestamp::from_nanos(ends * NANOS);
         // What still counts does so in the present window, whatever calendar it was counted by.
         let ends = if ends > now { self.end_of_window(now) } else { ends };
@@ -49,7 +49,7 @@ impl Steps for CalendarWindow {
     }
 
     fn write(&self, CalendarWindowState { ends, used }: &CalendarWindowState, _: Timestamp) -> String {
-        format!("-{}:{used}", ends.as_nanos() / NANOS)
+        format!("-{}:{}", ends.as_nanos() / NANOS, used.min(&MOST_UNITS))
     }
 
     fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {

@@ -65,6 +65,7 @@ pub use self::unfit_quota::UnfitQuota;
 
 use super::evalsha::Script;
 use crate::algorithm::Algorithm;
+use crate::values::Quota;
 
 /// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`], [`SlidingWindow`], and
 /// `CalendarWindow` (feature `calendar`).
@@ -84,6 +85,17 @@ pub trait Scripted: Algorithm + Clone + sealed::Steps {
     /// If it cannot: why, and what to do.
     fn fits(&self) -> Result<(), UnfitQuota> {
         self.check_fit()
+    }
+}
+
+/// The greatest limit, burst and count: the arithmetic of the scripts is proved for them (`proofs`).
+const MOST_UNITS: u64 = u32::MAX as u64;
+
+/// Checks whether the scripts can count the units of a quota.
+pub(crate) fn check_units(quota: &Quota) -> Result<(), UnfitQuota> {
+    match quota.limit().max(quota.max_burst()) {
+        0..=MOST_UNITS => Ok(()),
+        units => Err(UnfitQuota::TooManyUnits { units }),
     }
 }
 
@@ -113,7 +125,7 @@ pub(super) mod sealed {
 
         /// Returns the arguments for a charge of `cost`, by a caller whose clock shows `asked`. Zeros at the end may be
         /// left out.
-        fn numbers(&self, cost: u32, asked: Timestamp) -> [u64; 5];
+        fn numbers(&self, cost: u64, asked: Timestamp) -> [u64; 5];
 
         /// Returns whether these arguments suffice to decide at `now`, on the server's clock.
         fn covers(&self, asked: Timestamp, now: Timestamp) -> bool {

@@ -25,7 +25,7 @@ impl ScriptReply {
         &self,
         algorithm: &A,
         budget: &A::Budget,
-        cost: u32,
+        cost: u64,
     ) -> Result<Once<A::State>, BadReply> {
         let old = self.state(algorithm, 0)?;
         let (charged, once) = match self.free(budget, cost)? {
@@ -44,7 +44,7 @@ impl ScriptReply {
         &self,
         algorithm: &A,
         budget: &A::Budget,
-        cost: u32,
+        cost: u64,
         (standing, state): (Standing, Option<A::State>),
     ) -> Result<Once<A::State>, BadReply> {
         let is_banned = standing.banned_until > self.now;
@@ -59,7 +59,7 @@ impl ScriptReply {
     }
 
     /// The decision on a free retry, if the record had one and the budget has admitted it.
-    fn free<B: Scripted>(&self, budget: &B, cost: u32) -> Result<Option<Decision>, BadReply> {
+    fn free<B: Scripted>(&self, budget: &B, cost: u64) -> Result<Option<Decision>, BadReply> {
         let free = if self.free_retries()? > 0 { Some(self.decision(budget, 1, cost)?) } else { None };
         Ok(free.filter(Decision::is_allowed))
     }

@@ -88,7 +88,7 @@ impl<'a, A: Scripted> Under<'a, A> {
         answer: &ScriptReply,
         index: usize,
         asked: Option<Quota>,
-        cost: u32,
+        cost: u64,
     ) -> Result<Option<(Option<Quota>, A)>, BadReply> {
         let Some(stored) = answer.old(index)? else { return Ok(None) };
         let (_, quota) = split(stored).ok_or(BadReply::State)?;
@@ -178,7 +178,7 @@ pub(super) fn behind(quota: Quota) -> String {
 
 /// Returns the numbers by which a quota is written.
 fn parts(quota: Quota) -> [u64; 3] {
-    [quota.limit().into(), quota.max_burst().into(), quota.period_nanos()]
+    [quota.limit(), quota.max_burst(), quota.period_nanos()]
 }
 
 /// Splits `<state>@<limit>:<burst>:<period>` into the state and the quota. `None` if that is no quota, or not spelled as by
@@ -187,7 +187,6 @@ fn split(stored: &[u8]) -> Option<(&[u8], Option<Quota>)> {
     let Some(at) = stored.iter().position(|byte| *byte == b'@') else { return Some((stored, None)) };
     let mut parts = stored[at + 1..].split(|byte| *byte == b':').map(canonical);
     let (limit, burst, period) = (parts.next()??, parts.next()??, parts.next()??);
-    let (limit, burst) = (u32::try_from(limit).ok()?, u32::try_from(burst).ok()?);
     let quota = Quota::try_per(limit, Duration::from_nanos(period)).ok().filter(|_| parts.next().is_none())?;
     let quota = if burst == limit { quota } else { quota.try_burst(burst).ok()? };
     Some((&stored[..at], Some(quota)))

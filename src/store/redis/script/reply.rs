@@ -153,7 +153,7 @@ impl ScriptReply {
 
     /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,
     /// its numbers are those without a charge.
-    pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u32) -> Result<Decision, BadReply> {
+    pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u64) -> Result<Decision, BadReply> {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
     }
 

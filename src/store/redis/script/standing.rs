@@ -91,7 +91,7 @@ impl<A: Scripted> Under<'_, A> {
         &self,
         answer: &mut ScriptReply,
         quota: Option<Quota>,
-        units: u32,
+        units: u64,
     ) -> Result<(Applied<A::State>, Option<Swap>), BadReply> {
         let now = answer.now;
         let read = String::from_utf8(answer.old(0)?.unwrap_or_default().to_vec()).map_err(|_| BadReply::State)?;

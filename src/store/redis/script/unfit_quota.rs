@@ -26,6 +26,11 @@ pub enum UnfitQuota {
         /// How long it takes.
         fill: Duration,
     },
+    /// The limit or the burst is above 4,294,967,295 units.
+    TooManyUnits {
+        /// The greater of the two.
+        units: u64,
+    },
     /// The window is staggered: in the scripts, all windows begin at the same instants.
     Staggered,
 }
@@ -45,6 +50,11 @@ impl fmt::Display for UnfitQuota {
                 f,
                 "an empty bucket would take {fill:?} to fill, or a full queue to empty, more than 71 years; raise the \
                  limit, or lower the burst, the period, the capacity or the longest wait"
+            ),
+            Self::TooManyUnits { units } => write!(
+                f,
+                "Redis counts up to 4294967295 units, and the quota has {units}; count in greater units, such as KiB in \
+                 place of bytes, or keep the policy in memory"
             ),
             Self::Staggered => f.write_str(
                 "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, \
@@ -77,6 +87,8 @@ mod tests {
             SlidingWindow::new(longest).fits(),
             TokenBucket::new(odd).fits(),
             TokenBucket::new(longest.burst(2)).fits(),
+            TokenBucket::new(Quota::per_second(u32::MAX.into())).fits(),
+            SlidingWindow::new(Quota::per_second(u32::MAX.into())).fits(),
         ] {
             assert_eq!(fits, Ok(()));
         }
@@ -95,6 +107,16 @@ mod tests {
                 TokenBucket::new(too_long.burst(2)).fits(),
                 UnfitQuota::FillTooLong { fill: Duration::from_secs((1 << 51) / 1_000_000) },
                 "raise the limit, or lower the burst",
+            ),
+            (
+                TokenBucket::new(Quota::per_second(1).burst(1 << 32)).fits(),
+                UnfitQuota::TooManyUnits { units: 1 << 32 },
+                "count in greater units",
+            ),
+            (
+                FixedWindow::new(Quota::per_second(1 << 32)).fits(),
+                UnfitQuota::TooManyUnits { units: 1 << 32 },
+                "up to 4294967295 units",
             ),
             (FixedWindow::new(whole).staggered().fits(), UnfitQuota::Staggered, "leave the staggering out"),
         ] {

@@ -1,7 +1,7 @@
 //! Windows in whole microseconds.
 
 use super::sealed::Steps;
-use super::{EXACT, Scripted, UnfitQuota, whole};
+use super::{EXACT, MOST_UNITS, Scripted, UnfitQuota, check_units, whole};
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
@@ -10,6 +10,7 @@ use crate::values::{Quota, Receipt};
 const MAX_PERIOD_MICROS: u64 = 1 << 50;
 
 fn check_fit(quota: &Quota) -> Result<(), UnfitQuota> {
+    check_units(quota)?;
     let (micros, over) = (quota.period_nanos() / 1_000, quota.period_nanos() % 1_000);
     if over > 0 {
         Err(UnfitQuota::PeriodNotWhole { period: quota.period() })
@@ -20,17 +21,18 @@ fn check_fit(quota: &Quota) -> Result<(), UnfitQuota> {
     }
 }
 
-fn numbers(quota: &Quota, cost: u32) -> [u64; 5] {
-    [cost.into(), quota.limit().into(), quota.period_nanos() / 1_000, 0, 0]
+fn numbers(quota: &Quota, cost: u64) -> [u64; 5] {
+    // No count is greater than that, so no refund takes more.
+    [cost.min(MOST_UNITS), quota.limit(), quota.period_nanos() / 1_000, 0, 0]
 }
 
 /// Parses the window and the counts of `-<window>:<count>…`. A window from the future counts as the next.
-fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<(u64, [u32; COUNTS])> {
+fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<(u64, [u64; COUNTS])> {
     let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
     let window = fields.next()??;
     let mut counts = [0; COUNTS];
     for count in &mut counts {
-        *count = u32::try_from(fields.next()??).ok()?;
+        *count = fields.next()?.filter(|count| *count <= MOST_UNITS)?;
     }
     let next = now.as_nanos() / quota.period_nanos() + 1;
     fields.next().is_none().then_some((window.min(next), counts))
@@ -60,7 +62,7 @@ macro_rules! window {
                 if self.phase(u64::MAX).is_zero() { check_fit(&self.quota()) } else { Err(UnfitQuota::Staggered) }
             }
 
-            fn numbers(&self, cost: u32, _: Timestamp) -> [u64; 5] {
+            fn numbers(&self, cost: u64, _: Timestamp) -> [u64; 5] {
                 numbers(&self.quota(), cost)
             }
 
@@ -85,7 +87,7 @@ window!(
     2,
     'f',
     |(window, [used])| FixedWindowState { window, used },
-    |FixedWindowState { window, used }: &FixedWindowState| format!("-{window}:{used}")
+    |FixedWindowState { window, used }: &FixedWindowState| format!("-{window}:{}", used.min(&MOST_UNITS))
 );
 
 window!(
@@ -94,5 +96,7 @@ window!(
     3,
     's',
     |(window, [previous, current])| SlidingWindowState { window, previous, current },
-    |SlidingWindowState { window, previous, current }: &SlidingWindowState| format!("-{window}:{previous}:{current}")
+    |SlidingWindowState { window, previous, current }: &SlidingWindowState| {
+        format!("-{window}:{}:{}", previous.min(&MOST_UNITS), current.min(&MOST_UNITS))
+    }
 );

@@ -139,9 +139,9 @@ impl Callers {
             book.numbers
         };
         let (name, cost) = match kind {
-            Kind::Hot | Kind::Leased => (format!("hot {}", number % 4), 1 + (number % 7 / 6) as u32),
+            Kind::Hot | Kind::Leased => (format!("hot {}", number % 4), 1 + (number % 7 / 6)),
             Kind::Many | Kind::Two => (format!("one of many {}", number % 61), 1),
-            Kind::Fresh | Kind::Add => (format!("fresh {number}"), 1 + (number % 97) as u32),
+            Kind::Fresh | Kind::Add => (format!("fresh {number}"), 1 + (number % 97)),
         };
         let slot = self.key("many", &name).slot();
         let shard = self.network.lock().shard_of(slot);
@@ -212,7 +212,7 @@ impl Callers {
         }
     }
 
-    async fn ask(&self, process: usize, kind: Kind, name: &str, cost: u32) -> bool {
+    async fn ask(&self, process: usize, kind: Kind, name: &str, cost: u64) -> bool {
         let this = &self.processes[process];
         let limiter = match kind {
             Kind::Hot => &this.hot,

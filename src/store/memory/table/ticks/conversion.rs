@@ -30,7 +30,7 @@ impl TickBucket {
     /// a token, or a microsecond. It may not [hold](Self::holds) a greater debt, of which it forgives the rest.
     pub(in crate::store::memory) fn holding(quota: &Quota, tokens: u64) -> Option<Self> {
         let own = Self::new(quota)?;
-        let is_fine = |shift: &u32| u64::from(quota.limit()) << shift >= quota.period_nanos() / 1_000;
+        let is_fine = |shift: &u32| quota.limit() << shift >= quota.period_nanos() / 1_000;
         let least = (0..16).find(is_fine).unwrap_or(16);
         let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
         Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))

@@ -29,7 +29,7 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 pub(in crate::store::memory) struct TickBucket {
     /// The number of the table whose charges it writes receipts for.
     number: u64,
-    burst: u32,
+    burst: u64,
     /// A token is `1 << shift` ticks.
     shift: u32,
     /// The greatest debt: `burst` tokens.
@@ -61,6 +61,9 @@ impl Proof for PaidAt {
 /// from what was paid long ago (see `table/mod.rs`).
 const DEBT_BITS: u32 = 34;
 
+/// The greatest limit, and the greatest burst. The bounds of the arithmetic are proved for them (`proofs/ticks.py`).
+const MOST_UNITS: u64 = u32::MAX as u64;
+
 /// The greatest debt that a word holds.
 #[cfg(feature = "test-util")]
 pub(super) const MOST_TICKS: u64 = 1 << DEBT_BITS;
@@ -74,8 +77,12 @@ pub(super) const EPOCH_BITS: u32 = 32;
 pub(super) const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
-    /// Makes the bucket of `quota`, unless that is one of four units per nanosecond or more.
+    /// Makes the bucket of `quota`, unless its limit or its burst has more than 32 bits, or it is one of four units per
+    /// nanosecond or more.
     pub(in crate::store::memory) fn new(quota: &Quota) -> Option<Self> {
+        if quota.limit().max(quota.max_burst()) > MOST_UNITS {
+            return None;
+        }
         // The shortest ticks in which the whole burst stays within DEBT_BITS.
         (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift))
     }
@@ -83,11 +90,11 @@ impl TickBucket {
     /// Makes the bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough.
     fn with_shift(quota: &Quota, shift: u32) -> Option<Self> {
         let burst = quota.max_burst();
-        let capacity = u64::from(burst) << shift;
+        let capacity = burst << shift;
         if capacity > 1 << DEBT_BITS {
             return None;
         }
-        let clock = TickClock::new(quota.limit().into(), shift, quota.period_nanos())?;
+        let clock = TickClock::new(quota.limit(), shift, quota.period_nanos())?;
         Some(Self { number: 0, burst, shift, capacity, clock })
     }
 
@@ -127,12 +134,12 @@ impl TickBucket {
 
     /// Returns `cost` units in ticks; as much as a full bucket, if they are more.
     #[inline]
-    fn price(&self, cost: u32) -> u64 {
-        u64::from(cost.min(self.burst)) << self.shift
+    fn price(&self, cost: u64) -> u64 {
+        cost.min(self.burst) << self.shift
     }
 
     /// Returns `cost` units that were charged in ticks; they may have been charged under a greater burst than this one.
-    fn worth(&self, cost: u32) -> u64 {
+    fn worth(&self, cost: u64) -> u64 {
         u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
     }
 
@@ -142,9 +149,8 @@ impl TickBucket {
 
     /// Returns the tokens that are free with this debt.
     #[inline]
-    fn remaining(&self, debt: u64) -> u32 {
-        let free = self.capacity.saturating_sub(debt) >> self.shift;
-        u32::try_from(free).unwrap_or(self.burst)
+    fn remaining(&self, debt: u64) -> u64 {
+        self.capacity.saturating_sub(debt) >> self.shift
     }
 
     /// Adds to a decision when what is owed is paid.
@@ -220,7 +226,7 @@ impl Rule for TickBucket {
     }
 
     #[inline(always)]
-    fn judge(&self, debt: u64, cost: u32, _: Tick) -> Ruling<u64> {
+    fn judge(&self, debt: u64, cost: u64, _: Tick) -> Ruling<u64> {
         let after = debt + self.price(cost);
         // Zero, or more than ever fits, in one comparison.
         if cost.wrapping_sub(1) >= self.burst {
@@ -231,7 +237,7 @@ impl Rule for TickBucket {
 
     // Inlined, a caller that looks at the outcome alone does not pay for the rest: a fifth of a decision.
     #[inline(always)]
-    fn decision(&self, ruling: Ruling<u64>, cost: u32, now: Tick) -> Decision {
+    fn decision(&self, ruling: Ruling<u64>, cost: u64, now: Tick) -> Decision {
         match ruling {
             Ruling::Admit { debt } => {
                 let receipt = Receipt::of(PaidAt { table: self.number, tick: now.count + debt });
@@ -271,7 +277,7 @@ impl Rule for TickBucket {
     }
 
     /// Subtracts at most what is still owed for the charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
-    fn refunded(&self, debt: u64, cost: u32, paid_at: u64, now: Tick) -> u64 {
+    fn refunded(&self, debt: u64, cost: u64, paid_at: u64, now: Tick) -> u64 {
         debt - paid_at.saturating_sub(now.count).min(self.worth(cost)).min(debt)
     }
 }

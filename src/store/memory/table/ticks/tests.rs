@@ -12,7 +12,7 @@ use crate::values::counterexamples::{Counterexample, each};
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-fn of(limit: u32, nanos: u64, burst: u32) -> Quota {
+fn of(limit: u64, nanos: u64, burst: u64) -> Quota {
     Quota::per(limit, Duration::from_nanos(nanos)).burst(burst)
 }
 
@@ -33,11 +33,11 @@ fn bucket() -> impl Strategy<Value = TickBucket> {
         Quota::per_second(10).burst(20),
         Quota::per_second(10_000_000),
         Quota::per_second(3_999_999_999),
-        Quota::per_minute(7).burst(u32::MAX),
+        Quota::per_minute(7).burst(u32::MAX.into()),
         Quota::per_day(1),
-        Quota::per_day(1).burst(u32::MAX),
+        Quota::per_day(1).burst(u32::MAX.into()),
     ]);
-    let count = || number(u32::MAX.into()).prop_map(|count| u32::try_from(count).unwrap());
+    let count = || number(u32::MAX.into());
     let any = (count(), number(CENTURY), count()).prop_map(|(limit, nanos, burst)| of(limit, nanos, burst));
     prop_oneof![common, any].prop_filter_map("at most four units in a nanosecond", |quota| TickBucket::new(&quota))
 }
@@ -94,10 +94,18 @@ fn a_clock_that_is_set_back_to_before_it_began_stands_still() {
 }
 
 #[test]
+fn buckets_of_more_than_32_bits_have_no_ticks() {
+    assert!(TickBucket::new(&of(1, CENTURY, MOST_UNITS)).is_some());
+    assert!(TickBucket::new(&of(1, CENTURY, MOST_UNITS + 1)).is_none());
+    assert!(TickBucket::new(&of(MOST_UNITS, CENTURY, 1)).is_some());
+    assert!(TickBucket::new(&of(MOST_UNITS + 1, CENTURY, 1)).is_none());
+}
+
+#[test]
 fn buckets_of_four_units_in_a_nanosecond_have_no_ticks() {
     assert!(TickBucket::new(&of(4, 1, 1)).is_none());
     assert!(TickBucket::new(&of(3, 1, 1)).is_some());
-    assert!(TickBucket::new(&of(u32::MAX, 1, 1)).is_none());
+    assert!(TickBucket::new(&of(MOST_UNITS, 1, 1)).is_none());
 }
 
 /// Periods that share no factor with the ticks, at the instants where a tick begins, and at the clock's end.
@@ -105,13 +113,13 @@ fn buckets_of_four_units_in_a_nanosecond_have_no_ticks() {
 fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
     let quotas = [
         of(1, CENTURY - 1, 1),
-        of(3, CENTURY - 1, u32::MAX),
-        of(u32::MAX, CENTURY - 1, 1),
-        of(u32::MAX, CENTURY, u32::MAX),
+        of(3, CENTURY - 1, MOST_UNITS),
+        of(MOST_UNITS, CENTURY - 1, 1),
+        of(MOST_UNITS, CENTURY, MOST_UNITS),
         of(1, 1, 1),
-        of(3, 1, u32::MAX),
+        of(3, 1, MOST_UNITS),
         of(7, 2, 3),
-        of(u32::MAX, (1 << 30) + 1, 1 << 20),
+        of(MOST_UNITS, (1 << 30) + 1, 1 << 20),
         of(1 << 31, 999_999_937, 1),
     ];
     for quota in quotas {
@@ -161,12 +169,12 @@ fn debts_read_right_across_the_wrap() {
 /// No debt that a word can hold, and no cost, makes a ruling overflow or free more than there is.
 #[test]
 fn rulings_at_the_edges() {
-    for burst in [1, 2, 3, 20, u32::MAX - 1, u32::MAX] {
+    for burst in [1, 2, 3, 20, MOST_UNITS - 1, MOST_UNITS] {
         let bucket = TickBucket::new(&Quota::per_hour(7).burst(burst)).unwrap();
         let full = bucket.capacity();
-        assert_eq!(full, u64::from(burst) << bucket.shift);
+        assert_eq!(full, burst << bucket.shift);
         for debt in [0, 1, full - 1, full, full + 1, FARTHEST_AHEAD] {
-            for cost in [0, 1, 2, burst - 1, burst, burst.saturating_add(1), u32::MAX] {
+            for cost in [0, 1, 2, burst - 1, burst, burst + 1, u32::MAX.into(), Quota::MAX_UNITS, u64::MAX] {
                 let after = u128::from(debt) + (u128::from(cost) << bucket.shift);
                 let expected = if cost == 0 {
                     Ruling::Peek { debt }
@@ -189,7 +197,7 @@ fn rulings_at_the_edges() {
                 let decision = bucket.decision(ruling, cost, Tick::at(5));
                 assert_eq!(decision.is_allowed(), passes, "{context}");
                 let free = full.saturating_sub(owed) >> bucket.shift;
-                assert_eq!(u64::from(decision.remaining()), free, "{context}");
+                assert_eq!(decision.remaining(), free, "{context}");
             }
         }
     }

@@ -9,7 +9,7 @@ impl Counts for FixedWindowState {
     const COUNTS: u32 = 1;
 
     #[inline(always)]
-    fn new(window: u64, [_, used]: [u32; 2]) -> Self {
+    fn new(window: u64, [_, used]: [u64; 2]) -> Self {
         Self { window, used }
     }
 
@@ -19,12 +19,12 @@ impl Counts for FixedWindowState {
     }
 
     #[inline(always)]
-    fn counts(self) -> [u32; 2] {
+    fn counts(self) -> [u64; 2] {
         [0, self.used]
     }
 
     #[inline(always)]
-    fn read(windows: &Windows, index: u64, bits: u32, [_, used]: [u32; 2], by: u64) -> Option<Self> {
+    fn read(windows: &Windows, index: u64, bits: u32, [_, used]: [u64; 2], by: u64) -> Option<Self> {
         windows.ahead(index, bits, by).map(|ahead| Self { window: by + ahead, used })
     }
 
@@ -35,16 +35,16 @@ impl Counts for FixedWindowState {
 
     #[inline(always)]
     fn weight(self, _: &Windows, _: Moment) -> u64 {
-        self.used.into()
+        self.used
     }
 
     /// Returns the time until the next window begins.
     #[inline(always)]
-    fn wait(self, rule: &WindowRule<Self>, _: u32, now: Moment) -> Span {
+    fn wait(self, rule: &WindowRule<Self>, _: u64, now: Moment) -> Span {
         nanos(rule.until_reset(self, now))
     }
 
-    fn refunded(self, cost: u32, window: u64) -> Self {
+    fn refunded(self, cost: u64, window: u64) -> Self {
         self.refunded(cost, window)
     }
 }

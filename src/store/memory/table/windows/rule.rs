@@ -14,7 +14,7 @@ use crate::values::{Decision, Quota, Receipt, Span};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowRule<W> {
     pub(super) windows: Windows,
-    pub(super) limit: u32,
+    pub(super) limit: u64,
     /// The bits of each count.
     count_bits: u32,
     counts: PhantomData<W>,
@@ -26,15 +26,15 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
     /// For how many windows a count weighs: one for fixed windows, two for sliding ones. As many counts are kept.
     const COUNTS: u32;
 
-    fn new(window: u64, counts: [u32; 2]) -> Self;
+    fn new(window: u64, counts: [u64; 2]) -> Self;
 
     fn window(self) -> u64;
 
-    fn counts(self) -> [u32; 2];
+    fn counts(self) -> [u64; 2];
 
     /// Reads the counts of a word while the present window is `by`. Of the number of the word's own window, the lowest
     /// `bits` bits are known: `index`. `None` if nothing counts any more.
-    fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
+    fn read(windows: &Windows, index: u64, bits: u32, counts: [u64; 2], by: u64) -> Option<Self>;
 
     /// Returns the counts as they read in a window that is no earlier.
     fn rolled(self, window: u64) -> Self;
@@ -43,10 +43,10 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
     fn weight(self, windows: &Windows, now: Moment) -> u64;
 
     /// Returns the wait until `cost` units fit, which do not now, and are no more than the limit.
-    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span;
+    fn wait(self, rule: &WindowRule<Self>, cost: u64, now: Moment) -> Span;
 
     /// Returns the counts after a refund of `cost` units that were charged in `window`.
-    fn refunded(self, cost: u32, window: u64) -> Self;
+    fn refunded(self, cost: u64, window: u64) -> Self;
 
     #[inline(always)]
     fn is_nothing(self) -> bool {
@@ -56,19 +56,19 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 
 impl<W: Counts> WindowRule<W> {
     /// Makes the windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
-    pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self> {
+    pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {
         let (limit, count_bits) = (quota.limit(), bits_of(greatest.max(quota.limit())));
         let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
         Some(Self { windows, limit, count_bits, counts: PhantomData })
     }
 
-    pub(in crate::store::memory) const fn limit(&self) -> u32 {
+    pub(in crate::store::memory) const fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Returns the greatest count that its words hold.
-    pub(in crate::store::memory) const fn greatest(&self) -> u32 {
-        u32::MAX >> (u32::BITS - self.count_bits)
+    pub(in crate::store::memory) const fn greatest(&self) -> u64 {
+        u64::MAX >> (u64::BITS - self.count_bits)
     }
 
     /// Returns a state with counts cut to what its words hold.
@@ -89,7 +89,7 @@ impl<W: Counts> WindowRule<W> {
 
     /// Returns the counts, which are kept below the index of their window.
     #[inline(always)]
-    const fn counts_in(&self, stamp: u64) -> [u32; 2] {
+    const fn counts_in(&self, stamp: u64) -> [u64; 2] {
         [count(stamp, self.count_bits, self.count_bits), count(stamp, 0, self.count_bits)]
     }
 
@@ -98,9 +98,8 @@ impl<W: Counts> WindowRule<W> {
     }
 
     #[inline(always)]
-    fn remaining(&self, debt: W, now: Moment) -> u32 {
-        let free = u64::from(self.limit).saturating_sub(debt.weight(&self.windows, now));
-        u32::try_from(free).unwrap_or(self.limit)
+    fn remaining(&self, debt: W, now: Moment) -> u64 {
+        self.limit.saturating_sub(debt.weight(&self.windows, now))
     }
 
     /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
@@ -164,7 +163,7 @@ impl<W: Counts> Rule for WindowRule<W> {
 
     #[inline(always)]
     fn stamp(&self, debt: W, _: Moment) -> u64 {
-        let [previous, current] = debt.counts().map(u64::from);
+        let [previous, current] = debt.counts();
         // Nothing is lost: there are fewer than 2^32 epochs, and the windows of an epoch and the counts take 32 bits
         // together (`Windows::new`).
         (debt.window() << self.bits()) | (previous << self.count_bits) | current
@@ -179,19 +178,19 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 
     fn sum(&self, one: W, other: W) -> W {
-        let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
+        let sum = |one: u64, other: u64| one.saturating_add(other).min(self.greatest());
         let window = one.window().max(other.window());
         let ([a, b], [c, d]) = (one.rolled(window).counts(), other.rolled(window).counts());
         W::new(window, [sum(a, c), sum(b, d)])
     }
 
     #[inline(always)]
-    fn judge(&self, debt: W, cost: u32, now: Moment) -> Ruling<W> {
+    fn judge(&self, debt: W, cost: u64, now: Moment) -> Ruling<W> {
         // Zero, or more than the limit, in one comparison.
         if cost.wrapping_sub(1) >= self.limit {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
-        if debt.weight(&self.windows, now) + u64::from(cost) <= u64::from(self.limit) {
+        if debt.weight(&self.windows, now) + cost <= self.limit {
             let [previous, current] = debt.counts();
             // It does not overflow: it is no more than the limit.
             Ruling::Admit { debt: W::new(debt.window(), [previous, current + cost]) }
@@ -201,7 +200,7 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 
     #[inline(always)]
-    fn decision(&self, ruling: Ruling<W>, cost: u32, now: Moment) -> Decision {
+    fn decision(&self, ruling: Ruling<W>, cost: u64, now: Moment) -> Decision {
         let (limit, remaining) = (self.limit, |debt| self.remaining(debt, now));
         match ruling {
             Ruling::Admit { debt } => {
@@ -236,7 +235,7 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 
     fn size(&self, debt: W) -> u64 {
-        debt.counts().into_iter().map(u64::from).sum()
+        debt.counts().into_iter().sum()
     }
 
     fn left(&self, debt: W, now: Moment) -> u64 {
@@ -247,7 +246,7 @@ impl<W: Counts> Rule for WindowRule<W> {
         self.unpacked(stamp).rolled(self.windows.begin(epoch)).is_nothing()
     }
 
-    fn refunded(&self, debt: W, cost: u32, charged: u64, _: Moment) -> W {
+    fn refunded(&self, debt: W, cost: u64, charged: u64, _: Moment) -> W {
         debt.refunded(cost, charged)
     }
 }

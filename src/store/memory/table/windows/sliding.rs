@@ -13,7 +13,7 @@ impl Counts for SlidingWindowState {
     const COUNTS: u32 = 2;
 
     #[inline(always)]
-    fn new(window: u64, [previous, current]: [u32; 2]) -> Self {
+    fn new(window: u64, [previous, current]: [u64; 2]) -> Self {
         Self { window, previous, current }
     }
 
@@ -23,12 +23,12 @@ impl Counts for SlidingWindowState {
     }
 
     #[inline(always)]
-    fn counts(self) -> [u32; 2] {
+    fn counts(self) -> [u64; 2] {
         [self.previous, self.current]
     }
 
     #[inline(always)]
-    fn read(windows: &Windows, index: u64, bits: u32, [previous, current]: [u32; 2], by: u64) -> Option<Self> {
+    fn read(windows: &Windows, index: u64, bits: u32, [previous, current]: [u64; 2], by: u64) -> Option<Self> {
         // Seen from the window before, whose count still weighs.
         match windows.ahead(index, bits, by.wrapping_sub(1))? {
             0 => Some(Self { window: by, previous: current, current: 0 }),
@@ -49,11 +49,11 @@ impl Counts for SlidingWindowState {
 
     #[inline(always)]
     fn weight(self, windows: &Windows, now: Moment) -> u64 {
-        u64::from(self.current) + u64::from(windows.carried(self.previous, self.window, now))
+        self.current + windows.carried(self.previous, self.window, now)
     }
 
     #[inline(never)]
-    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span {
+    fn wait(self, rule: &WindowRule<Self>, cost: u64, now: Moment) -> Span {
         let (windows, limit) = (&rule.windows, rule.limit);
         match self.current.checked_add(cost).and_then(|current| limit.checked_sub(current)) {
             // The previous window decays far enough while this one lasts.
@@ -63,7 +63,7 @@ impl Counts for SlidingWindowState {
         }
     }
 
-    fn refunded(self, cost: u32, window: u64) -> Self {
+    fn refunded(self, cost: u64, window: u64) -> Self {
         self.refunded(cost, window)
     }
 }

@@ -19,9 +19,9 @@ trait Pair: Copy + Debug {
     type Algorithm: Algorithm<State = Self::State>;
 
     fn rule(quota: &Quota, staggered: bool) -> Option<Self::Rule>;
-    fn holding(quota: &Quota, greatest: u32) -> Self::Rule;
+    fn holding(quota: &Quota, greatest: u64) -> Self::Rule;
     fn algorithm(quota: Quota, staggered: bool) -> Self::Algorithm;
-    fn state(window: u64, counts: [u32; 2]) -> Self::State;
+    fn state(window: u64, counts: [u64; 2]) -> Self::State;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl Pair for Fixed {
         FixedRule::holding(quota, staggered, 0)
     }
 
-    fn holding(quota: &Quota, greatest: u32) -> FixedRule {
+    fn holding(quota: &Quota, greatest: u64) -> FixedRule {
         FixedRule::holding(quota, false, greatest).unwrap()
     }
 
@@ -45,7 +45,7 @@ impl Pair for Fixed {
         if staggered { window.staggered() } else { window }
     }
 
-    fn state(window: u64, [used, _]: [u32; 2]) -> FixedWindowState {
+    fn state(window: u64, [used, _]: [u64; 2]) -> FixedWindowState {
         FixedWindowState { window, used }
     }
 }
@@ -62,7 +62,7 @@ impl Pair for Sliding {
         SlidingRule::holding(quota, staggered, 0)
     }
 
-    fn holding(quota: &Quota, greatest: u32) -> SlidingRule {
+    fn holding(quota: &Quota, greatest: u64) -> SlidingRule {
         SlidingRule::holding(quota, false, greatest).unwrap()
     }
 
@@ -71,12 +71,12 @@ impl Pair for Sliding {
         if staggered { window.staggered() } else { window }
     }
 
-    fn state(window: u64, [previous, current]: [u32; 2]) -> SlidingWindowState {
+    fn state(window: u64, [previous, current]: [u64; 2]) -> SlidingWindowState {
         SlidingWindowState { window, previous, current }
     }
 }
 
-fn quota(limit: u32, nanos: u64) -> Quota {
+fn quota(limit: u64, nanos: u64) -> Quota {
     Quota::per(limit, Duration::from_nanos(nanos))
 }
 
@@ -90,8 +90,8 @@ fn number(greatest: u64) -> impl Strategy<Value = u64> {
         .prop_map(move |number| if number <= greatest { number } else { number % greatest })
 }
 
-fn limit() -> impl Strategy<Value = u32> {
-    number(u32::MAX.into()).prop_map(|limit| u32::try_from(limit.max(1)).unwrap())
+fn limit() -> impl Strategy<Value = u64> {
+    number(u32::MAX.into()).prop_map(|limit| limit.max(1))
 }
 
 /// Draws an instant at an edge of a window or within one.
@@ -105,7 +105,7 @@ fn moment(rule: &impl Rule<Now = Moment>, nanos: u64) -> Moment {
     rule.read(Timestamp::from_nanos(nanos))
 }
 
-fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u32, now: Moment) -> (Decision, Option<R::Debt>) {
+fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u64, now: Moment) -> (Decision, Option<R::Debt>) {
     let ruling = rule.judge(debt, cost, now);
     let next = if let Ruling::Admit { debt } = ruling { Some(debt) } else { None };
     (rule.decision(ruling, cost, now), next)
@@ -130,7 +130,7 @@ struct Case<P: Pair> {
 impl<P: Pair> Case<P> {
     /// Returns the case of a state whose window is so many after the one of the instant; `None` if a word cannot hold
     /// such states, or there is no such window.
-    fn new(quota: Quota, nanos: u64, offset: i64, counts: [u32; 2]) -> Option<Self> {
+    fn new(quota: Quota, nanos: u64, offset: i64, counts: [u64; 2]) -> Option<Self> {
         let rule = P::rule(&quota, false)?;
         let now = moment(&rule, nanos);
         let last = u64::MAX / quota.period_nanos();
@@ -141,7 +141,7 @@ impl<P: Pair> Case<P> {
         Some(Self { quota, rule, algorithm, state, window, now, at, debt })
     }
 
-    fn is_charged_alike(&self, cost: u32) -> Result<(), TestCaseError> {
+    fn is_charged_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let expected = self.algorithm.decide(Some(self.state), self.at, cost);
         let decided = decided(&self.rule, self.debt, cost, self.now);
         prop_assert_eq!(decided, expected, "{:?} at {:?}", self.debt, self.at);
@@ -149,7 +149,7 @@ impl<P: Pair> Case<P> {
     }
 
     /// A word reads as empty only if that makes no difference, and always if its state has expired.
-    fn expires_alike(&self, cost: u32) -> Result<(), TestCaseError> {
+    fn expires_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let (size, expires_at) = (self.rule.size(self.debt), self.algorithm.expires_at(&self.state));
         if size == 0 {
             let decided = |state| self.algorithm.decide(state, self.at, cost).0;
@@ -175,7 +175,7 @@ impl<P: Pair> Case<P> {
     }
 
     /// Refunds a charge of the window that is `back - 1` before the state's.
-    fn is_refunded_alike(&self, cost: u32, back: u64) -> Result<(), TestCaseError> {
+    fn is_refunded_alike(&self, cost: u64, back: u64) -> Result<(), TestCaseError> {
         let charged = self.window.saturating_add(1).saturating_sub(back);
         let refunded = self.rule.refunded(self.debt, cost, charged, self.now);
         let expected = self.algorithm.refund(self.state, self.at, cost, Receipt::of(ChargedIn(charged)));
@@ -192,8 +192,8 @@ fn judges_alike<P: Pair>(
     quota: Quota,
     nanos: u64,
     offset: i64,
-    counts: [u32; 2],
-    cost: u32,
+    counts: [u64; 2],
+    cost: u64,
     back: u64,
 ) -> Result<(), TestCaseError> {
     let Some(case) = Case::<P>::new(quota, nanos, offset, counts) else { return Ok(()) };
@@ -219,13 +219,13 @@ proptest! {
         }),
         offset in prop_oneof![4 => -3..=3_i64, 1 => -9..=5_i64],
         counts in [number(u32::MAX.into()), number(u32::MAX.into())],
-        cost in number(u32::MAX.into()),
+        cost in number(u64::MAX),
         small in any::<bool>(),
         back in 0..4_u64,
     ) {
-        let below = u64::from(quota.limit()) + 1;
-        let counts = counts.map(|count| u32::try_from(count % below).unwrap());
-        let cost = u32::try_from(if small { cost % below } else { cost }).unwrap();
+        let below = quota.limit() + 1;
+        let counts = counts.map(|count| count % below);
+        let cost = if small { cost % below } else { cost };
         judges_alike::<Fixed>(quota, nanos, offset, counts, cost, back)?;
         judges_alike::<Sliding>(quota, nanos, offset, counts, cost, back)?;
     }
@@ -236,23 +236,23 @@ proptest! {
         period in 0..=60_u32,
         nanos in any::<u64>(),
         offset in -9..=5_i64,
-        counts in [any::<u32>(), any::<u32>()],
-        cost in 0..=9_u32,
-        less in 0..2_u32,
+        counts in [0..1_u64 << 32, 0..1_u64 << 32],
+        cost in 0..=9_u64,
+        less in 0..2_u64,
     ) {
         let period = (1 << period) + nanos % (1 << period);
-        let widest = |fits: &dyn Fn(u32) -> bool| (1..=32).rev().map(|bits| u32::MAX >> (32 - bits)).find(|limit| fits(*limit));
+        let widest = |fits: &dyn Fn(u64) -> bool| (1..=50).rev().map(|bits| Quota::MAX_UNITS >> (50 - bits)).find(|limit| fits(*limit));
         if let Some(limit) = widest(&|limit| Fixed::rule(&quota(limit, period), false).is_some()) {
-            judges_alike::<Fixed>(quota(limit, period), nanos, offset, counts, limit.wrapping_add(cost).wrapping_sub(4), less.into())?;
+            judges_alike::<Fixed>(quota(limit, period), nanos, offset, counts, limit.wrapping_add(cost).wrapping_sub(4), less)?;
         }
         if let Some(limit) = widest(&|limit| Sliding::rule(&quota(limit, period), false).is_some()) {
             let counts = counts.map(|count| count % (limit + 1));
-            judges_alike::<Sliding>(quota(limit, period), nanos, offset, counts, cost % (limit + 1), less.into())?;
+            judges_alike::<Sliding>(quota(limit, period), nanos, offset, counts, cost % (limit + 1), less)?;
         }
     }
 
     #[test]
-    fn windows_are_exact_quotients(period in 1..=CENTURY, shift in 0..62_u32, nanos in any::<u64>(), part in any::<u64>(), count in any::<u32>()) {
+    fn windows_are_exact_quotients(period in 1..=CENTURY, shift in 0..62_u32, nanos in any::<u64>(), part in any::<u64>(), count in 0..1_u64 << 32) {
         let period = (period >> shift).max(1);
         // Words without counts have room for windows of any length.
         let windows = Windows::new(&quota(1, period), false, 0).unwrap();
@@ -265,7 +265,7 @@ proptest! {
             let exact = (u128::from(count) * u128::from(left)).div_ceil(u128::from(period));
             prop_assert_eq!(u128::from(windows.carried(count, window, now)), exact);
             // An estimate that is just whole.
-            let whole = u32::try_from(period).map_or(count, |period| count / period * period);
+            let whole = count / period * period;
             let exact = (u128::from(whole) * u128::from(left)).div_ceil(u128::from(period));
             prop_assert_eq!(u128::from(windows.carried(whole, window, now)), exact);
         }
@@ -291,12 +291,12 @@ fn the_documented_limits_fit() {
     for (nanos, fixed, sliding) in [
         (1_000_000, 524_287, 511),
         (1_000_000_000, 536_870_911, 16_383),
-        (5_000_000_000, u32::MAX, 65_535),
-        (60_000_000_000, u32::MAX, 65_535),
-        (CENTURY, u32::MAX, 65_535),
+        (5_000_000_000, u32::MAX.into(), 65_535),
+        (60_000_000_000, u32::MAX.into(), 65_535),
+        (CENTURY, u32::MAX.into(), 65_535),
     ] {
         assert!(Fixed::rule(&quota(fixed, nanos), true).is_some(), "{nanos}");
-        assert!(fixed == u32::MAX || Fixed::rule(&quota(fixed + 1, nanos), true).is_none(), "{nanos}");
+        assert!(Fixed::rule(&quota(fixed + 1, nanos), true).is_none(), "{nanos}");
         assert!(Sliding::rule(&quota(sliding, nanos), true).is_some(), "{nanos}");
         assert!(Sliding::rule(&quota(sliding + 1, nanos), true).is_none(), "{nanos}");
     }
@@ -354,7 +354,7 @@ fn words_read_right_across_the_wrap() {
             reads_right::<Fixed>(of(limit), 1);
             reads_right::<Sliding>(of(limit), 2);
         }
-        reads_right::<Fixed>(of(u32::MAX), 1);
+        reads_right::<Fixed>(of(u32::MAX.into()), 1);
     }
 }
 
@@ -405,8 +405,8 @@ fn rulings_withstand_the_counterexamples() {
 
 #[test]
 fn stamps_withstand_the_counterexamples() {
-    fn read<P: Pair>(case: &Counterexample, counts: [u32; 2]) -> P::State {
-        let greatest = u32::MAX >> (u32::BITS - case.number::<u32>("count_bits"));
+    fn read<P: Pair>(case: &Counterexample, counts: [u64; 2]) -> P::State {
+        let greatest = u64::MAX >> (u64::BITS - case.number::<u32>("count_bits"));
         let (rule, window) = (P::holding(&quota(1, CENTURY), greatest), case.number("window"));
         let now = Moment { nanos: 0, window, by: window };
         rule.stamped(rule.stamp(P::state(window, counts), now), now)

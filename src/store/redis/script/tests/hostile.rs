@@ -159,7 +159,7 @@ fn text() -> impl Strategy<Value = Value> {
 #[test]
 pub(super) fn no_reply_makes_rust_panic() {
     let config = ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() };
-    let replies = (prop_oneof![values(), items(), text()], any::<u32>(), 0..4_u32);
+    let replies = (prop_oneof![values(), items(), text()], any::<u64>(), 0..4_u32);
     let readable = Cell::new(0);
     let replay = |(reply, cost, count)| {
         let Ok(answer) = ScriptReply::read(reply) else { return Ok(()) };

@@ -19,7 +19,7 @@ fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
 }
 
 /// Every key lives until nothing is owed, and less than two milliseconds longer.
-fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u32) {
+fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u64) {
     let key = key(name);
     let check = |answer: &ScriptReply, expires: Timestamp, connection: &mut Connection| {
         let found = expires_at(connection, &key) * 1_000_000;
@@ -37,7 +37,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
         (cmd("GET").arg(key.as_str()).query(connection).unwrap(), expires_at(connection, &key))
     };
     let before = value(connection);
-    for cost in [algorithm.max_cost(), 0, u32::MAX] {
+    for cost in [algorithm.max_cost(), 0, u64::from(u32::MAX)] {
         let answer = run(connection, &decide(algorithm, key.clone(), cost, 1, Monotonic.now()));
         assert_eq!(answer.admitted, 0);
         answer.replay(algorithm, cost, 1).unwrap();
@@ -143,7 +143,7 @@ pub(super) fn a_state_from_the_future_locks_no_client_out() {
 pub(super) fn the_server_caches_one_script_per_source() {
     let (_server, mut connection) = start();
     let mut pipeline = Pipeline::new();
-    for number in 1..=10_000_u32 {
+    for number in 1..=10_000_u64 {
         let quota = Quota::per_second(number);
         let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
         let call = match number % 5 {

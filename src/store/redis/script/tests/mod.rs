@@ -63,7 +63,7 @@ impl ScriptReply {
     fn replay<A: Scripted>(
         &self,
         algorithm: &A,
-        cost: u32,
+        cost: u64,
         count: u32,
     ) -> Result<(Decisions, Option<A::State>), BadReply> {
         let disagrees = |_: GaveUp| BadReply::Disagreement;

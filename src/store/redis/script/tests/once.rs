@@ -33,7 +33,7 @@ struct Model<A: Scripted> {
 }
 
 impl<A: Scripted> Model<A> {
-    fn decide(&mut self, request: u64, cost: u32, now: Timestamp) -> Once<A::State> {
+    fn decide(&mut self, request: u64, cost: u64, now: Timestamp) -> Once<A::State> {
         if let Some(free) = self.records.get_mut(&request).filter(|free| **free > 0) {
             if let (decision, Some(next)) = self.budget.decide(self.budget_state, now, cost) {
                 (*free, self.budget_state) = (*free - 1, Some(next));
@@ -48,11 +48,11 @@ impl<A: Scripted> Model<A> {
 
 fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> A) {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
-    let mut seen = [0_u32; 3];
+    let mut seen = [0_u64; 3];
     for batch in 0..60 {
-        let quota = Quota::per(1 + random.below(8) as u32, DAY);
+        let quota = Quota::per(1 + random.below(8), DAY);
         let free_retries = 1 + random.below(3) as u32;
-        let budget = A::budget(Quota::per(quota.limit() * free_retries, DAY));
+        let budget = A::budget(Quota::per(quota.limit() * u64::from(free_retries), DAY));
         let limit = make(quota);
         let mut model = Model { limit, budget, state: None, budget_state: None, records: HashMap::new() };
         let [state, budget_key] = ["state", "budget"].map(|name| key(format!("{name} {batch}")));
@@ -63,7 +63,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
             let request = random.below(3);
             match random.below(8) {
                 0..5 => {
-                    let cost = 1 + random.below(3) as u32;
+                    let cost = 1 + random.below(3);
                     // The caller's clock is wrong by up to five hours.
                     let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
                     let charges = (
@@ -126,7 +126,7 @@ fn silently(connection: &mut Connection, call: &Call) {
 }
 
 /// A request to a window with so much per day, by the keys `state`, `budget` and `record`.
-fn request(limit: u32, cost: u32) -> (Call, FixedWindow, FixedWindow) {
+fn request(limit: u64, cost: u64) -> (Call, FixedWindow, FixedWindow) {
     let [limit, budget] = [limit, 3 * limit].map(|limit| FixedWindow::new(Quota::per_day(limit)));
     let charge = |algorithm, name| Charge::new(algorithm, key(name), cost, Monotonic.now());
     (decide_once(charge(&limit, "state"), charge(&budget, "budget"), key("record")), limit, budget)
@@ -259,7 +259,7 @@ pub(super) fn what_is_no_record_no_budget_and_no_state_is_an_error() {
 pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     let (_, limit, budget) = request(1, 1);
     let window = START / 1_000_000 / 86_400;
-    let used_up = |limit: u32| Value::BulkString(format!("-{window}:{limit}").into_bytes());
+    let used_up = |limit: u64| Value::BulkString(format!("-{window}:{limit}").into_bytes());
     let free = |free: &str| Value::BulkString(free.into());
     let reply = |charged, state, budget, record| {
         let seconds = i64::try_from(START / 1_000_000).unwrap();

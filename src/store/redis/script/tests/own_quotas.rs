@@ -30,9 +30,9 @@ fn charge<A: Scripted>(
     limiter: &A,
     key: &Key,
     quota: Quota,
-    cost: u32,
+    cost: u64,
     micros: u64,
-) -> (Decision, u32) {
+) -> (Decision, u64) {
     let algorithm = limiter.under(quota).unwrap();
     let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
     let (mut own, mut calls) = (OwnQuota { quota: Some(algorithm.quota()), conversion: None }, 0);
@@ -56,7 +56,7 @@ fn give_back<A: Scripted>(
     limiter: &A,
     key: &Key,
     quota: Quota,
-    (cost, receipt): (u32, Receipt),
+    (cost, receipt): (u64, Receipt),
     micros: u64,
 ) {
     let algorithm = limiter.under(quota).unwrap();
@@ -85,8 +85,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
         clock.set(at(now));
         let (id, quota) = (random.below(KEYS), quota(&mut random));
-        let cost =
-            1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) as u32 / random.pick(&[1, 2, 8]);
+        let cost = 1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) / random.pick(&[1, 2, 8]);
         let (name, owner) = (key(id), PartitionKey::from(id));
         let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
@@ -100,7 +99,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
             rejected += 1;
         } else if random.below(4) == 0 {
             // In part, and sometimes under another quota by then.
-            let cost = 1 + random.below(cost.into()) as u32;
+            let cost = 1 + random.below(cost.into());
             if random.below(2) == 0 {
                 let other = Quota::per(5, quota.period());
                 let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
@@ -124,7 +123,7 @@ fn hours(random: &mut Random, hours: &[u64]) -> Quota {
 pub(super) fn buckets_keep_what_was_used() {
     follow(&TokenBucket::new(Quota::per_hour(10)), |random| {
         let quota = hours(random, &[1]);
-        if random.below(2) == 0 { quota.burst(1 + random.below(200) as u32) } else { quota }
+        if random.below(2) == 0 { quota.burst(1 + random.below(200)) } else { quota }
     });
 }
 
@@ -140,7 +139,7 @@ proptest! {
     /// What a converted bucket owes is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
-        limit: u32, burst: u32, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
+        limit: u64, burst: u64, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
     ) {
         let quota = Quota::per(limit.max(1), Duration::from_nanos(period)).burst(burst.max(1));
         let bucket = TokenBucket::new(quota);

@@ -48,7 +48,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         }
     }
 
-    fn expected(&self, cost: u32) -> Decision {
+    fn expected(&self, cost: u64) -> Decision {
         let (now, algorithm) = (at(self.now), &self.algorithm);
         let by_standing = self.standing.decide(algorithm, self.state, now, cost);
         by_standing.unwrap_or_else(|| algorithm.decide(self.state, now, cost).0)
@@ -59,7 +59,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     }
 
     /// What the server answers to a request, and whether it charges it.
-    fn charge(&mut self, cost: u32) -> Decision {
+    fn charge(&mut self, cost: u64) -> Decision {
         let mut call = decide(&self.algorithm, self.key.clone(), cost, 1, at(self.now));
         add_one(&mut call, self.own());
         let mut answer = self.server.run(self.now, &call);
@@ -79,7 +79,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     }
 
     /// The same beside another key, which always has room: both are charged or none, or this one is only read.
-    fn charge_beside(&mut self, cost: u32, is_read: bool) {
+    fn charge_beside(&mut self, cost: u64, is_read: bool) {
         let other = key("other");
         self.server.delete(&other);
         let asked = if is_read { 0 } else { cost };
@@ -99,7 +99,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     }
 
     /// A request that may be a retry, and has `free` free ones.
-    fn charge_once(&mut self, cost: u32, free: u32) {
+    fn charge_once(&mut self, cost: u64, free: u32) {
         let (budget, [budget_key, record]) = (A::budget(Quota::per_day(1_000)), ["budget", "record"].map(key));
         self.server.delete(&record);
         self.server.add_silent(&begin_record(record.clone(), free, Duration::from_secs(1_000)));
@@ -133,7 +133,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     }
 
     /// Nothing is refunded while the standing lasts.
-    fn refund(&mut self, cost: u32, receipt: Receipt) {
+    fn refund(&mut self, cost: u64, receipt: Receipt) {
         let call = refund(&self.algorithm, &self.algorithm, self.key.clone(), cost, receipt, at(self.now));
         let Some(mut call) = call else { return };
         add_one(&mut call, self.own());
@@ -153,7 +153,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
     }
 
-    fn owe(&mut self, units: u32) {
+    fn owe(&mut self, units: u64) {
         let (standing, state) = self.standing.charge(&self.algorithm, self.state, at(self.now), units);
         let round_up = |until: Timestamp| at(until.as_nanos().div_ceil(1_000));
         self.standing = Standing { owing_until: round_up(standing.owing_until), ..standing };
@@ -181,7 +181,7 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
         let mut receipt = None;
         for _ in 0..120 {
             checked.pass(random.pick(&[0, 1, DAY / 100, DAY / 10, DAY / 3]));
-            let cost = 1 + random.below(u64::from(quota.limit())) as u32;
+            let cost = 1 + random.below(u64::from(quota.limit()));
             match random.below(17) {
                 10 => {
                     // To the very end of a ban or a debt.

@@ -13,7 +13,7 @@ use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, Slidin
 use crate::store::redis::script::bucket::Grid;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
-use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
+use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide, refund};
 use crate::values::{Quota, Receipt};
 
 const BATCHES: u64 = 60;
@@ -50,11 +50,11 @@ fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
 }
 
 /// The counts of a window near its limit, and the number of a window near that of `now`.
-fn window(random: &mut Random, quota: &Quota) -> (u64, u64, [u32; 2]) {
+fn window(random: &mut Random, quota: &Quota) -> (u64, u64, [u64; 2]) {
     let (period, limit) = (quota.period_nanos() / 1_000, quota.limit());
     let now = START + random.below(1 << 50);
     let now = if random.below(4) == 0 { (now / period).max(1) * period + random.below(2) } else { now };
-    let counts = [0, 1, 2, limit / 2, limit - 1, limit, limit.saturating_add(1), u32::MAX];
+    let counts = [0, 1, 2, limit / 2, limit - 1, limit, limit.saturating_add(1).min(MOST_UNITS), MOST_UNITS];
     (now, (now / period).max(3) + random.below(5) - 2, [(); 2].map(|()| random.pick(&counts)))
 }
 
@@ -83,7 +83,7 @@ fn calendar(random: &mut Random, limit: &CalendarWindow) -> (u64, String, Receip
 
 fn check<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota, draw: Draw<A>) {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
-    let (mut batch, mut seen) = (0, [0_u32; 5]);
+    let (mut batch, mut seen) = (0, [0_u64; 5]);
     while batch < BATCHES {
         let algorithm = make(quota(&mut random));
         if algorithm.fits().is_err() {
@@ -191,14 +191,14 @@ pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
         // So that `previous * left` is a multiple of the period and this.
         let over = random.pick(&[0, 1, 2, period - 1]);
         let left = (u128::from(inverse) * u128::from(over) % u128::from(period)).max(1) as u64;
-        let algorithm = SlidingWindow::new(Quota::per(u32::MAX, Duration::from_micros(period)));
+        let algorithm = SlidingWindow::new(Quota::per(MOST_UNITS, Duration::from_micros(period)));
         let window = START / period + 1;
         let now = (window + 1) * period - left;
         if now >= 1 << 52 {
             continue;
         }
-        let weight = (u128::from(previous) * u128::from(left)).div_ceil(period.into()) as u32;
-        for (cost, admitted) in [(u32::MAX - weight, 1), (u32::MAX - weight + 1, 0)] {
+        let weight = (u128::from(previous) * u128::from(left)).div_ceil(period.into()) as u64;
+        for (cost, admitted) in [(MOST_UNITS - weight, 1), (MOST_UNITS - weight + 1, 0)] {
             let name = key(format!("{number} {cost}"));
             server.set(&name, &format!("-{}:0:{previous}", window - 1));
             let answer = server.run(now, &decide(&algorithm, name, cost, 1, at(now)));

@@ -9,7 +9,7 @@ use super::model::Model;
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
-use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund, variant};
+use crate::store::redis::script::{Charge, MOST_UNITS, Scripted, decide, decide_all, refund, variant};
 use crate::util::effort::rounds;
 use crate::values::{Decision, Quota, Receipt};
 
@@ -22,8 +22,8 @@ const BATCH: u64 = 400;
 /// Few, so that each key is used often.
 const KEYS: u64 = 3;
 
-const EDGES: [u32; 13] =
-    [1, 2, 3, 7, 10, 100, 1_000_003, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, u32::MAX - 2, u32::MAX - 1, u32::MAX];
+const EDGES: [u64; 13] =
+    [1, 2, 3, 7, 10, 100, 1_000_003, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, MOST_UNITS - 2, MOST_UNITS - 1, MOST_UNITS];
 
 const PERIODS: [u64; 13] = [
     1,
@@ -42,7 +42,7 @@ const PERIODS: [u64; 13] = [
 ];
 
 pub(super) fn window_quota(random: &mut Random) -> Quota {
-    let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) as u32 };
+    let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) };
     let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
     Quota::per(limit, Duration::from_nanos(period))
 }
@@ -51,20 +51,20 @@ pub(super) fn bucket_quota(random: &mut Random) -> Quota {
     let quota = window_quota(random);
     match random.below(3) {
         0 => quota.burst(random.pick(&EDGES)),
-        1 => quota.burst(1 + random.below(20) as u32),
+        1 => quota.burst(1 + random.below(20)),
         _ => quota,
     }
 }
 
-pub(super) fn cost(random: &mut Random, max: u32) -> u32 {
+pub(super) fn cost(random: &mut Random, max: u64) -> u64 {
     match random.below(8) {
         0 => 0,
         1 => random.pick(&EDGES),
         2 => max,
         3 => max.saturating_add(1),
         4 => max / 2 + 1,
-        5 => 1 + random.below(u64::from(max)) as u32,
-        _ => 1 + random.below(u64::from(max / 4 + 1)) as u32,
+        5 => 1 + random.below(u64::from(max)),
+        _ => 1 + random.below(u64::from(max / 4 + 1)),
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn lives_as_long<A: Algorithm>(algorithm: &A, state: Option<&A::State
 
 /// What the script must reply to one step.
 enum Expected {
-    Decisions { cost: u32, decisions: Vec<Decision> },
+    Decisions { cost: u64, decisions: Vec<Decision> },
     Refund { is_owed: bool },
 }
 
@@ -108,7 +108,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
         }
         let (quota, max) = (algorithm.quota(), algorithm.max_cost());
         let mut states: HashMap<u64, A::State> = HashMap::new();
-        let mut charges: Vec<(u64, u32, Receipt)> = Vec::new();
+        let mut charges: Vec<(u64, u64, Receipt)> = Vec::new();
         let mut expected = Vec::new();
         let mut now = START + random.below(1 << 50);
         for _ in 0..BATCH {
