@@ -56,7 +56,7 @@ fn admitted(slot: usize, units: u32, limit: u32) -> Decision {
 
 /// The decision on a request whose key has `units` in flight, too many to add more.
 fn rejected(limit: u32, remaining: u32) -> Decision {
-    Decision::deny_until_released(limit, remaining)
+    Decision::reject_until_released(limit, remaining)
 }
 
 #[cfg(feature = "queue")]

@@ -10,11 +10,11 @@ use toml::Spanned;
 
 use super::calendar;
 use super::error::ConfigError;
-use super::except;
+use super::exempt;
 use super::key::KeySpec;
 use super::raw::{
-    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName,
-    SettleName, ShortfallName, WhenFullName,
+    AlgorithmName, OnFailure, OnMissingKey, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName, SettleByName,
+    WhenFullName,
 };
 use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
@@ -53,10 +53,10 @@ pub(super) fn build(
             OnMissingKey::Skip => MissingKey::Skip,
             OnMissingKey::Share => MissingKey::Share,
         })
-        .on_failure(match raw.on_store_error.unwrap_or_default() {
-            OnStoreError::Allow => FailureMode::Allow,
-            OnStoreError::Deny => FailureMode::Deny,
-            OnStoreError::LocalFallback => FailureMode::LocalFallback,
+        .on_failure(match raw.on_failure.unwrap_or_default() {
+            OnFailure::Allow => FailureMode::Allow,
+            OnFailure::Reject => FailureMode::Reject,
+            OnFailure::LocalFallback => FailureMode::LocalFallback,
         });
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
@@ -70,19 +70,19 @@ pub(super) fn build(
         let code = u16::try_from(number(source, "status", 400..=599, status)?).ok();
         policy = policy.status(code.and_then(|code| StatusCode::from_u16(code).ok()).expect("it is from 400 to 599"));
     }
-    if let Some(statuses) = &raw.charge_on {
+    if let Some(statuses) = &raw.charge_when {
         policy = policy.charge_when(charged(source, statuses)?);
     }
-    if let (Some(settle), Some(_)) = (&raw.settle, &raw.charge_on) {
-        let problem = "settle and charge-on both say what is charged in the end; remove one";
-        return Err(source.error(&settle.span(), problem));
+    if let (Some(settle_by), Some(_)) = (&raw.settle_by, &raw.charge_when) {
+        let problem = "settle-by and charge-when both say what is charged in the end; remove one";
+        return Err(source.error(&settle_by.span(), problem));
     }
-    match raw.settle.as_ref().map(Spanned::get_ref) {
-        Some(SettleName::Handler) => policy = policy.settled_by_handler(),
-        Some(SettleName::ContentBytes) => policy = policy.charge_content_bytes(),
+    match raw.settle_by.as_ref().map(Spanned::get_ref) {
+        Some(SettleByName::Handler) => policy = policy.settle_by_handler(),
+        Some(SettleByName::ContentBytes) => policy = policy.settle_by_content_bytes(),
         None => {}
     }
-    if matches!(raw.shortfall.as_ref().map(Spanned::get_ref), Some(ShortfallName::Owed)) {
+    if raw.owe_shortfalls.as_ref().is_some_and(|owes| *owes.get_ref()) {
         policy = policy.owe_shortfalls();
     }
     if matches!(raw.release_at.as_ref().map(Spanned::get_ref), Some(ReleaseName::Head)) {
@@ -94,12 +94,12 @@ pub(super) fn build(
     if let Some(raw) = &raw.charge_once {
         policy = policy.charge_once(charge_once(source, raw)?);
     }
-    let exemptions = match &raw.except {
-        Some(except) => Some(except::add(source, exemptions.unwrap_or_default(), except, client_ip)?),
+    let exemptions = match &raw.exempt {
+        Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
     };
     if let Some(exemptions) = exemptions {
-        policy = policy.except(exemptions);
+        policy = policy.exempt(exemptions);
     }
     if raw.shadow {
         policy = policy.shadow();
@@ -109,9 +109,9 @@ pub(super) fn build(
             PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
             PolicyError::ChargeOnce { .. } => raw.charge_once.as_ref().map(|once| once.header.span()),
             PolicyError::SettlementOfHeldUnits { .. } => {
-                raw.settle.as_ref().map(Spanned::span).or(raw.charge_on.as_ref().map(Spanned::span))
+                raw.settle_by.as_ref().map(Spanned::span).or(raw.charge_when.as_ref().map(Spanned::span))
             }
-            PolicyError::NothingOwed { .. } => raw.shortfall.as_ref().map(Spanned::span),
+            PolicyError::NothingOwed { .. } => raw.owe_shortfalls.as_ref().map(Spanned::span),
             PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
             PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
                 raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
@@ -130,7 +130,7 @@ pub(super) fn build(
 
 fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
     let RawPenalty { rejections, per, ban } = raw;
-    let rejections = quota(source, count(source, "refusals", 1, rejections)?, "per", per)?;
+    let rejections = quota(source, count(source, "rejections", 1, rejections)?, "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
@@ -165,7 +165,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
     let is_concurrency = raw.algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
-    let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
+    let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
         ("per", raw.per.as_ref().map(Spanned::span), !is_concurrency, "limits over time"),
         (
@@ -174,8 +174,12 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             !is_window && !is_concurrency,
             "token-bucket, leaky-bucket and leaky-queue",
         ),
-        ("capacity", raw.capacity.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
-        ("queue", raw.queue.as_ref().map(Spanned::span), is_concurrency, "concurrency"),
+        (
+            "max-queue",
+            raw.max_queue.as_ref().map(Spanned::span),
+            is_queue || is_concurrency,
+            "leaky-queue and concurrency",
+        ),
         (
             "max-wait",
             raw.max_wait.as_ref().map(Spanned::span),
@@ -190,7 +194,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         ),
         ("lease", raw.lease.as_ref().map(Spanned::span), is_concurrency, "concurrency on Redis"),
         ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
-        ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
+        ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
             let problem = format!("{field} is for {what}; remove it or choose that algorithm");
@@ -222,17 +226,17 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
         AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
-            let capacity = raw.capacity.as_ref().map(|capacity| count(source, "capacity", 0, capacity)).transpose()?;
+            let max_queue = raw.max_queue.as_ref().map(|waiters| count(source, "max-queue", 0, waiters)).transpose()?;
             let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
             let queue = QueueSpec {
                 quota,
-                capacity: capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX)),
+                max_queue: max_queue.map(|waiters| usize::try_from(waiters).unwrap_or(usize::MAX)),
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
                 max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
                 when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
                     WhenFullName::Reject => WhenFull::Reject,
                     WhenFullName::Overflow => WhenFull::Overflow,
-                    WhenFullName::ForgetLeast => WhenFull::ForgetLeast,
+                    WhenFullName::EvictLeast => WhenFull::EvictLeast,
                 }),
             };
             store.queue(queue)
@@ -246,14 +250,14 @@ fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let lease = raw.lease.as_ref().map(|lease| self::lease(source, lease, &store)).transpose()?;
     let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
-    let queue = raw.queue.as_ref().map(|queue| count(source, "queue", 0, queue)).transpose()?;
-    if let (Some(wait), None) = (&raw.max_wait, queue) {
-        let problem = "max-wait bounds the wait in a queue, and there is none; add queue = 100, or remove it";
+    let max_queue = raw.max_queue.as_ref().map(|waiters| count(source, "max-queue", 0, waiters)).transpose()?;
+    if let (Some(wait), None) = (&raw.max_wait, max_queue) {
+        let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
     let concurrency = ConcurrencySpec {
         limit: number(source, "limit", 1..=MOST_IN_FLIGHT, &raw.limit)?,
-        queue: queue.map(in_range),
+        max_queue: max_queue.map(in_range),
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
         max_keys: max_keys.map(in_range),
         lease,
@@ -281,18 +285,18 @@ const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 /// The most units that a key may have in flight: see [`Concurrency::new`](crate::Concurrency::new).
 const MOST_IN_FLIGHT: u32 = u32::MAX >> 1;
 
-/// Parses `charge-on`: a predicate for responses with one of these statuses.
+/// Parses `charge-when`: a predicate for responses with one of these statuses.
 fn charged(
     source: &Source<'_>,
     statuses: &Spanned<Vec<i64>>,
 ) -> Result<impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static, ConfigError> {
     let bad = statuses.get_ref().iter().find(|status| !(200..600).contains(*status));
     if let Some(status) = bad {
-        let problem = format!("charge-on = [{status}]: no response has that status; write 200 to 599");
+        let problem = format!("charge-when = [{status}]: no response has that status; write 200 to 599");
         return Err(source.error(&statuses.span(), problem));
     }
     if statuses.get_ref().is_empty() {
-        let problem = "charge-on = []: no request would count; write the statuses that count, or leave it out";
+        let problem = "charge-when = []: no request would count; write the statuses that count, or leave it out";
         return Err(source.error(&statuses.span(), problem));
     }
     let statuses = statuses.get_ref().clone();

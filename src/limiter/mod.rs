@@ -42,7 +42,7 @@ use crate::values::{
 ///
 /// impl Limiter for NothingBig {
 ///     fn decide(&self, ask: &Ask<'_>) -> Check {
-///         if ask.cost() <= 10 { Decision::allow(10, 10).into() } else { Decision::deny(10, 10, None).into() }
+///         if ask.cost() <= 10 { Decision::allow(10, 10).into() } else { Decision::reject(10, 10, None).into() }
 ///     }
 /// }
 ///

@@ -55,12 +55,12 @@ mod with_tracing {
     /// Logged on a reload of a configuration, since a truncated file may still parse.
     #[cfg(feature = "config")]
     pub(crate) fn policy_removed(route: &str, policy: &str) {
-        tracing::warn!(target: TARGET, route, policy, "configuration changed: a policy was removed and is no longer enforced");
+        tracing::warn!(target: TARGET, policy, http.route = route, "configuration changed: a policy was removed and is no longer enforced");
     }
 
     #[cfg(feature = "config")]
     pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
-        tracing::warn!(target: TARGET, route, policy, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
+        tracing::warn!(target: TARGET, policy, http.route = route, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
     }
 
     pub(crate) fn limiter_recovered(policy: &str) {
@@ -157,10 +157,10 @@ mod with_tracing {
     }
 
     /// Logged once per process, since a client that bypasses the proxies can cause it at will.
-    pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
+    pub(crate) fn short_forwarding_list(header: &dyn Display, hops: usize) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
-            tracing::warn!(target: TARGET, see = page!("fewer-elements-than-proxies"), %header, count, "fewer elements than proxies: too large a count, or a direct connection");
+            tracing::warn!(target: TARGET, see = page!("fewer-elements-than-proxies"), %header, hops, "fewer elements than proxies: too many hops, or a direct connection");
         });
     }
 
@@ -215,25 +215,25 @@ mod with_tracing {
     }
 
     #[cfg(feature = "remote")]
-    pub(crate) fn breaker_opened(server: &str) {
-        tracing::warn!(target: TARGET, server, "a server keeps failing: its circuit breaker is open, and it is not called for a while");
+    pub(crate) fn breaker_opened(node: &str) {
+        tracing::warn!(target: TARGET, node, "a server keeps failing: its circuit breaker is open, and it is not called for a while");
     }
 
     #[cfg(feature = "remote")]
-    pub(crate) fn breaker_closed(server: &str) {
-        tracing::warn!(target: TARGET, server, "a server is back: its circuit breaker is closed");
+    pub(crate) fn breaker_closed(node: &str) {
+        tracing::warn!(target: TARGET, node, "a server is back: its circuit breaker is closed");
     }
 
     // Transitions of Redis, logged each time. Its eviction policy is checked once.
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_opened(address: &str, reason: &dyn Display) {
-        tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing: its circuit breaker is open, and it is not called for a while");
+    pub(crate) fn redis_breaker_opened(node: &str, reason: &dyn Display) {
+        tracing::warn!(target: TARGET, node, %reason, "redis: a node keeps failing: its circuit breaker is open, and it is not called for a while");
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_breaker_closed(address: &str) {
-        tracing::warn!(target: TARGET, address, "redis: a node is back: its circuit breaker is closed");
+    pub(crate) fn redis_breaker_closed(node: &str) {
+        tracing::warn!(target: TARGET, node, "redis: a node is back: its circuit breaker is closed");
     }
 
     #[cfg(feature = "redis")]
@@ -242,8 +242,8 @@ mod with_tracing {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_may_evict(policy: &str) {
-        tracing::warn!(target: TARGET, see = page!("redis-may-evict-budgets"), policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
+    pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
+        tracing::warn!(target: TARGET, see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
     }
 }
 

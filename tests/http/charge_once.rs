@@ -309,8 +309,8 @@ fn a_policy_whose_retries_cannot_be_free_is_rejected() {
     let bucket = || Policy::new("p", TokenBucket::new(Quota::per_second(1)));
     for (policy, expected) in [
         (bucket().cost_after(|_| 1), "the cost of a retry must be known when it comes; remove what settles it later"),
-        (bucket().settled_by_handler(), "the cost of a retry must be known when it comes"),
-        (bucket().charge_content_bytes(), "the cost of a retry must be known when it comes"),
+        (bucket().settle_by_handler(), "the cost of a retry must be known when it comes"),
+        (bucket().settle_by_content_bytes(), "the cost of a retry must be known when it comes"),
         (Policy::new("p", tower_sluice::Concurrency::new(1)), "a free retry is in flight like any request"),
         (Policy::new("p", LeakyQueue::new(Quota::per_second(1))), "a free retry would overtake the requests that wait"),
         (Policy::new("p", Arc::new(Custom)), "the quota bounds the free retries; let the limiter advertise one"),

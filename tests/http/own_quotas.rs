@@ -159,7 +159,7 @@ async fn older_fields_advertise_the_quota_of_the_key() {
     let layer = of(RateLimitFields::draft07());
     let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
     assert_eq!(fields(&headers, ["ratelimit-policy", "ratelimit"]), ["5;w=3600", "limit=5, remaining=4, reset=2880"]);
-    let layer = of(RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds));
+    let layer = of(RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds));
     let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
     let names = ["ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     assert_eq!(fields(&headers, names), ["\"api\";q=5;w=3600", "5", "4", "720"]);

@@ -73,7 +73,7 @@ fn random_rules(random: &mut Random) -> Rules {
 fn queue(rules: Rules) -> LeakyQueue {
     let quota = Quota::per(u32::try_from(rules.limit).unwrap(), Duration::from_nanos(PERIOD));
     LeakyQueue::new(quota.burst(u32::try_from(rules.burst).unwrap()))
-        .capacity(rules.capacity)
+        .max_queue(rules.capacity)
         .max_wait(Duration::from_nanos(rules.max_wait))
 }
 

@@ -127,12 +127,12 @@ impl fmt::Display for PolicyError {
             Self::SettlementOfHeldUnits { name } => write!(
                 f,
                 "policy `{name}`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
-                 `cost_after`, `settled_by_handler` or `charge_content_bytes`"
+                 `cost_after`, `settle_by_handler` or `settle_by_content_bytes`"
             ),
             Self::NothingOwed { name } => write!(
                 f,
                 "policy `{name}`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, \
-                 or settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`"
+                 or settle costs with `settle_by_handler`, `settle_by_content_bytes` or `cost_after`"
             ),
             Self::PenaltyWithoutWaits { name } => write!(
                 f,
@@ -201,12 +201,12 @@ mod tests {
             (
                 PolicyError::SettlementOfHeldUnits { name: name() },
                 "policy `p`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
-                 `cost_after`, `settled_by_handler` or `charge_content_bytes`",
+                 `cost_after`, `settle_by_handler` or `settle_by_content_bytes`",
             ),
             (
                 PolicyError::NothingOwed { name: name() },
                 "policy `p`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, or \
-                 settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`",
+                 settle costs with `settle_by_handler`, `settle_by_content_bytes` or `cost_after`",
             ),
             (
                 PolicyError::PenaltyWithoutWaits { name: name() },

@@ -355,9 +355,9 @@ impl Policy {
     /// let tokens = Policy::new("tokens", SlidingWindow::new(Quota::per_minute(60_000)))
     ///     .key(HeaderKey::from_static("x-api-key"))
     ///     .cost_fn(|request| if request.uri().path() == "/chat" { 1_000 } else { 100 })
-    ///     .settled_by_handler();
+    ///     .settle_by_handler();
     /// ```
-    pub fn settled_by_handler(mut self) -> Self {
+    pub fn settle_by_handler(mut self) -> Self {
         self.bill = Some(Bill::ByHandler);
         self
     }
@@ -377,10 +377,10 @@ impl Policy {
     ///
     /// // 10 MB per second, and 50 MB at once.
     /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
-    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).charge_content_bytes();
+    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).settle_by_content_bytes();
     /// ```
     #[doc(alias = "bandwidth")]
-    pub fn charge_content_bytes(mut self) -> Self {
+    pub fn settle_by_content_bytes(mut self) -> Self {
         self.bill = Some(Bill::ContentBytes);
         self
     }
@@ -388,7 +388,7 @@ impl Policy {
     /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
     /// are rejected until time has paid so much of the debt that they fit.
     ///
-    /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
+    /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes) and
     /// [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt. Time
     /// pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost 10,000 takes
     /// the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long run a key gets what
@@ -449,7 +449,7 @@ impl Policy {
     /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
     /// forged header makes a request exempt: see [`Exemptions`].
     #[doc(alias("allowlist", "whitelist", "bypass"))]
-    pub fn except(mut self, exemptions: Exemptions) -> Self {
+    pub fn exempt(mut self, exemptions: Exemptions) -> Self {
         self.except = Some(Except::new(exemptions));
         self
     }

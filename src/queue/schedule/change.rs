@@ -97,7 +97,7 @@ impl Schedule {
         let Some(fifo) = self.fifos.get(&id) else { return displaced };
         let (mut waiter_id, mut ahead, mut kept) = (fifo.waiters.oldest, 0, 0);
         while let Some(waiter) = self.slab.waiter(waiter_id) {
-            let stays = kept < self.bounds.capacity
+            let stays = kept < self.bounds.max_queue
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
                 && self.pace.departs_at(fifo.tat + ahead) <= waiter.until.max(now);

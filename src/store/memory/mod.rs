@@ -305,7 +305,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
         self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
-    /// Returns how many keys were evicted while they still owed something ([`WhenFull::ForgetLeast`]), or were forgotten by
+    /// Returns how many keys were evicted while they still owed something ([`WhenFull::EvictLeast`]), or were forgotten by
     /// a [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
@@ -602,7 +602,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         });
         let table = TableStats {
             capacity: self.capacity() as u64,
-            live,
+            live_keys: live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
             inherited: self.occupancy().map_or((0, 0), Occupancy::inherited),
