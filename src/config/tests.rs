@@ -122,7 +122,7 @@ fn how_much_is_left_is_advertised_always_never_or_below_a_share() {
         let (file, raw) = value_of::<RawResponse>(&format!("{{ advertise = \"{text}\" }}"));
         ResponseSettings::parse(&Source::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
     };
-    for text in ["always", "refused", "never", "below-0%", "below-20%", "below-100%"] {
+    for text in ["always", "rejected", "never", "below-0%", "below-20%", "below-100%"] {
         assert!(parse(text).is_ok(), "{text}");
     }
     for text in ["", "sometimes", "below-101%", "below-+5%", "below-5", "below-%"] {
