@@ -367,7 +367,7 @@ impl Common<'_> {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             let store = StoreSpec::of(source, &raw, &paths[0], self.redis)?;
             let fields = optional_fields(&raw, exemptions.is_some());
-            let policy = policy::build(source, raw, self.client_ip, store, exemptions.clone())?;
+            let policy = policy::build(source, &raw, self.client_ip, store, exemptions.clone())?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }

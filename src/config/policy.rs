@@ -1,7 +1,7 @@
 //! `[[route.policy]]`: builds a policy from its checked settings.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,22 +31,19 @@ const MOST_RECORDS: u32 = 1_000_000_000;
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
     source: &Source<'_>,
-    raw: RawPolicy,
+    raw: &RawPolicy,
     client_ip: &ClientIp,
     store: StoreSpec,
     exemptions: Option<Exemptions>,
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
-    let limiter = limiter(source, &raw, store)?;
+    let limiter = limiter(source, raw, store)?;
 
-    let key = match raw.key {
-        Some(key) => {
-            let at = key.span();
-            KeySpec::parse(&key.into_inner().into_vec()).map_err(|problem| source.error(&at, problem))?
-        }
+    let key = match &raw.key {
+        Some(key) => KeySpec::parse(key.get_ref().as_slice()).map_err(|problem| source.error(&key.span(), problem))?,
         None => KeySpec::Global,
     };
-    let mut policy = Policy::new(raw.name.into_inner(), limiter)
+    let mut policy = Policy::new(raw.name.get_ref().as_str(), limiter)
         .key(key.extractor(client_ip))
         .on_missing_key(match raw.on_missing_key.unwrap_or_default() {
             OnMissingKey::Reject => MissingKey::Reject,
@@ -72,10 +69,6 @@ pub(super) fn build(
     }
     if let Some(statuses) = &raw.charge_when {
         policy = policy.charge_when(charged(source, statuses)?);
-    }
-    if let (Some(settle_by), Some(_)) = (&raw.settle_by, &raw.charge_when) {
-        let problem = "settle-by and charge-when both say what is charged in the end; remove one";
-        return Err(source.error(&settle_by.span(), problem));
     }
     match raw.settle_by.as_ref().map(Spanned::get_ref) {
         Some(SettleByName::Handler) => policy = policy.settle_by_handler(),
@@ -104,28 +97,57 @@ pub(super) fn build(
     if raw.shadow {
         policy = policy.shadow();
     }
-    policy.validate().map_err(|error| {
-        let at = match &error {
-            PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
-            PolicyError::ChargeOnce { .. } => raw.charge_once.as_ref().map(|once| once.header.span()),
-            PolicyError::SettlementOfHeldUnits { .. } => {
-                raw.settle_by.as_ref().map(Spanned::span).or(raw.charge_when.as_ref().map(Spanned::span))
-            }
-            PolicyError::NothingOwed { .. } => raw.owe_shortfalls.as_ref().map(Spanned::span),
-            PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
-            PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
-                raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
-            }
-            PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
-            // A file cannot say which quota a key has.
-            PolicyError::QuotasNotTaken { .. }
-            | PolicyError::NoPolicy
-            | PolicyError::DuplicateName { .. }
-            | PolicyError::InvalidName { .. } => None,
-        };
-        source.error(&at.unwrap_or(name_at), error)
-    })?;
+    policy
+        .validate()
+        .map_err(|error| source.error(&place(raw, &error).unwrap_or(name_at), in_words_of_file(&error)))?;
     Ok(policy)
+}
+
+/// Where the file has the mistake. Of two fields that exclude each other, the one that comes last.
+fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
+    match error {
+        PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
+        PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
+        PolicyError::Conflict { option, other, .. } => {
+            let places = [option, other].into_iter().filter_map(|option| place_of(raw, option));
+            places.max_by_key(|at| at.start)
+        }
+        PolicyError::NoPolicy | PolicyError::DuplicateName { .. } | PolicyError::InvalidName { .. } => None,
+    }
+}
+
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after` and `quota_fn`.
+fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
+    match option {
+        "cost" => raw.cost.as_ref().map(Spanned::span),
+        "charge_when" => raw.charge_when.as_ref().map(Spanned::span),
+        "settle_by_handler" | "settle_by_content_bytes" => raw.settle_by.as_ref().map(Spanned::span),
+        "owe_shortfalls" => raw.owe_shortfalls.as_ref().map(Spanned::span),
+        "release_at_head" => raw.release_at.as_ref().map(Spanned::span),
+        "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+        "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
+        _ => None,
+    }
+}
+
+/// The message of an error, with the fields of a file in place of methods.
+fn in_words_of_file(error: &PolicyError) -> String {
+    let text = error.to_string();
+    let PolicyError::Conflict { name, .. } = error else { return text };
+    // The name of the policy stays as it is.
+    let (start, rest) = text.split_at(text.find(": ").unwrap_or(name.len()));
+    let words = rest.split('`').enumerate().map(|(index, word)| match word {
+        _ if index % 2 == 0 => word.to_owned(),
+        "settle_by_handler" => "`settle-by = \"handler\"`".to_owned(),
+        "settle_by_content_bytes" => "`settle-by = \"content-bytes\"`".to_owned(),
+        "release_at_head" => "`release-at = \"head\"`".to_owned(),
+        "MissingKey::Share" => "`on-missing-key = \"share\"`".to_owned(),
+        "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
+        "Concurrency" => "`concurrency`".to_owned(),
+        "cost_after" => "`cost_after` (in code)".to_owned(),
+        method => format!("`{}`", method.replace('_', "-")),
+    });
+    words.fold(start.to_owned(), |text, word| text + &word)
 }
 
 fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {

@@ -282,7 +282,7 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
         Arc::new(Custom).into_limiter(),
     ] {
         let error = RateLimitLayer::try_new(policy(limiter)).unwrap_err();
-        assert!(matches!(error, PolicyError::QuotasNotTaken { name, .. } if name == "api"));
+        assert!(matches!(error, PolicyError::Conflict { name, option: "quota_fn", .. } if name == "api"));
     }
 }
 

@@ -219,7 +219,7 @@ impl Policy {
         self.owes_shortfalls
     }
 
-    /// The quota by which a key pays what it owes; `None` if its policy owes nothing, or advertises no quota.
+    /// The quota by which a key pays what it owes; `None` if its policy owes nothing.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
         let terms = self.owes_shortfalls.then(|| self.terms_under(quota))??;
         let quota = terms.quota()?;

@@ -11,6 +11,7 @@ mod into_policies;
 mod metrics;
 mod open_charges;
 mod order;
+mod pairs;
 mod penalty;
 mod quota_check;
 mod record;
@@ -37,6 +38,7 @@ pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
 pub(crate) use self::metrics::Fate;
 use self::metrics::Meter;
+use self::pairs::{Fact, Options};
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::quota_check::QuotaCheck;
@@ -63,12 +65,21 @@ use crate::values::{Description, FailureMode, PartitionKey, Quota, Shape, Terms}
 /// ```
 ///
 /// Without a [`key`](Self::key), all clients share one budget.
+///
+/// # Combinations
+///
+/// The order of the options does not matter, and of two calls of one setter the later counts. Options that exclude each
+/// other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+/// ([`PolicyError::Conflict`]) that names the cure. The repository has the
+/// [table of all pairs](https://github.com/tower-sluice/tower-sluice/blob/main/docs/policy_options.md).
 #[must_use]
 #[doc(alias = "rule")]
 pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
     description: Description,
+    /// The options that were set.
+    options: Options,
     /// Shared by a policy and those whose limiters have inherited from its own.
     lineage: Arc<()>,
     key: Box<dyn KeyExtractor>,
@@ -132,6 +143,7 @@ impl Policy {
             meter: Meter::new(Arc::clone(&name), description.delays()),
             name,
             description,
+            options: Options::default(),
             lineage: Arc::default(),
             limiter,
             key: Box::new(Global),
@@ -166,7 +178,7 @@ impl Policy {
         self
     }
 
-    /// Sets the cost of a request, in the quota's units; 1 unless set.
+    /// Sets the cost of a request, in the quota's units; 1 unless set. Excludes [`cost_fn`](Self::cost_fn).
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a constant cost of 0, which would limit
     /// nothing, even with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is
@@ -174,6 +186,7 @@ impl Policy {
     /// [`cost_fn`](Self::cost_fn).
     #[doc(alias = "weight")]
     pub fn cost(mut self, cost: u32) -> Self {
+        self.options.set(Fact::Cost);
         self.cost = Cost::Fixed(cost);
         self
     }
@@ -181,6 +194,7 @@ impl Policy {
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::CostFn);
         self.cost = Cost::PerRequest(Box::new(cost));
         self
     }
@@ -241,6 +255,7 @@ impl Policy {
     /// beyond, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::QuotaFn);
         self.quota = Some(Box::new(quota));
         self.takes_quotas = self.limiter.take_quotas();
         self.retries.iter().for_each(|retries| retries.take_quotas());
@@ -251,8 +266,8 @@ impl Policy {
     /// cached.
     ///
     /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
-    /// request without a response, since the client disconnected or the service failed, stays charged. Replaces
-    /// [`cost_after`](Self::cost_after).
+    /// request without a response, since the client disconnected or the service failed, stays charged. Excludes
+    /// [`cost_after`](Self::cost_after) and the settlements.
     ///
     /// # In flight
     ///
@@ -291,6 +306,7 @@ impl Policy {
     /// ```
     #[doc(alias("failed login", "skip successful requests"))]
     pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::ChargeWhen);
         self.bill = Some(Bill::When(Box::new(condition)));
         self
     }
@@ -300,7 +316,7 @@ impl Policy {
     ///
     /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as
     /// far as units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request
-    /// without a response stays charged as it is. Replaces [`charge_when`](Self::charge_when).
+    /// without a response stays charged as it is. Excludes [`charge_when`](Self::charge_when) and the settlements.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -314,6 +330,7 @@ impl Policy {
     ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
     /// ```
     pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::CostAfter);
         self.bill = Some(Bill::Cost(Box::new(cost)));
         self
     }
@@ -329,6 +346,7 @@ impl Policy {
     /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
     #[doc(alias("idempotency key", "retry"))]
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
+        self.options.set(Fact::ChargeOnce);
         let retries = Retries::new(once, &self.description);
         if self.has_quotas() {
             retries.take_quotas();
@@ -343,7 +361,7 @@ impl Policy {
     /// The [`cost`](Self::cost) is charged when the request comes: an estimate. If the handler reports less, the excess is
     /// refunded when the body has ended; if more, the shortfall is charged as far as units are left, and the rest is
     /// forgiven. Without a report, the estimate stays: also if the client disconnects or the service fails. Response
-    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Replaces
+    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Excludes
     /// [`charge_when`](Self::charge_when) and the like, whose accuracy it shares: exact to the unit with windows, as long
     /// as the window of the request lasts.
     ///
@@ -358,6 +376,7 @@ impl Policy {
     ///     .settle_by_handler();
     /// ```
     pub fn settle_by_handler(mut self) -> Self {
+        self.options.set(Fact::SettleByHandler);
         self.bill = Some(Bill::ByHandler);
         self
     }
@@ -369,7 +388,7 @@ impl Policy {
     /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
     /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
     /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
-    /// cancelling requests would be free. Replaces [`charge_when`](Self::charge_when) and the like.
+    /// cancelling requests would be free. Excludes [`charge_when`](Self::charge_when) and the like.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -381,6 +400,7 @@ impl Policy {
     /// ```
     #[doc(alias = "bandwidth")]
     pub fn settle_by_content_bytes(mut self) -> Self {
+        self.options.set(Fact::SettleByContentBytes);
         self.bill = Some(Bill::ContentBytes);
         self
     }
@@ -397,8 +417,10 @@ impl Policy {
     ///
     /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left
     /// after the debt. It survives a live change, and under another quota the key owes as many units as before. A
-    /// [reset](crate::RateLimitLayer::reset) forgives it. A policy whose limiter advertises no quota has no debts: a
-    /// shortfall is charged as far as units are left.
+    /// [reset](crate::RateLimitLayer::reset) forgives it.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a limiter
+    /// that advertises no quota, at whose rate time could pay.
     ///
     /// # Memory
     ///
@@ -413,6 +435,7 @@ impl Policy {
     /// refunded while its key owes something stays. If the server cannot be told, the process that made the debt keeps it, as
     /// above.
     pub fn owe_shortfalls(mut self) -> Self {
+        self.options.set(Fact::OweShortfalls);
         self.owes_shortfalls = true;
         self
     }
@@ -420,6 +443,7 @@ impl Policy {
     /// Releases what a request [holds](crate::Concurrency) when the head of its response has come, instead of when the
     /// body has ended: for a limit on the work of handlers, where slow readers of ready responses do not count.
     pub fn release_at_head(mut self) -> Self {
+        self.options.set(Fact::ReleaseAtHead);
         self.releases_at_head = true;
         self
     }
@@ -433,6 +457,7 @@ impl Policy {
     /// [`key`](Self::key) or with [`MissingKey::Share`].
     #[doc(alias("ban", "block"))]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.options.set(Fact::Penalty);
         self.penalty = Some(penalty);
         self
     }
