@@ -43,7 +43,7 @@ impl Algorithm for ThreeStrikes {
             }
             None => {
                 let wait = state.map(|state| state.forgotten_at.saturating_since(now));
-                (Decision::deny(TRIES, TRIES - count, wait.filter(|_| cost <= TRIES)), None)
+                (Decision::reject(TRIES, TRIES - count, wait.filter(|_| cost <= TRIES)), None)
             }
         }
     }

@@ -20,7 +20,7 @@ impl Limiter for OneInTen {
     fn decide(&self, ask: &Ask<'_>) -> Check {
         let number = self.0.fetch_add(ask.cost(), Ordering::Relaxed);
         // The next admission depends on other requests: no wait can be advertised.
-        if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::deny(1, 0, None).into() }
+        if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::reject(1, 0, None).into() }
     }
 }
 

@@ -18,7 +18,7 @@ const PER_KEY: usize = 10;
 #[tokio::test(start_paused = true)]
 async fn waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     let waiters = rounds(200_000, 1_000_000);
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(PER_KEY).max_wait(Duration::MAX).max_waiters(waiters);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(PER_KEY).max_wait(Duration::MAX).max_waiters(waiters);
     let queue = queue.max_keys(waiters);
     // The futures are stored by the caller, so their table is allocated before the measurement.
     let mut futures: Vec<Option<Pending>> = std::iter::repeat_with(|| None).take(waiters).collect();

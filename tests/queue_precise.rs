@@ -24,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// A queue in which the next request must wait.
 fn busy(quota: Quota) -> LeakyQueue {
-    let queue = LeakyQueue::new(quota).capacity(1_000).precise().max_wait(Duration::MAX);
+    let queue = LeakyQueue::new(quota).max_queue(1_000).precise().max_wait(Duration::MAX);
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
     queue
 }
@@ -70,7 +70,7 @@ async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
 fn the_precise_timer_decides_like_tokios() {
     let _alone = alone();
     for seed in 0..300 {
-        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).max_wait(MS * 30);
+        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).max_queue(5).max_wait(MS * 30);
         let plain = paused().block_on(decisions(queue(), seed));
         let precise = paused().block_on(decisions(queue().precise(), seed));
         assert!(!plain.is_empty());

@@ -101,7 +101,7 @@ impl Dynamo {
     /// Decides by another clock than the system's [wall clock](Wall), such as one that reads ClockBound. It must count
     /// from 1970, as those of all processes.
     #[must_use]
-    pub fn clock(mut self, clock: impl Clock) -> Self {
+    pub fn with_clock(mut self, clock: impl Clock) -> Self {
         self.table.clock = SharedClock(Arc::new(clock));
         self
     }

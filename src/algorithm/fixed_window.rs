@@ -122,13 +122,13 @@ impl Algorithm for FixedWindow {
         if cost == 0 {
             (answer(Decision::allow(limit, free), used), None)
         } else if cost > limit {
-            (answer(Decision::deny(limit, free, None), used), None)
+            (answer(Decision::reject(limit, free, None), used), None)
         } else if cost <= free {
             let used = used + cost;
             let decision = answer(Decision::allow(limit, limit - used), used);
             (decision.with_receipt(Receipt::of(ChargedIn(window))), Some(FixedWindowState { window, used }))
         } else {
-            (answer(Decision::deny(limit, free, Some(until_next)), used), None)
+            (answer(Decision::reject(limit, free, Some(until_next)), used), None)
         }
     }
 

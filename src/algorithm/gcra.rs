@@ -76,14 +76,14 @@ impl Gcra {
         if cost == 0 {
             (self.answer(Decision::allow, debt), None)
         } else if cost > self.burst {
-            (self.answer(|limit, remaining| Decision::deny(limit, remaining, None), debt), None)
+            (self.answer(|limit, remaining| Decision::reject(limit, remaining, None), debt), None)
         } else if debt + price <= capacity {
             let tat = now + debt + price;
             let decision = self.answer(Decision::allow, debt + price).with_receipt(Receipt::of(Tat(tat)));
             (decision, Some(GcraState { tat }))
         } else {
             let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));
-            (self.answer(|limit, remaining| Decision::deny(limit, remaining, Some(wait)), debt), None)
+            (self.answer(|limit, remaining| Decision::reject(limit, remaining, Some(wait)), debt), None)
         }
     }
 

@@ -79,7 +79,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///         match (seen, cost) {
 ///             (None, 1) => (Decision::allow(1, 0), Some(())),
 ///             (_, 0) => (Decision::allow(1, u64::from(seen.is_none())), None),
-///             _ => (Decision::deny(1, u64::from(seen.is_none()), None), None),
+///             _ => (Decision::reject(1, u64::from(seen.is_none()), None), None),
 ///         }
 ///     }
 ///

@@ -195,7 +195,7 @@ impl Algorithm for SlidingWindow {
             return (answer(Decision::allow(limit, remaining(state.current)), &state), None);
         }
         if cost > limit {
-            return (answer(Decision::deny(limit, remaining(state.current), None), &state), None);
+            return (answer(Decision::reject(limit, remaining(state.current), None), &state), None);
         }
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
         if let Some(current) = current.filter(|current| weighted(*current) <= limit_units) {
@@ -207,7 +207,7 @@ impl Algorithm for SlidingWindow {
             return (decision, Some(next));
         }
         let wait = self.wait(&state, now, cost);
-        (answer(Decision::deny(limit, remaining(state.current), Some(wait)), &state), None)
+        (answer(Decision::reject(limit, remaining(state.current), Some(wait)), &state), None)
     }
 
     fn expires_at(&self, state: &SlidingWindowState) -> Timestamp {

@@ -42,7 +42,7 @@ use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError
 ///
 /// # Waiting
 ///
-/// A request that finds its key's units taken is rejected. With [`queue`](Self::queue), it waits until others are over,
+/// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others are over,
 /// first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it waiting.
 ///
 /// # What clients are told
@@ -131,13 +131,13 @@ impl Concurrency {
     /// polled.
     #[cfg(feature = "queue")]
     #[must_use]
-    pub fn queue(self, waiters: usize) -> Self {
+    pub fn max_queue(self, waiters: usize) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
         Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
-    /// [`queue`](Self::queue).
+    /// [`max_queue`](Self::max_queue).
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -146,7 +146,7 @@ impl Concurrency {
     }
 
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
-    /// [`queue`](Self::queue).
+    /// [`max_queue`](Self::max_queue).
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
@@ -218,7 +218,7 @@ impl Concurrency {
         let remaining = self.limit.saturating_sub(units);
         match remaining.checked_sub(cost) {
             Some(remaining) => Decision::allow(self.limit, remaining),
-            None if cost > self.limit => Decision::deny(self.limit, remaining, None),
+            None if cost > self.limit => Decision::reject(self.limit, remaining, None),
             None => rejected(self.limit, remaining),
         }
     }
@@ -341,7 +341,7 @@ impl Limiter for Concurrency {
         let (live, units) = counts.totals();
         let table = TableStats {
             capacity: counts.keys() as u64,
-            live,
+            live_keys: live,
             turned_away: counts.turned_away(),
             number: Some(counts.number()),
             ..TableStats::default()

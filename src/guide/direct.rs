@@ -83,7 +83,7 @@
 //! To *know* what is left, a handler need not ask: with [`verdict`](crate::RateLimitLayerBuilder::verdict) on the layer, it
 //! takes a [`Verdict`](crate::Verdict) as an argument.
 //!
-//! A layer may be enough: it can charge what the handler [reports](crate::Policy::settled_by_handler), and a middleware can
+//! A layer may be enough: it can charge what the handler [reports](crate::Policy::settle_by_handler), and a middleware can
 //! put what it reads from a body [into the request](super::login).
 //!
 //! # A job
@@ -113,8 +113,8 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Ten per second; a job that would wait for more than a minute is put back.
-//! let pace = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(600).max_wait(Duration::from_secs(60)));
-//! let senders = Arc::new(Concurrency::new(4).queue(1_000));
+//! let pace = Arc::new(LeakyQueue::new(Quota::per_second(10)).max_queue(600).max_wait(Duration::from_secs(60)));
+//! let senders = Arc::new(Concurrency::new(4).max_queue(1_000));
 //! let mut jobs = tokio::task::JoinSet::new();
 //! for letter in 0..1_000 {
 //!     let (pace, senders) = (Arc::clone(&pace), Arc::clone(&senders));

@@ -9,7 +9,7 @@
 //! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
 //! |---|---|---|
 //! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota: each has one of its own. Counted until after the recovery, up to *n* + 1 times: Redis has its own, too |
-//! | `Deny` | is answered 503 | nothing |
+//! | `Reject` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
@@ -20,7 +20,7 @@
 //! let store = RedisStore::new(&redis, "logins");
 //! let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), store);
 //! // Fail closed: an outage must not help to guess passwords.
-//! let policy = Policy::new("logins", logins).on_failure(FailureMode::Deny);
+//! let policy = Policy::new("logins", logins).on_failure(FailureMode::Reject);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -87,7 +87,7 @@
 //! | a limit that clients share is used up | 503 | `RESOURCE_EXHAUSTED` | the same |
 //! | the request costs more than is ever admitted | 429 or 503 | `RESOURCE_EXHAUSTED` | none: do not retry |
 //! | the request has no key, or has it twice | 400 | `INVALID_ARGUMENT` | none |
-//! | the limiter failed, and the policy denies | 503 | `UNAVAILABLE` | 1 |
+//! | the limiter failed, and the policy rejects | 503 | `UNAVAILABLE` | 1 |
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!
 //! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the

@@ -29,7 +29,7 @@
 //!     // Sixty at once, then one per second.
 //!     // A job that would wait for more than five seconds gets the time after which to retry.
 //!     let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
-//!     let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
+//!     let shop = shop.max_queue(5).max_wait(Duration::from_secs(5));
 //!     let mut shop = ServiceBuilder::new()
 //!         .layer(ThrottleLayer::new(shop))
 //!         .service(service_fn(call_shop));
@@ -89,7 +89,7 @@
 //!   or refund the difference on the limiter: [`Mode::UpTo`](crate::Mode::UpTo), [`refund`](crate::Limiter::refund). In
 //!   a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
-//!   [`FailureMode::Deny`](crate::FailureMode::Deny): [`on_failure`](crate::ThrottleLayer::on_failure).
+//!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::ThrottleLayer::on_failure).
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
 //! [`FixedWindow`]: crate::FixedWindow

@@ -40,7 +40,7 @@
 //! | `GlobalKeyExtractor` | no key |
 //! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
 //! | `methods(vec![Method::POST])` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
-//! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) for the old ones |
+//! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_ratelimit`](crate::headers::RateLimitFields::x_ratelimit) for the old ones |
 //! | `error_handler(…)` | [`rejection_response`](super::rejections) |
 //! | a thread that calls `retain_recent()` | nothing |
 //! | `GovernorLayer<K, M, RespBody>` | [`RateLimitLayer`](crate::RateLimitLayer), no parameters |
@@ -54,7 +54,7 @@
 //!
 //! let policy = Policy::new("per-client", Quota::per_second(2));
 //! let layer = RateLimitLayer::builder(policy)
-//!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds))
+//!     .fields(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds))
 //!     .build();
 //! ```
 //!

@@ -154,7 +154,7 @@
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10))
-//!     .capacity(20)
+//!     .max_queue(20)
 //!     .max_wait(Duration::from_secs(2));
 //! let layer: ThrottleLayer<http::Request<String>> = ThrottleLayer::new(queue);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -182,7 +182,7 @@
 //!
 //! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and waits for none when it is over. With [`queue`](crate::RedisConcurrency::queue), requests
+//! round trip when it comes, and waits for none when it is over. With [`max_queue`](crate::RedisConcurrency::max_queue), requests
 //! that do not fit wait in their process, and a line of them costs a bounded number of
 //! [calls](crate::RedisConcurrency#waiting).
 //!

@@ -87,7 +87,7 @@
 //!
 //! > fewer elements than proxies
 //!
-//! With [`TrustedProxies::count`](crate::key::TrustedProxies::count) (`hops` in TOML), the header must have an element for
+//! With [`TrustedProxies::hops`](crate::key::TrustedProxies::hops) (`hops` in TOML), the header must have an element for
 //! each proxy, and a request had fewer. Either there are fewer proxies than `count`: lower it. Or a client has reached the
 //! server past a proxy: close that way, since such a client chooses its own key.
 //!

@@ -136,7 +136,7 @@
 //!
 //! | `tower_sluice_rate_limiting_…` | type | labels | meaning |
 //! |---|---|---|---|
-//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `denied`, `shadow-denied`, `skipped`, `no-key`, `store-error`, `cancelled` |
+//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `rejected`, `shadow-rejected`, `skipped`, `missing-key`, `limiter-failed`, `cancelled` |
 //! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
@@ -183,11 +183,11 @@
 //! | it says | do |
 //! |---|---|
 //! | rate limiter misconfigured: requests have no key | follow its [advice](super::misconfigured#requests-have-no-key); requests are answered 500. With axum 0.8, serve by `into_make_service_with_connect_info` |
-//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`except`](crate::Policy::except) are not known |
+//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`exempt`](crate::Policy::exempt) are not known |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
 //! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
 //! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
-//! | fewer elements than proxies | lower the count, or close the way past the proxies |
+//! | fewer elements than proxies | lower `hops`, or close the way past the proxies |
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
 //! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
 //! | none of the first 1,000 requests had a matched route | put the layer inside the router |
@@ -344,7 +344,7 @@
 //! | limit, period or burst of a bucket | the debt of a key stays, in tokens, and is paid at the new rate |
 //! | the limit of a window | the counts stay |
 //! | the period of a window | the count of the present window counts in the present window of the new period. Back to a longer one, it is [gone](crate::LimitsHandle#the-period-of-a-window): from 1,000 per day to 10 per second and back, 1,000 more pass |
-//! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
+//! | rate, `max_queue` or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
 //! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced, but for those that [a server keeps](crate::Penalty#on-several-machines) |
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |

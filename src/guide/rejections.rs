@@ -77,7 +77,7 @@
 //! | problem details (RFC 9457) | nothing: it is the default |
 //! | plain text, or no body | [`rejection_format`](crate::RateLimitLayerBuilder::rejection_format) |
 //! | another status than 429, or 429 where clients share a limit | [`Policy::status`](crate::Policy::status) |
-//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | [`RateLimitFields::x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) |
+//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | [`RateLimitFields::x_ratelimit`](crate::headers::RateLimitFields::x_ratelimit) |
 //! | no fields on what is left, or on rejections only | [`RateLimitFields::advertise`](crate::headers::RateLimitFields::advertise) |
 //! | milliseconds: `retry-after-ms` | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) |
 //! | clients that do not all return at one instant | [`retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter) |

@@ -32,7 +32,7 @@ use crate::values::Decision;
 /// If no layer adds it, such a request is answered 500, which is logged once; an `Option<Verdict>` is `None` then. Without
 /// axum, take it from the extensions: `request.extensions().get::<Verdict>()`, or those of the response.
 ///
-/// The verdict of the request is that of its arrival. If a charge is [settled](crate::Policy::settled_by_handler) by the
+/// The verdict of the request is that of its arrival. If a charge is [settled](crate::Policy::settle_by_handler) by the
 /// response, only that of the response has what was charged in the end.
 ///
 /// Policies appear in the order in which they are charged: as declared, but those in memory first, those that

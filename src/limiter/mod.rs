@@ -45,7 +45,7 @@ use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError
 ///
 /// impl Limiter for NothingBig {
 ///     fn decide(&self, ask: &Ask<'_>) -> Check {
-///         if ask.cost() <= 10 { Decision::allow(10, 10).into() } else { Decision::deny(10, 10, None).into() }
+///         if ask.cost() <= 10 { Decision::allow(10, 10).into() } else { Decision::reject(10, 10, None).into() }
 ///     }
 /// }
 ///
@@ -113,7 +113,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     ///         let mut used = self.used.lock().unwrap();
     ///         let left = self.limit.saturating_sub(*used);
     ///         if left < ask.cost() {
-    ///             return Decision::deny(self.limit, left, None).into();
+    ///             return Decision::reject(self.limit, left, None).into();
     ///         }
     ///         *used += ask.cost();
     ///         Decision::allow(self.limit, left - ask.cost()).into()

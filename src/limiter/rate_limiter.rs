@@ -93,7 +93,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     }
 
     /// Returns how many keys were evicted while they still owed something
-    /// ([`WhenFull::ForgetLeast`](crate::store::WhenFull::ForgetLeast)), or were forgotten by a
+    /// ([`WhenFull::EvictLeast`](crate::store::WhenFull::EvictLeast)), or were forgotten by a
     /// [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {

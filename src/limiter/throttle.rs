@@ -36,7 +36,7 @@ use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outco
 /// # async fn main() {
 /// // A partner allows five calls per second: send one every 200 ms, over all callers.
 /// let mut client = ServiceBuilder::new()
-///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).capacity(100)))
+///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).max_queue(100)))
 ///     .service(service_fn(|city: &'static str| async move { Ok::<_, std::io::Error>(format!("sunny in {city}")) }));
 ///
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
@@ -199,7 +199,7 @@ impl<Req> Gate<Req> {
                     hold: admission.map(|admission| Hold::new(Arc::clone(&self.limiter), key, &admission, cost)),
                 };
             }
-            Ok(Outcome::Deny { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
+            Ok(Outcome::Reject { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
             Err(error) => error.clone(),
         };
         // Who closed it wants its requests rejected: the limiter has not failed.
@@ -217,7 +217,7 @@ impl<Req> Gate<Req> {
                     Check::Pending(pending) => Next::Wait { pending, fell_back: true },
                 }
             }
-            FailureMode::LocalFallback | FailureMode::Deny => Next::Reject(ThrottleError::Limiter(error)),
+            FailureMode::LocalFallback | FailureMode::Reject => Next::Reject(ThrottleError::Limiter(error)),
         }
     }
 
@@ -226,7 +226,7 @@ impl<Req> Gate<Req> {
         match self.on_failure {
             FailureMode::Allow => "pass uncounted",
             FailureMode::LocalFallback if self.has_fallback => "are decided by the local fallback",
-            FailureMode::LocalFallback | FailureMode::Deny => "end with an error",
+            FailureMode::LocalFallback | FailureMode::Reject => "end with an error",
         }
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
     #[test]
     fn both_halves_of_an_id_are_hashes_of_the_key() {
-        let bounds = Bounds { capacity: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
+        let bounds = Bounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
         let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
         let halves = |key: &str| {
             let id = queue.id(&key.into()).0;

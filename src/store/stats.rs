@@ -24,18 +24,18 @@ use crate::values::Backlog;
 ///
 /// impl Limiter for Accounts {
 ///     fn decide(&self, ask: &Ask<'_>) -> Check {
-///         let Some(left) = self.left.get(ask.key()) else { return Decision::deny(UNITS, 0, None).into() };
+///         let Some(left) = self.left.get(ask.key()) else { return Decision::reject(UNITS, 0, None).into() };
 ///         let charge = |left: u64| left.checked_sub(ask.cost());
 ///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge) {
 ///             Ok(before) => Decision::allow(UNITS, before - ask.cost()).into(),
-///             Err(left) => Decision::deny(UNITS, left, None).into(),
+///             Err(left) => Decision::reject(UNITS, left, None).into(),
 ///         }
 ///     }
 ///
 ///     fn stats(&self) -> Stats {
 ///         let mut table = TableStats::default();
 ///         table.capacity = self.left.len() as u64;
-///         table.live = self.left.values().filter(|left| left.load(Ordering::Relaxed) < UNITS).count() as u64;
+///         table.live_keys = self.left.values().filter(|left| left.load(Ordering::Relaxed) < UNITS).count() as u64;
 ///         let mut stats = Stats::default();
 ///         stats.table = Some(table);
 ///         stats
@@ -44,7 +44,7 @@ use crate::values::Backlog;
 ///
 /// let accounts = Accounts { left: HashMap::from([("alice".into(), UNITS.into()), ("bob".into(), UNITS.into())]) };
 /// let _ = accounts.decide(&Ask::charge(&"alice".into(), 3));
-/// assert_eq!(accounts.stats().table.map(|table| (table.live, table.capacity)), Some((1, 2)));
+/// assert_eq!(accounts.stats().table.map(|table| (table.live_keys, table.capacity)), Some((1, 2)));
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -73,7 +73,7 @@ pub struct TableStats {
     pub capacity: u64,
     /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
     /// the slots, mostly to within 2 % of the capacity. In a queue always counted.
-    pub live: u64,
+    pub live_keys: u64,
     /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
     /// change](crate::LimitsHandle) with those of the tables before.
     pub evicted_live: u64,
@@ -92,8 +92,8 @@ pub struct TableStats {
 /// Compares the figures, which tables may have in common.
 impl PartialEq for TableStats {
     fn eq(&self, other: &Self) -> bool {
-        let figures = |Self { capacity, live, evicted_live, turned_away, inherited: _, number: _ }: &Self| {
-            (*capacity, *live, *evicted_live, *turned_away)
+        let figures = |Self { capacity, live_keys, evicted_live, turned_away, inherited: _, number: _ }: &Self| {
+            (*capacity, *live_keys, *evicted_live, *turned_away)
         };
         figures(self) == figures(other)
     }

@@ -177,7 +177,7 @@ pub enum Outcome {
     /// verdict on a request that another policy rejected: it would have passed, and was not charged.)
     Allow,
     /// The request is rejected and was not charged.
-    Deny {
+    Reject {
         /// The exact time after which the same request is admitted if no other request of the
         /// key is charged until then; `None` if no wait helps, as for a cost that never fits, or if the time is
         /// [not known](Decision::is_until_released).
@@ -207,7 +207,7 @@ impl Decision {
             Kind::UntilReleased => return Self { remaining: self.remaining.with_units(0), ..self },
             Kind::Never => None,
         };
-        Self::deny(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
+        Self::reject(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
     /// The decision for a key that owes something beside what its limiter charged: no more than `left` units are left, and
@@ -276,22 +276,22 @@ impl Decision {
     }
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
-    pub const fn deny(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
+    pub const fn reject(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
         match retry_after {
-            Some(wait) => Self::reject(limit, remaining, Span::Whole(wait)),
+            Some(wait) => Self::reject_for(limit, remaining, Span::Whole(wait)),
             None => Self::new(Kind::Never, limit, remaining),
         }
     }
 
     /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left. When
     /// that will be is not known, so there is no time to retry after.
-    pub const fn deny_until_released(limit: u64, remaining: u64) -> Self {
+    pub const fn reject_until_released(limit: u64, remaining: u64) -> Self {
         Self::new(Kind::UntilReleased, limit, remaining)
     }
 
     /// Rejects for a time that may be an undivided quotient.
     #[inline(always)]
-    pub(crate) const fn reject(limit: u64, remaining: u64, wait: Span) -> Self {
+    pub(crate) const fn reject_for(limit: u64, remaining: u64, wait: Span) -> Self {
         Self::new(Kind::Reject, limit, remaining).waiting(wait)
     }
 
@@ -411,7 +411,7 @@ impl Decision {
     pub const fn outcome(&self) -> Outcome {
         match self.limit.kind() {
             Kind::Allow => Outcome::Allow,
-            Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Deny { retry_after: self.retry_after() },
+            Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Reject { retry_after: self.retry_after() },
         }
     }
 
@@ -521,7 +521,7 @@ mod tests {
         let ceil = Duration::from_millis(u64::MAX / 1_000_000 + 1);
         for (wait, kept) in [(Duration::ZERO, Duration::ZERO), (longest, longest), (longer, ceil)] {
             for (reset, kept_reset) in [(Duration::ZERO, Duration::ZERO), (longest, longest), (longer, ceil)] {
-                let decision = Decision::deny(5, 0, Some(wait)).with_reset_after(reset);
+                let decision = Decision::reject(5, 0, Some(wait)).with_reset_after(reset);
                 assert_eq!((decision.retry_after(), decision.reset_after()), (Some(kept), kept_reset));
             }
         }
@@ -535,7 +535,7 @@ mod tests {
         ] {
             // The delay shares words with everything else.
             let decision =
-                Decision::deny(Quota::MAX_UNITS, Quota::MAX_UNITS - 1, Some(longer)).with_reset_after(longer);
+                Decision::reject(Quota::MAX_UNITS, Quota::MAX_UNITS - 1, Some(longer)).with_reset_after(longer);
             let delayed = decision.with_delay(year).with_delay(delay);
             assert_eq!((delayed.delay(), delayed.with_delay(Duration::ZERO)), (kept, decision));
             assert_eq!((delayed.limit(), delayed.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS - 1));
@@ -550,9 +550,9 @@ mod tests {
         assert_eq!((decision.limit(), decision.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS));
         let kinds = [
             Decision::allow(7, 3),
-            Decision::deny(7, 3, Some(Duration::ZERO)),
-            Decision::deny_until_released(7, 3),
-            Decision::deny(7, 3, None),
+            Decision::reject(7, 3, Some(Duration::ZERO)),
+            Decision::reject_until_released(7, 3),
+            Decision::reject(7, 3, None),
         ];
         for (index, decision) in kinds.into_iter().enumerate() {
             assert_eq!((decision.limit(), decision.remaining()), (7, 3));
@@ -570,11 +570,11 @@ mod tests {
         for (wait, nanos) in
             [(Span::Quotient { owed: 10, per: per(3) }, 4), (Span::Quotient { owed: 9, per: per(4) }, 3)]
         {
-            let decision = Decision::reject(5, 0, wait).with_reset_span(reset);
+            let decision = Decision::reject_for(5, 0, wait).with_reset_span(reset);
             assert_eq!(decision.retry_after(), Some(Duration::from_nanos(nanos)));
             assert_eq!(decision.reset_after(), Duration::from_nanos(3));
             // The units in which times are kept do not count.
-            let whole = Decision::deny(5, 0, Some(Duration::from_nanos(nanos)));
+            let whole = Decision::reject(5, 0, Some(Duration::from_nanos(nanos)));
             assert_eq!(decision, whole.with_reset_after(Duration::from_nanos(3)));
         }
     }
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(used_up.recharged(2, 2, None).next_after(), Some(second));
         let refunded = used_up.recharged(2, 0, None);
         assert_eq!((refunded.remaining(), refunded.next_after()), (2, None));
-        let rejected = Decision::deny(5, 0, Some(second));
+        let rejected = Decision::reject(5, 0, Some(second));
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 
@@ -610,7 +610,7 @@ mod tests {
             );
             assert_eq!(reset(Terms::fixed_window(quota), before, charged, cost), fixed, "{before} {charged} {cost}");
         }
-        let rejected = Decision::deny(5, 0, Some(second));
+        let rejected = Decision::reject(5, 0, Some(second));
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 }

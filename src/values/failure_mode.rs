@@ -20,7 +20,7 @@ pub enum FailureMode {
     #[default]
     LocalFallback,
     /// Fails closed: answers 503.
-    Deny,
+    Reject,
     /// Fails open: the request passes, uncounted.
     Allow,
 }

@@ -133,7 +133,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
         assert_eq!(limiter.capacity(), if Arc::ptr_eq(limiter, &usual) { 10_000 } else { 2_000 });
     }
 
-    let queue = |capacity| LeakyQueue::new(Quota::per_hour(1)).capacity(capacity).max_wait(Duration::from_secs(86_400));
+    let queue =
+        |capacity| LeakyQueue::new(Quota::per_hour(1)).max_queue(capacity).max_wait(Duration::from_secs(86_400));
     let [usual, strict] = [10, 2].map(|capacity| Arc::new(queue(capacity)));
     let waiting = |queue: &Arc<LeakyQueue>| queue.decide(&Ask::charge(&PartitionKey::SHARED, 1));
     let _leaves = waiting(&usual);
@@ -149,7 +150,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
 /// the new policies.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
-    let queue = |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).capacity(5).max_wait(Duration::from_secs(86_400));
+    let queue =
+        |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).max_queue(5).max_wait(Duration::from_secs(86_400));
     let layer = RateLimitLayer::new(Policy::new("before", queue(1)));
     let mut service = layer.layer(hello());
     assert_eq!(call(&mut service, "/").await.status(), 200);

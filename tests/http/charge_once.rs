@@ -309,15 +309,22 @@ fn a_policy_whose_retries_cannot_be_free_is_rejected() {
     let clock = ManualClock::new();
     let bucket = || Policy::new("p", TokenBucket::new(Quota::per_second(1)));
     for (policy, expected) in [
-        (bucket().cost_after(|_| 1), "the cost of a retry must be known when it comes; remove what settles it later"),
-        (bucket().settled_by_handler(), "the cost of a retry must be known when it comes"),
-        (bucket().charge_content_bytes(), "the cost of a retry must be known when it comes"),
+        (
+            bucket().cost_after(|_| 1),
+            "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)",
+        ),
+        (bucket().settle_by_handler(), "the cost of a retry must be known when it comes"),
+        (bucket().settle_by_content_bytes(), "the cost of a retry must be known when it comes"),
         (Policy::new("p", tower_sluice::Concurrency::new(1)), "a free retry is in flight like any request"),
         (Policy::new("p", LeakyQueue::new(Quota::per_second(1))), "a free retry would overtake the requests that wait"),
         (Policy::new("p", Arc::new(Custom)), "the quota bounds the free retries; let the limiter advertise one"),
     ] {
         let error = RateLimitLayer::try_new(policy.charge_once(once(&clock, 1))).unwrap_err();
-        assert!(matches!(error, PolicyError::ChargeOnce { .. }) && error.to_string().contains(expected), "{error}");
+        assert!(
+            matches!(error, PolicyError::Conflict { option: "charge_once", .. })
+                && error.to_string().contains(expected),
+            "{error}"
+        );
     }
     let _ = RateLimitLayer::try_new(bucket().charge_when(|_| true).charge_once(once(&clock, 1))).unwrap();
 }

@@ -280,7 +280,7 @@ async fn other_reasons_have_other_codes() {
     assert_eq!(rejection(by_key(), &twice).await, (Code::InvalidArgument, "-1".into(), None));
     let by_peer = Policy::new("by-peer", bucket()).key(PeerIp::new());
     assert_eq!(rejection(by_peer, &[]).await, (Code::Internal, "-1".into(), None));
-    let broken = Policy::new("broken", std::sync::Arc::new(Broken)).on_failure(FailureMode::Deny);
+    let broken = Policy::new("broken", std::sync::Arc::new(Broken)).on_failure(FailureMode::Reject);
     assert_eq!(rejection(broken, &[]).await, (Code::Unavailable, "1000".into(), Some(Duration::from_secs(1))));
 }
 

@@ -56,7 +56,7 @@ async fn a_handler_takes_the_verdict_of_its_request() {
         assert_eq!(get_from(&app).await.2, expected);
     }
     // An estimate that the response settles.
-    let settled = per_hour("settled", 9).cost(4).settled_by_handler();
+    let settled = per_hour("settled", 9).cost(4).settle_by_handler();
     let app = Router::new().route("/", get(handler)).layer(layer(vec![settled]));
     assert_eq!(get_from(&app).await.2, "settled 5");
 }

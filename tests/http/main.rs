@@ -20,6 +20,7 @@ mod layer;
 mod outcome;
 mod own_quotas;
 mod pacer;
+mod policy_options;
 mod settlement;
 mod true_waits;
 mod wire;

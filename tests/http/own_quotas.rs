@@ -158,7 +158,7 @@ async fn older_fields_advertise_the_quota_of_the_key() {
     let layer = of(RateLimitFields::draft07());
     let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
     assert_eq!(fields(&headers, ["ratelimit-policy", "ratelimit"]), ["5;w=3600", "limit=5, remaining=4, reset=2880"]);
-    let layer = of(RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds));
+    let layer = of(RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds));
     let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
     let names = ["ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     assert_eq!(fields(&headers, names), ["\"api\";q=5;w=3600", "5", "4", "720"]);
@@ -281,7 +281,7 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
         Arc::new(Custom).into_limiter(),
     ] {
         let error = RateLimitLayer::try_new(policy(limiter)).unwrap_err();
-        assert!(matches!(error, PolicyError::QuotasNotTaken { name, .. } if name == "api"));
+        assert!(matches!(error, PolicyError::Conflict { name, option: "quota_fn", .. } if name == "api"));
     }
 }
 

@@ -33,7 +33,7 @@ fn report(what: &str, begun: std::time::Instant) {
 
 #[tokio::test(start_paused = true)]
 async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
     let start = Instant::now();
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
     let waits = tokio::spawn(join(&queue));
@@ -59,7 +59,7 @@ async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
 #[tokio::test(start_paused = true)]
 async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
     for is_precise in [false, true] {
-        let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+        let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
         let queue = if is_precise { queue.precise() } else { queue };
         assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
         let begun = std::time::Instant::now();
@@ -93,7 +93,7 @@ async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
 async fn a_bucket_in_the_same_layer_meters_the_attempts() {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(100)), store);
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(200));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(200));
     let layer = RateLimitLayer::new([
         // The queue comes last, whatever their order.
         Policy::new("everybody", Arc::clone(&queue)),

@@ -28,7 +28,7 @@ fn service(layer: &RateLimitLayer) -> Service {
 }
 
 fn queue() -> LeakyQueue {
-    LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::from_secs(1_000_000))
+    LeakyQueue::new(Quota::per_hour(1)).max_queue(100).max_wait(Duration::from_secs(1_000_000))
 }
 
 async fn status(service: &Service) -> u16 {
@@ -57,7 +57,7 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
 
 #[tokio::test]
 async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
-    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
+    for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
         let layer = RateLimitLayer::new([
@@ -94,7 +94,7 @@ async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
     let (service, limits) = (service(&layer), layer.handle());
     limits.close();
     for policies in [
-        vec![Policy::new("q", queue().capacity(5))],
+        vec![Policy::new("q", queue().max_queue(5))],
         vec![Policy::new("another", queue())],
         vec![Policy::new("q", TokenBucket::new(Quota::per_hour(100))), Policy::new("new", Arc::new(queue()))],
     ] {
@@ -146,7 +146,8 @@ async fn a_configuration_closes_all_its_queues() {
 async fn queues_on_redis_are_closed_also_after_a_change() {
     let server = RedisServer::start();
     let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let queue = || RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(10).max_wait(Duration::from_secs(100_000));
+    let queue =
+        || RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(10).max_wait(Duration::from_secs(100_000));
     let layer = RateLimitLayer::new(Policy::new("q", queue()).on_failure(FailureMode::Allow));
     let (service, limits) = (service(&layer), layer.handle());
     assert_eq!(status(&service).await, 200);

@@ -70,7 +70,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut limit = 3;
-        let mut limiter = Concurrency::new(limit).max_keys(16).queue(MAX_WAITERS);
+        let mut limiter = Concurrency::new(limit).max_keys(16).max_queue(MAX_WAITERS);
         let mut models: Vec<Model> = (0..KEYS).map(|_| Model::default()).collect();
         let (mut requests, mut seen) = (Requests::default(), [0_u32; 5]);
         for step in 0..5_000_usize {
@@ -114,7 +114,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                 }
                 _ => {
                     limit = 2 + random.below(4);
-                    let new = Concurrency::new(limit).queue(MAX_WAITERS);
+                    let new = Concurrency::new(limit).max_queue(MAX_WAITERS);
                     new.inherit(&limiter).unwrap().finish();
                     limiter = new;
                 }
@@ -147,7 +147,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
 async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
     let key = PartitionKey::from("a");
     for is_in_order in [true, false] {
-        let first = Concurrency::new(1).queue(10);
+        let first = Concurrency::new(1).max_queue(10);
         let held = first.decide(&Ask::charge(&key, 1)).at_once().unwrap();
         assert!(held.is_allowed());
         let mut waiting: Vec<_> = (0..5)
@@ -156,7 +156,7 @@ async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
                 Check::Ready(result) => panic!("{result:?}, and one of one is in flight"),
             })
             .collect();
-        let [second, third] = [5, 2].map(|limit| Concurrency::new(limit).queue(10));
+        let [second, third] = [5, 2].map(|limit| Concurrency::new(limit).max_queue(10));
         let earlier = second.inherit(&first).unwrap();
         let later = third.inherit(&second).unwrap();
         if is_in_order {

@@ -30,8 +30,8 @@ fn table(queue: &LeakyQueue) -> TableStats {
 
 /// The capacity, the live keys, how many requests forgot a key, and how many found no room.
 fn counts(queue: &LeakyQueue) -> [u64; 4] {
-    let TableStats { capacity, live, evicted_live, turned_away, .. } = table(queue);
-    [capacity, live, evicted_live, turned_away]
+    let TableStats { capacity, live_keys, evicted_live, turned_away, .. } = table(queue);
+    [capacity, live_keys, evicted_live, turned_away]
 }
 
 /// Returns how many requests pass of five rounds of 70,000 keys, all within the hour in which each key may send one.
@@ -55,9 +55,9 @@ async fn a_flood_of_keys_passes_once_for_each_remembered_key() {
     assert_eq!(counts(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
     // There is room again when they have paid.
     advance(HOUR).await;
-    assert_eq!(table(&queue).live, 0);
+    assert_eq!(table(&queue).live_keys, 0);
     assert!(ready(&queue, 69_999_u64).is_allowed());
-    assert_eq!(table(&queue).live, 1);
+    assert_eq!(table(&queue).live_keys, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +78,7 @@ async fn keys_beyond_max_keys_overflow_if_set() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_forgotten_only_if_set_and_counted_then() {
-    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::ForgetLeast);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::EvictLeast);
     let passed = passing(&queue).await;
     // First come, first forgotten, as documented.
     assert!(passed > 300_000, "{passed}");
@@ -87,12 +87,12 @@ async fn keys_are_forgotten_only_if_set_and_counted_then() {
 
 #[tokio::test(start_paused = true)]
 async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
-    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_keys(3).when_full(WhenFull::ForgetLeast);
+    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_keys(3).when_full(WhenFull::EvictLeast);
     for (key, requests) in [("much", 3), ("little", 1), ("more", 2)] {
         assert!((0..requests).all(|_| ready(&queue, key).is_allowed()));
     }
     assert_eq!(ready(&queue, "new").remaining(), 3);
-    assert_eq!((table(&queue).evicted_live, table(&queue).live), (1, 3));
+    assert_eq!((table(&queue).evicted_live, table(&queue).live_keys), (1, 3));
     assert_eq!(queue.decide(&Ask::peek(&"much".into(), 0)).at_once().unwrap().remaining(), 1);
     assert_eq!(queue.decide(&Ask::peek(&"little".into(), 0)).at_once().unwrap().remaining(), 4, "it is as good as new");
 }
@@ -121,7 +121,7 @@ async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
 /// Whatever happens to new keys, a key with waiters is not forgotten, nor is its debt.
 #[tokio::test(start_paused = true)]
 async fn a_key_with_waiters_is_kept() {
-    for when_full in [WhenFull::Reject, WhenFull::ForgetLeast] {
+    for when_full in [WhenFull::Reject, WhenFull::EvictLeast] {
         let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2).when_full(when_full);
         let mut waiters = Vec::new();
         for key in ["a", "b"] {
@@ -134,7 +134,7 @@ async fn a_key_with_waiters_is_kept() {
         for waiter in waiters {
             assert_eq!(waiter.await.unwrap().delay(), MS * 100);
         }
-        assert_eq!(ready(&queue, "c").is_allowed(), when_full == WhenFull::ForgetLeast);
+        assert_eq!(ready(&queue, "c").is_allowed(), when_full == WhenFull::EvictLeast);
         advance(MS * 100).await;
         assert!(ready(&queue, "d").is_allowed());
     }
@@ -169,7 +169,7 @@ async fn another_number_of_keys_holds_from_the_change_on() {
 #[test]
 fn the_first_key_without_room_is_logged_and_no_other() {
     let (log, _subscriber) = Log::start();
-    for (before, when_full) in [WhenFull::Reject, WhenFull::Overflow, WhenFull::ForgetLeast].into_iter().enumerate() {
+    for (before, when_full) in [WhenFull::Reject, WhenFull::Overflow, WhenFull::EvictLeast].into_iter().enumerate() {
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
         for key in 0..9_u64 {
             let _ = ready(&queue, key);

@@ -63,7 +63,7 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
         let mut nginx = Nginx { excess: None, last: 0, burst: delay + random.below(6), delay };
         let waiters = usize::try_from(nginx.burst - delay).unwrap();
         let quota = Quota::per_second(100).burst(delay + 1);
-        let queue = LeakyQueue::new(quota).capacity(waiters);
+        let queue = LeakyQueue::new(quota).max_queue(waiters);
         assert_eq!(u64::from(queue.describe().terms().unwrap().quota().unwrap().max_burst()), nginx.burst + 1);
         let (mut now, mut waiting) = (0, Vec::new());
         for _ in 0..60 {
@@ -85,7 +85,7 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
 /// The bucket may look free at the moment at which a waiter is due. The turn is the waiter's.
 #[tokio::test(start_paused = true)]
 async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
-    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5);
     assert!((0..3).all(|_| is_admitted_now(&queue)));
     let mut waiter = join(&queue);
     // The clock advances, and no task runs: the waiter is due, and its timer has not fired.
@@ -97,7 +97,7 @@ async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(5));
     let handle = Arc::clone(&queue);
     assert!(is_admitted_now(&queue));
     let mut granted = join(&queue);
@@ -134,7 +134,7 @@ fn hello() -> impl Service<Request<()>, Response = Response<Body>, Error = Infal
 
 #[tokio::test(start_paused = true)]
 async fn clients_see_429_at_a_full_queue_and_503_after_a_close() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(1));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(1));
     let policy = Policy::new("queue", Arc::clone(&queue)).status(http::StatusCode::TOO_MANY_REQUESTS);
     let service = RateLimitLayer::new(policy).layer(hello());
     let send = || tokio::spawn(service.clone().oneshot(Request::new(())));

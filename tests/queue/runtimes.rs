@@ -188,7 +188,7 @@ impl Trouble {
 /// Returns how late the turns on a sound runtime are, at the most, while another is in trouble. Some are behind the
 /// other runtime's waiter, and some have keys of their own.
 fn lateness(trouble: Trouble) -> Duration {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).capacity(10));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).max_queue(10));
     let mut kept = Kept::default();
     let sound = single();
     let guard = sound.enter();
@@ -299,7 +299,7 @@ fn a_shadow_on_a_runtime_that_is_not_driven_delays_no_other() {
 fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
     let _alone = alone();
     let lateness = |blocks: bool| {
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(25)).capacity(10));
+        let queue = Arc::new(LeakyQueue::new(Quota::per_second(25)).max_queue(10));
         let (done, gate) = mpsc::channel::<()>();
         let (joined, has_joined) = mpsc::channel();
         let blocked = {
@@ -356,7 +356,7 @@ fn a_waiter_is_driven_where_it_is_polled() {
     let _alone = alone();
     let (idle, sound) = (single(), single());
     // No turn comes until both wait.
-    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(NEVER * 5);
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(NEVER * 5);
     pass(&queue, &KEY);
     let (polled, unpolled) = idle.block_on(async {
         let mut polled = join(&queue);
@@ -382,7 +382,7 @@ fn a_runtime_without_waiters_has_no_driver() {
         runtime.metrics().num_alive_tasks()
     };
     let (first, second) = (single(), single());
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10).max_wait(Duration::MAX);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(10).max_wait(Duration::MAX);
     pass(&queue, &KEY);
     let wait_on = |runtime: &Runtime| {
         let _guard = runtime.enter();
@@ -467,7 +467,7 @@ fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
     let counts = |counters: &[Arc<Counter>]| -> Vec<usize> {
         counters.iter().map(|counter| counter.woken.load(Ordering::SeqCst)).collect()
     };
-    let queue = || LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(10);
+    let queue = || LeakyQueue::new(Quota::per_second(100)).max_queue(10).max_waiters(10);
 
     // When their turns come.
     let woken = quietly(|| {
@@ -526,7 +526,7 @@ fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
 /// while the turns of so many keys come at one moment; and how long all of them took.
 fn longest_stall(keys: u64) -> (usize, Duration, Duration) {
     paused().block_on(async {
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).capacity(1));
+        let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(1));
         let waiters: Vec<_> = wait_in_lines(&queue, keys.max(1)).into_iter().map(tokio::spawn).collect();
         settle().await;
         let over = Arc::new(AtomicBool::new(false));
@@ -588,7 +588,7 @@ fn sixty_thousand_turns_at_once_let_others_run_in_between() {
 #[test]
 fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(NEVER));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(NEVER));
     let (joined, has_joined) = mpsc::channel();
     let is_released = Arc::new(AtomicBool::new(false));
     let computing = runtime.spawn({

@@ -72,7 +72,7 @@ fn random_rules(random: &mut Random) -> Rules {
 
 fn queue(rules: Rules) -> LeakyQueue {
     let quota = Quota::per(rules.limit, Duration::from_nanos(PERIOD));
-    LeakyQueue::new(quota.burst(rules.burst)).capacity(rules.capacity).max_wait(Duration::from_nanos(rules.max_wait))
+    LeakyQueue::new(quota.burst(rules.burst)).max_queue(rules.capacity).max_wait(Duration::from_nanos(rules.max_wait))
 }
 
 impl Trial {

@@ -381,7 +381,7 @@ async fn a_live_change_keeps_the_free_retries() {
 async fn a_foreign_value_in_place_of_a_record_is_an_error() {
     let server = RedisServer::start();
     let policy = per_client(&redis(&server), "p", at_most_in_window(5)).charge_once(once(1));
-    let layer = layer_of(policy.on_failure(FailureMode::Deny));
+    let layer = layer_of(policy.on_failure(FailureMode::Reject));
     assert_eq!(left(&layer, "a", "k").await, Some(4));
     recorded(&server, 1).await;
     let name = records(&server)[0].0.clone();

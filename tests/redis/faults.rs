@@ -181,7 +181,7 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
                 match (response.status().as_u16(), is_decided(response)) {
                     (200, true) => admitted += 1,
                     (200, false) => failed += 1,
-                    (503, _) if mode == FailureMode::Deny => failed += 1,
+                    (503, _) if mode == FailureMode::Reject => failed += 1,
                     (other, _) => panic!("{other}"),
                 }
             }
@@ -205,8 +205,8 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
     tokio::join!(
         counts(server, "fallback", true, FailureMode::LocalFallback),
         counts(server, "fallback-alone", false, FailureMode::LocalFallback),
-        counts(server, "deny", true, FailureMode::Deny),
-        counts(server, "deny-alone", false, FailureMode::Deny),
+        counts(server, "reject", true, FailureMode::Reject),
+        counts(server, "reject-alone", false, FailureMode::Reject),
     );
 }
 
@@ -434,7 +434,7 @@ async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     let there = patient_through(&proxy);
     let layer = RateLimitLayer::builder([
         per_client(&here, "here", at_most(100)),
-        per_client(&there, "there", at_most(100)).on_failure(FailureMode::Deny),
+        per_client(&there, "there", at_most(100)).on_failure(FailureMode::Reject),
     ])
     .verdict()
     .build();

@@ -51,7 +51,7 @@ async fn the_documented_permissions_are_enough() {
     limiter.refund(&Ask::charge(&key("a"), 1), receipt, 1);
     eventually("it is refunded", async || charged(&redis, "c", at_most(5), "a").await == 0).await;
     assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
-    let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
+    let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(100_000));
     let reserve =
         async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();
     let (_, middle, _) = (reserve().await, reserve().await, reserve().await);

@@ -433,7 +433,7 @@ async fn the_fallback_is_warm_when_the_server_dies() {
     let bucket = TokenBucket::new(Quota::per_hour(10));
     let falling_back = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
     let rejecting =
-        RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Deny)).verdict().build();
+        RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Reject)).verdict().build();
     let admitted = async |layer: &RateLimitLayer, times| {
         let mut admitted = 0;
         for _ in 0..times {

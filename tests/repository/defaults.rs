@@ -31,7 +31,7 @@ fn the_guide_has_the_defaults_of_the_source() {
         ),
         ("`LeakyQueue::max_waiters`", "65,536", "src/queue/mod.rs", "const DEFAULT_MAX_WAITERS: usize = 65_536;"),
         ("`LeakyQueue::max_keys`", "65,536", "src/queue/leaky_queue.rs", "const DEFAULT_MAX_KEYS: usize = 65_536;"),
-        ("`Concurrency::queue`", "0", "src/concurrency/bounds.rs", "per_key: 0,"),
+        ("`Concurrency::max_queue`", "0", "src/concurrency/bounds.rs", "per_key: 0,"),
         ("`Concurrency::max_wait`", "30 s", "src/concurrency/bounds.rs", "max_wait: Duration::from_secs(30)"),
         ("`Concurrency::max_waiters`", "65,536", "src/concurrency/bounds.rs", "max_waiters: 65_536,"),
         ("`Concurrency::max_keys`", "65,536", "src/concurrency/limiter.rs", "const DEFAULT_MAX_KEYS: usize = 65_536;"),

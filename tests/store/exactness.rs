@@ -58,7 +58,7 @@ fn sliding_window_is_exact() {
 fn leaky_queue_is_exact() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for run in 0..rounds(2, 200) {
-        let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(LIMIT as usize - 1).max_wait(Duration::MAX);
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(LIMIT as usize - 1).max_wait(Duration::MAX);
         let ask = || {
             let _guard = runtime.enter();
             let answers = (0..ATTEMPTS).map(|_| queue.decide(&Ask::charge(&PartitionKey::from("contended"), 1)));
@@ -108,7 +108,7 @@ impl Algorithm for TwoAtMost {
         let remaining = decision.remaining().min(2);
         let limited = match decision.outcome() {
             Outcome::Allow if !is_too_much => Decision::allow(2, remaining),
-            _ => Decision::deny(2, remaining, decision.retry_after()),
+            _ => Decision::reject(2, remaining, decision.retry_after()),
         };
         (limited.with_reset_after(decision.reset_after()), next)
     }

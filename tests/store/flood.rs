@@ -83,7 +83,7 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
     println!("|---|---|---|---|---|---|");
     for (burst, spends) in [(1, 1), (2, 1), (2, 2), (5, 1), (5, 5), (20, 1), (20, 20)] {
         for tenths in [5, 7, 10, 20, 50].into_iter().step_by(rounds(3, 1)) {
-            let outcome = Flood { burst, spends, tenths, when_full: WhenFull::ForgetLeast }.run();
+            let outcome = Flood { burst, spends, tenths, when_full: WhenFull::EvictLeast }.run();
             let entitled = u64::from(burst) + SECONDS;
             println!(
                 "| {}.{} | {burst} | {spends} | {}.{} % | {}.{} | {entitled} |",
@@ -113,7 +113,7 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
 fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
     println!("| when full | live keys per slot | an abusive key passes | entitled to | new keys locked out |");
     println!("|---|---|---|---|---|");
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
+    for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
         for tenths in [5, 20, 50] {
             let outcome = Flood { burst: 1, spends: 1, tenths, when_full }.run();
             println!(
@@ -125,7 +125,7 @@ fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
                 outcome.locked_out / 10,
                 outcome.locked_out % 10
             );
-            if when_full != WhenFull::ForgetLeast {
+            if when_full != WhenFull::EvictLeast {
                 assert!(outcome.admitted_tenths <= 210 && outcome.evicted_in_all == 0, "{outcome:?}");
             }
         }
@@ -192,7 +192,7 @@ fn windows_keep_their_limits_or_lock_no_key_out() {
         let quota = Quota::per(burst, Duration::from_secs(burst.into()));
         // The whole limit in each window that the run touches.
         let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
-        for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
+        for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
             for tenths in [1, rounds(15, 50) as u64] {
                 let flood = Flood { burst, spends, tenths, when_full };
                 let outcomes = [
@@ -202,7 +202,7 @@ fn windows_keep_their_limits_or_lock_no_key_out() {
                 ];
                 for outcome in outcomes {
                     let what = format!("{when_full:?}, {tenths} tenths, {spends} of {burst}: {outcome:?}");
-                    if when_full == WhenFull::ForgetLeast {
+                    if when_full == WhenFull::EvictLeast {
                         assert_eq!(outcome.locked_out, 0, "{what}");
                     } else {
                         assert!(outcome.admitted_tenths <= 10 * entitled && outcome.evicted_in_all == 0, "{what}");

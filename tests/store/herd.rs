@@ -116,7 +116,7 @@ fn charges_of_staggered_windows_are_refunded() {
         assert!(limiter.decide(&Ask::reset(&PartitionKey::from(client))).at_once().is_some());
         assert_eq!(ask(&limiter, client).remaining(), 2);
     }
-    assert_eq!(limiter.stats().table.unwrap().live, 50);
+    assert_eq!(limiter.stats().table.unwrap().live_keys, 50);
     limiter.check_invariants();
 }
 

@@ -100,7 +100,7 @@ where
 }
 
 fn backend(map: &Arc<Map>, clock: &ManualClock) -> KeyValueBackend<Map, ManualClock> {
-    KeyValueBackend::new(Arc::clone(map), "test").bounded(Duration::from_secs(10), 1_000).clock(clock.clone())
+    KeyValueBackend::new(Arc::clone(map), "test").bounded(Duration::from_secs(10), 1_000).with_clock(clock.clone())
 }
 
 async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
@@ -203,7 +203,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     let process = || {
         let store = RemoteStore::new(backend(&map, &clock));
         let policy = Policy::new("api", RateLimiter::new(TokenBucket::new(Quota::per_day(10)), store)).key(User::key());
-        let policy = policy.settled_by_handler().owe_shortfalls();
+        let policy = policy.settle_by_handler().owe_shortfalls();
         RateLimitLayer::new(policy.penalty(Penalty::new(Quota::per_day(1), week)))
     };
     let first = process();
@@ -222,7 +222,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     let other = || {
         let store = RemoteStore::new(backend(&map, &behind));
         let policy = Policy::new("api", RateLimiter::new(TokenBucket::new(Quota::per_day(10)), store));
-        RateLimitLayer::new(policy.key(User::key()).settled_by_handler())
+        RateLimitLayer::new(policy.key(User::key()).settle_by_handler())
     };
     assert_eq!(wait(&other(), 1).await, 7 * day);
     behind.advance(week);

@@ -222,7 +222,7 @@ fn the_statistics_count_the_keys() {
         for key in 0..1_200 {
             assert!(charge(&*limiter, key, 1).is_allowed(), "{name}");
         }
-        let TableStats { live, evicted_live, turned_away, .. } = limiter.stats().table.unwrap();
+        let TableStats { live_keys: live, evicted_live, turned_away, .. } = limiter.stats().table.unwrap();
         assert!((1_198..=1_200).contains(&live), "{name}: {live} keys");
         assert_eq!([evicted_live, turned_away], [0; 2], "{name}");
     }

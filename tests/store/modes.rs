@@ -18,7 +18,7 @@ fn limiters() -> [Arc<dyn Limiter>; 7] {
         CalendarWindow::monthly(20).into_limiter(),
         LeakyQueue::new(TWENTY).into_limiter(),
         Concurrency::new(20).into_limiter(),
-        Concurrency::new(20).queue(20).into_limiter(),
+        Concurrency::new(20).max_queue(20).into_limiter(),
     ]
 }
 

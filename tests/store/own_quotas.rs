@@ -293,7 +293,7 @@ fn keys_with_quotas_of_their_own_have_staggered_windows() {
 
 #[test]
 fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
-    let store = MemoryStore::with_capacity(64).when_full(WhenFull::ForgetLeast).with_clock(clock());
+    let store = MemoryStore::with_capacity(64).when_full(WhenFull::EvictLeast).with_clock(clock());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_day(7)), store).into_limiter();
     assert!(take_quotas(&*limiter));
     let own = Some(Quota::per_day(10));

@@ -76,8 +76,7 @@ fn states_that_are_kept_as_bytes_pass_the_conformance_suite() {
 
 #[test]
 fn a_window_of_the_calendar_is_read_by_another_calendar() {
-    let (utc, berlin) =
-        (CalendarWindow::daily(10), CalendarWindow::daily(20).in_zone("Europe/Berlin").expect("a zone"));
+    let (utc, berlin) = (CalendarWindow::daily(10), CalendarWindow::daily(20).zone("Europe/Berlin").expect("a zone"));
     // The first of January 2024, noon.
     let now = Timestamp::from_nanos(1_704_110_400_000_000_000);
     let bytes = utc.to_bytes(&utc.decide(None, now, 4).1.unwrap());

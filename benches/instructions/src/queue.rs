@@ -18,7 +18,7 @@ pub fn rows() -> Vec<Row> {
             })
         }),
         queue("queue: joins the line and leaves it", || {
-            let queue = LeakyQueue::new(Quota::per_second(1)).capacity(100);
+            let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(100);
             let _ = queue.decide(&Ask::charge(&key(), 1));
             repeat(move |key| matches!(queue.decide(&Ask::charge(key, 1)), Check::Pending(_)))
         }),

@@ -52,7 +52,7 @@ async fn service() -> (Service, ManualClock) {
 
 /// One process, which has all the time it needs.
 fn dynamo(service: &Service, clock: &ManualClock) -> Dynamo {
-    Dynamo::new(service.client(), TABLE).clock(clock.clone()).timeout(Duration::from_secs(60))
+    Dynamo::new(service.client(), TABLE).with_clock(clock.clone()).timeout(Duration::from_secs(60))
 }
 
 /// The limiter of one process.

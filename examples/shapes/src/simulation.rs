@@ -85,7 +85,7 @@ fn decide<A: Algorithm>(
 fn queue(traffic: &Traffic) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let fates = runtime.expect("a runtime needs nothing but memory").block_on(async {
-        let queue = LeakyQueue::new(QUOTA).capacity(10);
+        let queue = LeakyQueue::new(QUOTA).max_queue(10);
         let (mut now, mut waiters) = (0, Vec::new());
         for arrived in traffic.arrivals.iter().copied() {
             tokio::time::sleep(Duration::from_millis(arrived - now)).await;

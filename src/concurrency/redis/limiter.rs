@@ -46,7 +46,7 @@ use crate::values::{
 ///
 /// # Waiting
 ///
-/// With [`queue`](Self::queue), a request that was rejected waits in its process until others are over, first come, first
+/// With [`max_queue`](Self::max_queue), a request that was rejected waits in its process until others are over, first come, first
 /// served: one that comes while others of its key wait is behind them without asking, and none overtakes. The first of a
 /// line asks the server at once when a request of this process has released units of the key, and otherwise in intervals
 /// that grow from 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs,
@@ -166,7 +166,7 @@ impl Proof for LeasedUnits {
 
 impl RedisConcurrency {
     /// Admits up to `limit` units of a key at once, over all processes that use this `name`; other limiters on `redis`
-    /// need other names. More are rejected, or wait in a [`queue`](Self::queue).
+    /// need other names. More are rejected, or wait in a [`max_queue`](Self::max_queue).
     ///
     /// # Panics
     ///
@@ -192,13 +192,13 @@ impl RedisConcurrency {
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
     /// dropped leaves at once.
     #[must_use]
-    pub fn queue(self, waiters: usize) -> Self {
+    pub fn max_queue(self, waiters: usize) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
         Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
-    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without [`queue`](Self::queue).
+    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
@@ -206,7 +206,7 @@ impl RedisConcurrency {
     }
 
     /// Sets how many requests wait in this process, over all keys together; 65,536 unless set. Has no effect without
-    /// [`queue`](Self::queue).
+    /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
@@ -271,7 +271,7 @@ impl RedisConcurrency {
                 }
                 receipted(Decision::allow(limit, limit.saturating_sub(before.saturating_add(cost))), tag, cost)
             }
-            Err(before) if cost > limit => Decision::deny(limit, limit.saturating_sub(before), None),
+            Err(before) if cost > limit => Decision::reject(limit, limit.saturating_sub(before), None),
             Err(before) => rejected(limit, limit.saturating_sub(before)),
         }
     }

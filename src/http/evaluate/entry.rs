@@ -96,7 +96,7 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
     if policy.is_shadow() {
         return Err(skip(policy));
     }
-    policy.note(Fate::NoKey, None, None);
+    policy.note(Fate::MissingKey, None, None);
     Err(NoKey::Rejected(Box::new(Rejection::without_key(error))))
 }
 
@@ -209,7 +209,7 @@ impl Entry {
     /// The rejection of a request whose key owes too much, as a shadow counts it.
     pub(super) fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
         let most = policy.description().max_cost().unwrap_or(0);
-        self.debt_wait().map(|wait| Decision::deny(most, 0, Some(wait)).with_reset_after(wait))
+        self.debt_wait().map(|wait| Decision::reject(most, 0, Some(wait)).with_reset_after(wait))
     }
 
     /// Records that the request passes in its attempt, which is kept if it awaits the response.
@@ -304,7 +304,7 @@ impl Entry {
     pub(super) fn impose(&mut self, policy: &Policy, ban: Duration) {
         // For a limiter that cannot be peeked at, the wait that an earlier rejection advertised.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
-        let unknown = || Decision::deny(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
+        let unknown = || Decision::reject(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
         self.ban = Some(ban);
     }

@@ -43,7 +43,7 @@ impl Limiter for Scripted {
         if self.admits[usize::from(ask.mode() != Mode::Peek)] {
             Decision::allow(9, 9 - ask.cost()).with_receipt(Receipt::new(1)).into()
         } else {
-            Decision::deny(9, 0, Some(Duration::from_secs(5))).into()
+            Decision::reject(9, 0, Some(Duration::from_secs(5))).into()
         }
     }
 
@@ -132,7 +132,11 @@ struct RefundedMeanwhile(AtomicBool);
 impl Limiter for RefundedMeanwhile {
     fn decide(&self, _: &Ask<'_>) -> Check {
         let was_asked = self.0.swap(true, Ordering::Relaxed);
-        if was_asked { Decision::allow(9, 8).into() } else { Decision::deny(9, 0, Some(Duration::from_secs(5))).into() }
+        if was_asked {
+            Decision::allow(9, 8).into()
+        } else {
+            Decision::reject(9, 0, Some(Duration::from_secs(5))).into()
+        }
     }
 
     fn describe(&self) -> Description {

@@ -200,7 +200,7 @@ impl Transaction {
         }
         // Failed, and passes uncounted: a shadow, even a closed one, or a policy that fails open.
         if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
-            policy.note(Fate::StoreError, Some(&entry.key), None);
+            policy.note(Fate::LimiterFailed, Some(&entry.key), None);
             return Step::Continue;
         }
         // Failed for the first time: the fallback decides. Without one, the error comes here again.
@@ -210,7 +210,7 @@ impl Transaction {
             return Step::FallBack(fallback.unwrap_or(Check::Ready(Err(error))));
         }
         // Failed, and is answered 503: the policy fails closed, has no fallback, or was closed.
-        policy.note(Fate::StoreError, Some(&entry.key), None);
+        policy.note(Fate::LimiterFailed, Some(&entry.key), None);
         Step::RollBack(Cause::Failed(error))
     }
 

@@ -116,7 +116,7 @@ impl RestoredMeasure {
     /// advertised quota had to be rounded down.)
     fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
-            Outcome::Deny { retry_after } => (0, retry_after.map(retry_after_seconds)),
+            Outcome::Reject { retry_after } => (0, retry_after.map(retry_after_seconds)),
             Outcome::Allow => {
                 let left = decision.remaining();
                 (left, Some(self.within(decision, left).min(MAX_INTEGER)))

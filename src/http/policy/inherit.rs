@@ -112,7 +112,7 @@ mod tests {
     fn retry_too_early(policy: &Policy) {
         let (key, penalty) = (PartitionKey::from("a"), policy.penalty.as_ref().unwrap());
         penalty.advise(&key, HOUR);
-        penalty.note_rejection(&key, &Decision::deny(1, 0, Some(HOUR)));
+        penalty.note_rejection(&key, &Decision::reject(1, 0, Some(HOUR)));
     }
 
     fn bans(policy: &Policy) -> bool {

@@ -83,7 +83,7 @@ impl Policy {
             FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
                 "are decided by the local fallback"
             }
-            FailureMode::LocalFallback | FailureMode::Deny => "are answered 503",
+            FailureMode::LocalFallback | FailureMode::Reject => "are answered 503",
             FailureMode::Allow => "pass uncounted",
         }
     }
@@ -112,7 +112,7 @@ mod tests {
         let custom = |description| Policy::new("p", Arc::new(Custom(description)));
         for (mode, without, with) in [
             (FailureMode::LocalFallback, "are answered 503", "are decided by the local fallback"),
-            (FailureMode::Deny, "are answered 503", "are answered 503"),
+            (FailureMode::Reject, "are answered 503", "are answered 503"),
             (FailureMode::Allow, "pass uncounted", "pass uncounted"),
         ] {
             assert_eq!(custom(Description::new()).on_failure(mode).fate_on_failure(), without);

@@ -41,7 +41,7 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///   the new rate; the advertised wait is exact.
 /// - A raised limit takes effect at once: a key gets the difference, and its debt is paid at the new rate.
 /// - Waiters in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate. A waiter that
-///   would wait too long then, or exceeds the new capacity, is rejected.
+///   would wait too long then, or exceeds the new `max_queue`, is rejected.
 ///
 /// In memory, [`WhenFull`](crate::store::WhenFull) is that of the new limiter, and so is the capacity, unless it
 /// [is kept](Replaced::kept_capacity). [`replace`](Self::replace) returns what could not be inherited.

@@ -51,7 +51,7 @@ impl Limiter for Broken {
     fn decide(&self, ask: &Ask<'_>) -> Check {
         let answer = match ask.mode() {
             Mode::Fallback if ask.cost() == 1 => Ok(Decision::allow(1, 0)),
-            Mode::Fallback => Ok(Decision::deny(1, 0, Some(Duration::from_secs(7)))),
+            Mode::Fallback => Ok(Decision::reject(1, 0, Some(Duration::from_secs(7)))),
             _ if self.is_closed => Err(LimiterError::closed("shut down")),
             _ => Err(LimiterError::new("out of reach")),
         };
@@ -81,14 +81,14 @@ async fn the_failure_mode_decides_when_the_limiter_fails() {
         assert!(matches!(retry, Err(ThrottleError::Rejected { retry_after: Some(wait) }) if wait.as_secs() == 7));
         assert!(fails(send(&layer(Broken { has_fallback: false, ..BROKEN }), 1).await));
 
-        assert!(fails(send(&layer(BROKEN).on_failure(FailureMode::Deny), 1).await));
+        assert!(fails(send(&layer(BROKEN).on_failure(FailureMode::Reject), 1).await));
         assert_eq!(send(&layer(BROKEN).on_failure(FailureMode::Allow), 2).await.unwrap(), "done");
     }
 }
 
 #[tokio::test]
 async fn a_closed_limiter_rejects_in_every_failure_mode() {
-    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
+    for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let closed = Arc::new(Broken { is_closed: true, ..BROKEN }).into_limiter();
         let layer = ThrottleLayer::new(closed).on_failure(mode);
         let answer = send(&layer, 1).await;

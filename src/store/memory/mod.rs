@@ -501,7 +501,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         });
         TableStats {
             capacity: self.capacity() as u64,
-            live,
+            live_keys: live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
             inherited: self.occupancy().map_or((0, 0), Occupancy::inherited),

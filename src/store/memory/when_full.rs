@@ -35,7 +35,7 @@ pub enum WhenFull {
     /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
     /// password resets), choose one of the others, or add a policy with a wider key.
     #[default]
-    ForgetLeast,
+    EvictLeast,
     /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys. (Only a
     /// [live change](crate::LimitsHandle#accuracy) between two floods forgets keys.)
     Reject,

@@ -350,7 +350,7 @@ mod tests {
     async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
         let server = RedisServer::start();
         let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
-        let window = CalendarWindow::monthly(3).in_zone("Europe/Berlin").unwrap();
+        let window = CalendarWindow::monthly(3).zone("Europe/Berlin").unwrap();
         let backend = RedisBackend::new(&redis, "test");
         let tag = backend.tags().of(&PartitionKey::from("key"));
         let charge_at = async |asked| {
@@ -370,7 +370,7 @@ mod tests {
             assert!(server.info("cmdstat_evalsha").starts_with(&format!("calls={calls},")), "{asked:?}");
             // Unless a month begins while this runs.
             let wait = match decision.outcome() {
-                Outcome::Deny { retry_after } => retry_after.unwrap(),
+                Outcome::Reject { retry_after } => retry_after.unwrap(),
                 Outcome::Allow => decision.reset_after(),
             };
             let left = end.saturating_since(now);

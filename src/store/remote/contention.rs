@@ -114,7 +114,7 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Repo
     let end = Instant::now() + TIME;
     let mut tasks = Vec::new();
     for _ in 0..processes {
-        let backend = KeyValueBackend::new(Arc::clone(&server), "test").clock(clock.clone());
+        let backend = KeyValueBackend::new(Arc::clone(&server), "test").with_clock(clock.clone());
         let store = RemoteStore::new(backend);
         // The lifetime is real time, of which a simulated second takes next to none.
         let store = if leases { store.leasing(1_000, Duration::from_secs(3_600)) } else { store };

@@ -62,7 +62,7 @@ pub trait KeyValue: Send + Sync + 'static {
 ///
 /// # Time
 ///
-/// Processes decide by their own clocks, unless [`clock`](Self::clock) sets another. If all clocks are within ε of the
+/// Processes decide by their own clocks, unless [`with_clock`](Self::with_clock) sets another. If all clocks are within ε of the
 /// true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: what the differences grant
 /// they grant once, and not per request. Keep the clocks synchronised (NTP), and ε far below the burst's time.
 ///
@@ -116,7 +116,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
 
     /// Decides by another clock, such as one that follows the server's, or a manual one in tests.
     #[must_use]
-    pub fn clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
+    pub fn with_clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
         let Self { store, name, calls, conversions, lost_swaps, .. } = self;
         KeyValueBackend { store, name, calls, clock, conversions, lost_swaps }
     }

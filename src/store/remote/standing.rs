@@ -139,7 +139,7 @@ impl Standing {
             return Some(then);
         }
         let wait = left.saturating_add(then.retry_after().unwrap_or_default());
-        let rejection = Decision::deny(then.limit(), 0, Some(wait)).with_reset_after(reset);
+        let rejection = Decision::reject(then.limit(), 0, Some(wait)).with_reset_after(reset);
         Some(if is_banned { rejection.with_receipt(Receipt::BAN) } else { rejection })
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         let (standing, state) = Standing::default().charge(&fixed, None, now, 130);
         assert_eq!(standing.until(), at(HOUR * 1_001));
         assert_eq!(fixed.decide(state, standing.until(), 0).0.remaining(), 70);
-        let month = CalendarWindow::monthly(10).in_zone("UTC").unwrap();
+        let month = CalendarWindow::monthly(10).zone("UTC").unwrap();
         assert!(wait_after(&month, now, 25) > 24 * HOUR * 31);
     }
 

@@ -48,7 +48,7 @@ fn waiting(limits: &Limits) -> usize {
 #[tokio::test]
 async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
     for protocol in BOTH {
-        let mut server = Server::start(Concurrency::new(1).queue(2)).await;
+        let mut server = Server::start(Concurrency::new(1).max_queue(2)).await;
         let download = server.download(protocol).await;
         let clients = [(); 2].map(|()| tokio::spawn(fetch(server.address, protocol, "GET", "/")));
         until(|| waiting(&server.limits) == 2).await;
@@ -71,7 +71,7 @@ async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
 /// Its turn has come, and nobody has polled it since.
 #[tokio::test]
 async fn a_request_that_is_dropped_at_its_turn_holds_nothing() {
-    let limits = Limits::new(Concurrency::new(1).queue(2));
+    let limits = Limits::new(Concurrency::new(1).max_queue(2));
     let layer = RateLimitLayer::new(limits.policies());
     let first = get(&layer).await;
     let mut waiters = [(); 2].map(|()| Box::pin(get(&layer)));
@@ -95,7 +95,7 @@ async fn nested_layers_are_released_and_settled_together() {
     let rename = |limits: &Limits, names: [&'static str; 2]| {
         RateLimitLayer::new([
             Policy::new(names[0], Arc::clone(&limits.in_flight)),
-            Policy::new(names[1], Arc::clone(&limits.units)).cost(ESTIMATE).settled_by_handler(),
+            Policy::new(names[1], Arc::clone(&limits.units)).cost(ESTIMATE).settle_by_handler(),
         ])
     };
     let (around, within) = (rename(&outer, ["all", "rows"]), rename(&inner, ["route", "tokens"]));
@@ -153,15 +153,15 @@ fn later(answer: Result<Decision, LimiterError>) -> Check {
 async fn what_a_later_policy_rejects_is_not_in_flight() {
     // Found by the precheck; found by the charge, at once or later; and failures.
     let answers: [(fn() -> Check, u16); 5] = [
-        (|| Decision::deny(1, 0, None).into(), 503),
-        (|| later(Ok(Decision::deny(1, 0, None))), 503),
+        (|| Decision::reject(1, 0, None).into(), 503),
+        (|| later(Ok(Decision::reject(1, 0, None))), 503),
         (|| Check::Ready(Err(LimiterError::new("out of reach"))), 503),
         (|| later(Err(LimiterError::new("out of reach"))), 503),
         (|| later(Ok(Decision::allow(9, 8))), 200),
     ];
     for (answer, status) in answers {
         let limits = Limits::new(Concurrency::new(1));
-        let last = Policy::new("last", Arc::new(Later(answer))).on_failure(FailureMode::Deny);
+        let last = Policy::new("last", Arc::new(Later(answer))).on_failure(FailureMode::Reject);
         let layer = RateLimitLayer::new(Vec::from_iter(limits.policies().into_iter().chain([last])));
         for _ in 0..3 {
             let response = get(&layer).await;
@@ -249,7 +249,7 @@ async fn a_live_change_forgets_nothing_that_is_in_flight() {
 /// Those that wait are judged by the new limit, and hold it.
 #[tokio::test]
 async fn a_live_change_lets_waiters_in() {
-    let before = Limits::new(Concurrency::new(1).queue(3));
+    let before = Limits::new(Concurrency::new(1).max_queue(3));
     let layer = RateLimitLayer::new(before.policies());
     let first = get(&layer).await;
     let mut waiters = [(); 3].map(|()| {
@@ -259,7 +259,7 @@ async fn a_live_change_lets_waiters_in() {
         })
     });
     until(|| waiting(&before) == 3).await;
-    let after = Limits::new(Concurrency::new(3).queue(3));
+    let after = Limits::new(Concurrency::new(3).max_queue(3));
     layer.handle().replace(after.policies()).unwrap();
     let mut responses = vec![first];
     for waiter in &mut waiters[..2] {

@@ -80,8 +80,8 @@ impl Limits {
     fn policies(&self) -> [Policy; 3] {
         [
             Policy::new("in-flight", Arc::clone(&self.in_flight).into_limiter()),
-            Policy::new("units", Arc::clone(&self.units)).cost(ESTIMATE).settled_by_handler(),
-            Policy::new("bytes", Arc::clone(&self.bytes)).cost(USUAL_BYTES).charge_content_bytes(),
+            Policy::new("units", Arc::clone(&self.units)).cost(ESTIMATE).settle_by_handler(),
+            Policy::new("bytes", Arc::clone(&self.bytes)).cost(USUAL_BYTES).settle_by_content_bytes(),
         ]
     }
 

@@ -195,8 +195,8 @@ impl World {
             Policy::new("units", Arc::clone(&units))
                 .key(key())
                 .cost_fn(move |head| plan(head).estimate)
-                .settled_by_handler(),
-            Policy::new("bytes", Arc::clone(&bytes)).key(key()).cost(USUAL_BYTES).charge_content_bytes(),
+                .settle_by_handler(),
+            Policy::new("bytes", Arc::clone(&bytes)).key(key()).cost(USUAL_BYTES).settle_by_content_bytes(),
         ]);
         Self { in_flight, units, bytes, layer, releases_at_head, models: Default::default(), answering: Vec::new() }
     }

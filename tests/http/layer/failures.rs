@@ -22,12 +22,12 @@ impl Limiter for Broken {
 #[tokio::test]
 async fn a_limiter_that_fails_is_never_a_429() {
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(3))));
-    let deny = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
+    let reject = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
         .verdict()
         .build();
     let ask = || request(&[("x-api-key", "a")]);
     for _ in 0..5 {
-        let rejected = send(&deny, ask()).await;
+        let rejected = send(&reject, ask()).await;
         assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (503, "1"));
         assert!(!rejected.headers.contains_key("x-rate-limited-for"));
         // No policy has rejected it, and yet it was not admitted.

@@ -23,7 +23,7 @@ struct Busy {
 
 impl Busy {
     async fn new(capacity: usize) -> Self {
-        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX).capacity(capacity);
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX).max_queue(capacity);
         let queue = Arc::new(queue);
         let Check::Ready(Ok(turn)) = queue.decide(&Ask::charge(&KEY, 1)) else { panic!("the first need not wait") };
         let server = Server::http1(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue)))).await;

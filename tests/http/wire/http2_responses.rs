@@ -203,14 +203,14 @@ async fn all_responses_are_well_formed() {
     let grpc = |media_type| request("POST", &[("x-key", "a"), ("content-type", media_type)]);
     let builder = || RateLimitLayer::builder(only(1).key(key()));
     let limited = || builder().build();
-    let everything = RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds).partition_key();
+    let everything = RateLimitFields::draft11().x_ratelimit(ResetForm::EpochSeconds).partition_key();
     let mut seen = Vec::new();
     for (layer, requests) in [
         (limited(), vec![missing, exhausted.clone(), exhausted.clone(), grpc("application/grpc")]),
         (limited(), vec![grpc("application/grpc-web"), grpc("application/grpc-web-text")]),
         (builder().fields(RateLimitFields::draft07()).build(), vec![exhausted.clone(); 2]),
         (
-            builder().fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)).build(),
+            builder().fields(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds)).build(),
             vec![exhausted.clone(); 2],
         ),
         (
@@ -219,7 +219,7 @@ async fn all_responses_are_well_formed() {
         ),
         (RateLimitLayer::new(only(1).key(PeerIp::new())), vec![exhausted.clone()]),
         (
-            RateLimitLayer::new(Policy::new("p", std::sync::Arc::new(Broken)).on_failure(FailureMode::Deny)),
+            RateLimitLayer::new(Policy::new("p", std::sync::Arc::new(Broken)).on_failure(FailureMode::Reject)),
             vec![exhausted.clone()],
         ),
     ] {

@@ -127,8 +127,8 @@ fn replies_become_decisions() {
     };
     assert_eq!(ask(3).0, Decision::allow(5, 2));
     assert_eq!(ask(0).0, Decision::allow(5, 2));
-    assert_eq!(ask(6).0, Decision::deny(5, 2, None));
-    assert_eq!(ask(3).0, Decision::deny_until_released(5, 2));
+    assert_eq!(ask(6).0, Decision::reject(5, 2, None));
+    assert_eq!(ask(3).0, Decision::reject_until_released(5, 2));
     let (last, answer) = ask(2);
     assert_eq!(last, Decision::allow(5, 0));
     // Under a smaller limit, Rust would have rejected what the script has admitted.

@@ -149,9 +149,9 @@ fn decision() -> impl Strategy<Value = Decision> {
     let limit_and_left = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| (a.max(b), a.min(b)));
     let allow = (limit_and_left(), nanos())
         .prop_map(|((limit, left), next)| Decision::allow(limit, left).with_next_after(next));
-    let deny = (limit_and_left(), prop::option::of(nanos()))
-        .prop_map(|((limit, left), wait)| Decision::deny(limit, left, wait));
-    (prop_oneof![allow, deny], nanos()).prop_map(|(decision, reset)| decision.with_reset_after(reset))
+    let reject = (limit_and_left(), prop::option::of(nanos()))
+        .prop_map(|((limit, left), wait)| Decision::reject(limit, left, wait));
+    (prop_oneof![allow, reject], nanos()).prop_map(|(decision, reset)| decision.with_reset_after(reset))
 }
 
 fn announced(policies: &[Decided]) -> Vec<(&str, Terms)> {
@@ -262,7 +262,7 @@ proptest! {
 
     #[test]
     fn older_fields_are_written_canonically(policies in prop::collection::vec(decided(), 1..4)) {
-        let fields = RateLimitFields::draft07().x_rate_limit(ResetForm::EpochSeconds);
+        let fields = RateLimitFields::draft07().x_ratelimit(ResetForm::EpochSeconds);
         let mut older = HeaderMap::new();
         let writer = writer_of(&fields, &announced(&policies));
         writer.write(StatusCode::OK, &mut older, readings(&policies, None), at_2026);

@@ -223,7 +223,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let Some(state) = next.or(inherited.and(before)) else { return decision };
         self.occupancy.note_arrival(hash, in_low.max(in_high));
         let mut is_inserted = emptier.insert(tag, state, is_free);
-        if !is_inserted && self.when_full == WhenFull::ForgetLeast {
+        if !is_inserted && self.when_full == WhenFull::EvictLeast {
             let owed = |tag, state: &S| algorithm.owed(state, local(algorithm, tag, now));
             let set = if emptier.least(owed) <= fuller.least(owed) { &mut *emptier } else { &mut *fuller };
             set.replace_least(tag, state, owed);
@@ -262,7 +262,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         // As if the key had been charged for this request; for a window, that is when all that it can use is reset. A
         // slot may be free later than that.
         let reset = decision.reset_after().max(first);
-        Decision::deny(decision.limit(), 0, Some(first)).with_reset_after(reset)
+        Decision::reject(decision.limit(), 0, Some(first)).with_reset_after(reset)
     }
 
     /// Returns what [`check`](Self::check) would decide, if there is room for the key. What the algorithm changes even if
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn keys_take_as_many_bytes_as_documented() {
         fn of<S: Copy + Send + 'static>() -> usize {
-            LockedTable::<S>::new(10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
+            LockedTable::<S>::new(10_000, WhenFull::EvictLeast).size_in_bytes() / 10_000
         }
         assert_eq!(of::<FixedWindowState>(), 50);
         assert_eq!(of::<SlidingWindowState>(), 50);
@@ -574,7 +574,7 @@ mod tests {
     #[test]
     fn a_state_that_moves_into_the_table_while_an_heir_copies_is_found() {
         let before = Geometry::Locked { sets: 4 * SETS_PER_PAGE };
-        let mut table = LockedTable::new(SLOTS, WhenFull::ForgetLeast);
+        let mut table = LockedTable::new(SLOTS, WhenFull::EvictLeast);
         table.inherit(0, &[before], Box::new(InFourPages(state(10))), 10);
         let table = Arc::new(table);
         let source = Box::new(FromTable(Arc::clone(&table)));
@@ -592,7 +592,7 @@ mod tests {
     #[test]
     fn keys_that_share_a_half_of_their_hashes_inherit_apart() {
         for other in [HASH ^ 1 << 45, HASH ^ 1 << 20] {
-            let table = heir(WhenFull::ForgetLeast, 10);
+            let table = heir(WhenFull::EvictLeast, 10);
             let now = Timestamp::ZERO;
             assert!(table.check(&FixedWindow::new(TEN), other, 10, || now, || now).is_allowed());
             assert!(!admits(&table, 1));
@@ -668,7 +668,7 @@ mod tests {
 
     #[test]
     fn a_key_that_inherits_evicts_the_one_that_owes_least_in_both_sets() {
-        let table = heir(WhenFull::ForgetLeast, 4);
+        let table = heir(WhenFull::EvictLeast, 4);
         for (set, tags, used) in [(0, 1..9, 5), (1, 11..19, 2)] {
             for tag in tags {
                 assert!(table.lock(set).insert(tag_of(tag), state(used), |_, _| false));
@@ -690,13 +690,13 @@ mod tests {
         let now = Timestamp::ZERO;
         let decision = table.check(&FixedWindow::new(TEN), HASH, 1, || now, || now);
         let day = Duration::from_secs(86_400);
-        assert_eq!(decision, Decision::deny(10, 0, Some(day)).with_reset_after(day));
+        assert_eq!(decision, Decision::reject(10, 0, Some(day)).with_reset_after(day));
     }
 
     #[test]
     fn a_table_of_any_size_has_two_candidate_sets_for_every_hash() {
         for keys in [1, 2, 3, 8, 9, 1_000] {
-            let table = LockedTable::<SlidingWindowState>::new(keys, WhenFull::ForgetLeast);
+            let table = LockedTable::<SlidingWindowState>::new(keys, WhenFull::EvictLeast);
             for hash in [0, 1, u64::MAX, u64::MAX << 32, u64::MAX >> 32, 0x1234_5678_9abc_def0] {
                 let (low, high) = table.candidates(hash);
                 assert!(low < high && high < table.sets.len(), "{keys} keys, hash {hash:#x}: {low} and {high}");

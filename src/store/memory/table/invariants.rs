@@ -283,7 +283,7 @@ mod tests {
         of_keys(&mark(Epochs::sweeping(0, 1)), "page 0 is marked as being swept, from epoch 0 to 1");
         of_keys(&mark(Epochs::swept(1)), "page 0 was swept in epoch 1, and the clock is in 0");
         let turn_away = |table: &SetAssociativeTable| table.occupancy.note_turned_away();
-        is_found(&bucket(), WhenFull::ForgetLeast, Tick::at(5), turn_away, "0 keys were evicted, 1 turned away");
+        is_found(&bucket(), WhenFull::EvictLeast, Tick::at(5), turn_away, "0 keys were evicted, 1 turned away");
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
             of_words(&window(), 20, tag, stamp(20, 3), "more than 2 in one window");
         }
         // What counts nothing may be of any window.
-        let table = SetAssociativeTable::new(64, WhenFull::ForgetLeast);
+        let table = SetAssociativeTable::new(64, WhenFull::EvictLeast);
         put(&table, 3, 2, Word::new(TAG, 0));
         table.page(3).replace(Epochs::swept(0), Epochs::swept(9)).unwrap();
         table.check_invariants(&window(), window().epoch_start(9), 2);

@@ -246,14 +246,14 @@ impl Rule for TickBucket {
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
             Ruling::Reject { debt } => {
                 let wait = self.clock.span(now, debt + self.price(cost) - self.capacity);
-                self.with_reset(Decision::reject(self.burst, self.remaining(debt), wait), now, debt)
+                self.with_reset(Decision::reject_for(self.burst, self.remaining(debt), wait), now, debt)
             }
             Ruling::Never { debt } => {
-                self.with_reset(Decision::deny(self.burst, self.remaining(debt), None), now, debt)
+                self.with_reset(Decision::reject(self.burst, self.remaining(debt), None), now, debt)
             }
             // As if the new key owed all that can be owed.
             Ruling::Full { wait } => {
-                let decision = Decision::deny(self.burst, 0, Some(Duration::from_nanos(wait)));
+                let decision = Decision::reject(self.burst, 0, Some(Duration::from_nanos(wait)));
                 self.with_reset(decision, now, self.capacity)
             }
         }

@@ -213,14 +213,14 @@ impl<W: Counts> Rule for WindowRule<W> {
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(limit, remaining(debt)), debt, now),
             Ruling::Reject { debt } => {
-                self.with_reset(Decision::reject(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
+                self.with_reset(Decision::reject_for(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
             }
-            Ruling::Never { debt } => self.with_reset(Decision::deny(limit, remaining(debt), None), debt, now),
+            Ruling::Never { debt } => self.with_reset(Decision::reject(limit, remaining(debt), None), debt, now),
             // As if the new key had used up the present window. A slot may be free later than that, if windows are
             // staggered.
             Ruling::Full { wait } => {
                 let reset = self.until_reset(W::new(now.by, [0, self.limit]), now).max(wait);
-                Decision::reject(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
+                Decision::reject_for(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
             }
         }
     }

@@ -314,7 +314,7 @@ fn a_key_that_a_full_table_rejects_has_a_reset() {
         for (wait, reset) in [(soon, used_up.reset_after()), (late, late)] {
             let full = Ruling::Full { wait: u64::try_from(wait.as_nanos()).unwrap() };
             let decision = rule.decision(full, 1, moment(&rule, NOW));
-            assert_eq!(decision, Decision::deny(5, 0, Some(wait)).with_reset_after(reset));
+            assert_eq!(decision, Decision::reject(5, 0, Some(wait)).with_reset_after(reset));
         }
     }
     has_a_reset::<Fixed>();

@@ -131,7 +131,7 @@ pub(super) fn buckets_keep_what_was_used() {
 pub(super) fn windows_keep_what_was_used() {
     follow(&FixedWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
     follow(&SlidingWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
-    let daily = CalendarWindow::daily(10).in_zone("Europe/Berlin").unwrap();
+    let daily = CalendarWindow::daily(10).zone("Europe/Berlin").unwrap();
     follow(&daily, |random| hours(random, &[1, 24]));
 }
 
