@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::Algorithm;
+use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 struct ThreeStrikes;
 

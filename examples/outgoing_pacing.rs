@@ -10,7 +10,8 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::{LeakyQueue, Quota, ThrottleError, ThrottleLayer};
+use tower_sluice::layer::ThrottleError;
+use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
 
 #[tokio::main]
 async fn main() {

@@ -20,9 +20,10 @@ use axum::{
 };
 use futures_util::{StreamExt, stream};
 use tower_sluice::key::{KeyExtractor, PeerIp, User};
+use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{
-    CalendarWindow, Concurrency, IntoLimiter, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection,
-    RequestHead, Settlement, SlidingWindow, Verdict,
+    CalendarWindow, Concurrency, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection, RequestHead,
+    Settlement, SlidingWindow, Verdict,
 };
 
 /// What a plan allows.

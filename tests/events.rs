@@ -14,7 +14,8 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Ask, Check, Decision, Description, Limiter, LimiterError, Mode, Policy, Quota, RateLimitLayer};
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
+use tower_sluice::{Decision, Limiter, LimiterError, Policy, Quota, RateLimitLayer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -100,9 +101,9 @@ struct Broken {
 }
 
 impl Limiter for Broken {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let is_decided = self.has_fallback && ask.mode() == Mode::Fallback;
-        Check::Ready(if is_decided { Ok(Decision::allow(9, 8)) } else { Err(LimiterError::new("out of reach")) })
+        Answer::Ready(if is_decided { Ok(Decision::allow(9, 8)) } else { Err(LimiterError::new("out of reach")) })
     }
 
     fn describe(&self) -> Description {

@@ -18,22 +18,23 @@ use http::{Method, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{HeaderKey, PeerIp};
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode,
-    PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+    Concurrency, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, Quota,
+    RateLimitLayer, RateLimiter,
 };
 
 use crate::support::clients::PLENTY;
 use crate::support::metrics::Metrics;
 use crate::support::redis::free_port;
 
-type Answer = Pin<Box<dyn Future<Output = u16>>>;
+type Reply = Pin<Box<dyn Future<Output = u16>>>;
 
-fn begin(layer: &RateLimitLayer, request: Request<()>) -> Answer {
+fn begin(layer: &RateLimitLayer, request: Request<()>) -> Reply {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let response = layer.layer(hello).oneshot(request);
     Box::pin(async { response.await.unwrap().status().as_u16() })
@@ -55,7 +56,7 @@ fn bucket(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_hour(limit))
 }
 
-fn policy(name: &str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+fn policy(name: &str, limiter: impl tower_sluice::limiter::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
@@ -66,12 +67,12 @@ struct Broken {
 }
 
 impl Limiter for Broken {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Fallback {
             return Decision::allow(9, 8).into();
         }
         let error = || Err(LimiterError::new("out of reach"));
-        if self.at_once { Check::Ready(error()) } else { Check::Pending(Box::pin(async move { error() })) }
+        if self.at_once { Answer::Ready(error()) } else { Answer::Pending(Box::pin(async move { error() })) }
     }
 
     fn describe(&self) -> Description {
@@ -150,7 +151,7 @@ async fn several_policies() {
 struct Fickle;
 
 impl Limiter for Fickle {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Peek { Decision::allow(1, 0) } else { Decision::reject(1, 0, None) }.into()
     }
 

@@ -21,8 +21,9 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{
     ClientIp, ExtensionKey, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies,
 };
+use tower_sluice::rejection::RejectionBody;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RejectionBody, RequestHead};
+use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 
 use crate::log::Log;
 

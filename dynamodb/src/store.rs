@@ -63,7 +63,7 @@ use crate::items::Kept;
 /// counts what DynamoDB admits in a `MemoryStore`.
 ///
 /// If an item of ours holds something else, its requests fail, and the item is left as it is. A
-/// [reset](tower_sluice::Mode::Reset) deletes it.
+/// [reset](tower_sluice::limiter::Mode::Reset) deletes it.
 ///
 /// # Cancel safety
 ///

@@ -19,7 +19,7 @@ use crate::values::{Decision, Quota, Receipt};
 ///
 /// All clients are readmitted at the same instant, too, and may all come back then, unless windows are
 /// [staggered](Self::staggered), or waits are lengthened at random
-/// ([`RateLimitLayerBuilder::retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter)).
+/// ([`RateLimitLayerBuilder::retry_jitter`](crate::layer::RateLimitLayerBuilder::retry_jitter)).
 ///
 /// # Live changes
 ///

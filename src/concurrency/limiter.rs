@@ -18,7 +18,9 @@ use crate::limiter::{IntoLimiter, Limiter, Permit};
 use crate::store::{Stats, TableStats};
 #[cfg(feature = "queue")]
 use crate::values::Backlog;
-use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms};
+use crate::values::{
+    Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms,
+};
 
 /// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`) does so
 /// over many.
@@ -223,7 +225,7 @@ impl Concurrency {
         }
     }
 
-    fn charge(&self, ask: &Ask<'_>) -> Check {
+    fn charge(&self, ask: &Ask<'_>) -> Answer {
         #[cfg(feature = "queue")]
         if let Some(queue) = self.queue {
             return self.charge_or_wait(queue, ask);
@@ -232,7 +234,7 @@ impl Concurrency {
     }
 
     #[cfg(feature = "queue")]
-    fn charge_or_wait(&self, queue: Bounds, ask: &Ask<'_>) -> Check {
+    fn charge_or_wait(&self, queue: Bounds, ask: &Ask<'_>) -> Answer {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
         let wanted = Wanted { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
         loop {
@@ -243,13 +245,13 @@ impl Concurrency {
             return match counts.wait_lists.join(&counts.slots, &place, slot, wanted) {
                 Joined::Taken { units } => admitted(slot, units, limit).into(),
                 Joined::Full { units } => rejected(limit, limit.saturating_sub(units)).into(),
-                Joined::Closed => Check::Ready(Err(super::closed())),
+                Joined::Closed => Answer::Ready(Err(super::closed())),
                 Joined::Gone => continue,
                 Joined::Waits(ticket) => {
                     let longest = queue.longest_wait(ask.patience());
                     match Waiting::new(Arc::clone(counts), ticket, (cost, limit), longest) {
-                        Ok(waiting) => Check::Pending(Box::pin(waiting)),
-                        Err(error) => Check::Ready(Err(error)),
+                        Ok(waiting) => Answer::Pending(Box::pin(waiting)),
+                        Err(error) => Answer::Ready(Err(error)),
                     }
                 }
             };
@@ -286,7 +288,7 @@ impl Limiter for Concurrency {
     ///
     /// A [shadow](Mode::Shadow) takes what is free, and never waits: it reports a request that would have to wait as
     /// rejected, and does not count it.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
             Mode::Shadow => self.take_at_once(ask.key(), ask.cost()).into(),

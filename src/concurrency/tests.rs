@@ -6,7 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::limiter::{Limiter, LimiterExt};
-use crate::values::{Ask, Check, PartitionKey};
+use crate::values::{Answer, Ask, PartitionKey};
 
 #[test]
 fn of_32_threads_never_more_than_the_limit_are_in_flight() {
@@ -155,14 +155,14 @@ mod waits {
         }
     }
 
-    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u64) -> Check {
+    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u64) -> Answer {
         limiter.decide(&Ask::charge(key, cost))
     }
 
-    fn pending(check: Check) -> Pending {
+    fn pending(check: Answer) -> Pending {
         match check {
-            Check::Pending(pending) => pending,
-            Check::Ready(result) => panic!("{result:?}"),
+            Answer::Pending(pending) => pending,
+            Answer::Ready(result) => panic!("{result:?}"),
         }
     }
 
@@ -273,7 +273,7 @@ mod waits {
         let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         let _permit = limiter.try_acquire(&key, 1).unwrap();
-        let Check::Ready(Err(error)) = charge(&limiter, &key, 1) else { panic!("it cannot wait") };
+        let Answer::Ready(Err(error)) = charge(&limiter, &key, 1) else { panic!("it cannot wait") };
         assert!(error.to_string().contains("tokio runtime"), "{error}");
         assert_eq!(limiter.stats().backlog.unwrap().waiting(), 0);
     }

@@ -95,7 +95,7 @@ impl fmt::Display for Changed {
 
 impl Changed {
     /// Returns the policies whose keys all lose their state, each after the first path of its route: see
-    /// [`Replaced::not_inherited`](crate::Replaced::not_inherited).
+    /// [`Replaced::not_inherited`](crate::layer::Replaced::not_inherited).
     #[must_use]
     pub fn not_inherited(&self) -> &[(String, String)] {
         &self.not_inherited

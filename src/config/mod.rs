@@ -86,7 +86,7 @@
 //! ```
 //!
 //! The values of `[response]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
-//! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::RejectionFormat) and
+//! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::rejection::RejectionFormat) and
 //! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
 //! gets `Retry-After` and `X-Rate-Limited-For`.
 //!

@@ -71,7 +71,7 @@
 //! | you want to exempt | also |
 //! |---|---|
 //! | one route | add it [outside of the layer](super::start#on-one-route) |
-//! | CORS preflights | put the CORS layer outside, or [`exempt_preflights`](crate::RateLimitLayerBuilder::exempt_preflights) |
+//! | CORS preflights | put the CORS layer outside, or [`exempt_preflights`](crate::layer::RateLimitLayerBuilder::exempt_preflights) |
 //! | a method, or anything else in the head | [`when`](crate::Policy::when); the client chooses these, so be sure that they give nothing away |
 //! | some customers | not at all: give them [a quota of their own](super::plans), which may be large |
 //!

@@ -52,20 +52,20 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`fields`](crate::RateLimitLayerBuilder::fields) | [`draft11`](crate::headers::RateLimitFields::draft11): `RateLimit` and `RateLimit-Policy` |
+//! | [`fields`](crate::layer::RateLimitLayerBuilder::fields) | [`draft11`](crate::headers::RateLimitFields::draft11): `RateLimit` and `RateLimit-Policy` |
 //! | [`RateLimitFields::advertise`](crate::headers::RateLimitFields::advertise) | [`Always`](crate::headers::Advertise::Always): on all responses |
 //! | [`RateLimitFields::x_ratelimit`](crate::headers::RateLimitFields::x_ratelimit) | none |
 //! | [`RateLimitFields::partition_key`](crate::headers::RateLimitFields::partition_key), [`partition_key_by`](crate::headers::RateLimitFields::partition_key_by) | none |
-//! | [`wait_fields`](crate::RateLimitLayerBuilder::wait_fields) | `Retry-After` and `X-Rate-Limited-For`, in seconds |
+//! | [`wait_fields`](crate::layer::RateLimitLayerBuilder::wait_fields) | `Retry-After` and `X-Rate-Limited-For`, in seconds |
 //! | [`WaitFields::exact_wait_named`](crate::headers::WaitFields::exact_wait_named), [`exact_wait_in_millis`](crate::headers::WaitFields::exact_wait_in_millis), [`without_exact_wait`](crate::headers::WaitFields::without_exact_wait) | `X-Rate-Limited-For`, in seconds |
 //! | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) | no |
-//! | [`retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter) | none: waits are exact |
-//! | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) | no |
-//! | [`rejection_format`](crate::RateLimitLayerBuilder::rejection_format), [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) | problem details in JSON (RFC 9457) |
-//! | [`exempt_preflights`](crate::RateLimitLayerBuilder::exempt_preflights) | none: preflights count |
-//! | [`verdict`](crate::RateLimitLayerBuilder::verdict) | no |
-//! | [`route`](crate::RateLimitLayerBuilder::route) | no label |
-//! | [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status) | [`ResourceExhausted`](crate::grpc::GrpcStatus::ResourceExhausted) |
+//! | [`retry_jitter`](crate::layer::RateLimitLayerBuilder::retry_jitter) | none: waits are exact |
+//! | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | no |
+//! | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format), [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) | problem details in JSON (RFC 9457) |
+//! | [`exempt_preflights`](crate::layer::RateLimitLayerBuilder::exempt_preflights) | none: preflights count |
+//! | [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) | no |
+//! | [`route`](crate::layer::RateLimitLayerBuilder::route) | no label |
+//! | [`grpc_status`](crate::layer::RateLimitLayerBuilder::grpc_status) | [`ResourceExhausted`](crate::grpc::GrpcStatus::ResourceExhausted) |
 //!
 //! # Limiters in memory
 //!

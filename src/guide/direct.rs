@@ -40,7 +40,8 @@
 //! use axum::{Extension, Router, routing::post};
 //! use tower_sluice::headers::{DecisionFields, RateLimitFields};
 //! use tower_sluice::key::User;
-//! use tower_sluice::{IntoLimiter, Limiter, LimiterExt, PartitionKey, Quota, Rejection};
+//! use tower_sluice::limiter::IntoLimiter;
+//! use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, Rejection};
 //!
 //! #[derive(Clone)]
 //! struct App {
@@ -80,7 +81,7 @@
 //! # }
 //! ```
 //!
-//! To *know* what is left, a handler need not ask: with [`verdict`](crate::RateLimitLayerBuilder::verdict) on the layer, it
+//! To *know* what is left, a handler need not ask: with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) on the layer, it
 //! takes a [`Verdict`](crate::Verdict) as an argument.
 //!
 //! A layer may be enough: it can charge what the handler [reports](crate::Policy::settle_by_handler), and a middleware can

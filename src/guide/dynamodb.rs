@@ -34,7 +34,7 @@
 //! }
 //! ```
 //!
-//! `DeleteItem` is for [resets](crate::Mode::Reset) alone. Who creates the table needs `CreateTable`, `DescribeTable`,
+//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. Who creates the table needs `CreateTable`, `DescribeTable`,
 //! `DescribeTimeToLive` and `UpdateTimeToLive`.
 //!
 //! # What it costs

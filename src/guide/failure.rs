@@ -38,13 +38,13 @@
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
 //! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
-//!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
+//!   returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
 //!
 //! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and, for
 //! any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
 //! [`store_breaker`](super::operating#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
-//! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back) identifies them.
+//! [`PolicyVerdict::fell_back`](crate::rejection::PolicyVerdict::fell_back) identifies them.
 //!
 //! # A process dies
 //!
@@ -91,4 +91,4 @@
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!
 //! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the
-//! [layer](crate::RateLimitLayerBuilder::grpc_status).
+//! [layer](crate::layer::RateLimitLayerBuilder::grpc_status).

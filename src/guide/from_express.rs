@@ -49,7 +49,7 @@
 //! | `statusCode` (429) | [`status`](crate::Policy::status) |
 //! | `standardHeaders: 'draft-7'` | [`RateLimitFields::draft07`](crate::headers::RateLimitFields::draft07); unless set, draft-11 |
 //! | `legacyHeaders: true`, with `X-RateLimit-Reset` as an instant | [`x_ratelimit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_ratelimit) |
-//! | `req.rateLimit` | [`verdict`](crate::RateLimitLayerBuilder::verdict), and a [`Verdict`](crate::Verdict) as an argument of the handler |
+//! | `req.rateLimit` | [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and a [`Verdict`](crate::Verdict) as an argument of the handler |
 //! | `store: new RedisStore(…)` | [`RedisStore`](super::machines) |
 //! | `limiter.resetKey(key)`, `getKey(key)` | [`RateLimitLayer::reset`](crate::RateLimitLayer::reset), [`peek`](crate::RateLimitLayer::peek) |
 //! | `validate` | always: [mistakes in the set-up](super::misconfigured) are logged once each |

@@ -20,7 +20,7 @@
 //! let policy = Policy::new("per-client", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(policy);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
-//! # Ok::<_, tower_sluice::QuotaError>(())
+//! # Ok::<_, tower_sluice::limiter::QuotaError>(())
 //! ```
 //!
 //! **Check the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
@@ -74,6 +74,6 @@
 //! - **gRPC by request**: one layer serves HTTP and gRPC, and decides by the request, not by the type of the body.
 //! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
 //! - **CORS preflights count** where they arrive, unless [you exempt
-//!   them](crate::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
+//!   them](crate::layer::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
 //! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
 //!   each for itself.

@@ -104,7 +104,7 @@
 //!
 //! # Jobs, tasks, calls
 //!
-//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::Permit), and
+//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::limiter::Permit), and
 //! [`ThrottleLayer`](crate::ThrottleLayer) holds one for as long as the future of a service runs:
 //!
 //! ```

@@ -84,7 +84,7 @@
 //! }
 //!
 //! fn app() -> Router {
-//!     let is_failure = |response: &tower_sluice::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
+//!     let is_failure = |response: &tower_sluice::policy::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
 //!     let failures = RateLimitLayer::new([
 //!         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS))
 //!             .key(PeerIp::new())
@@ -221,7 +221,7 @@
 //!   limit + rate × time, so up to ten in an unlucky quarter; 5 to 9 were measured.
 //! - If your rule is "five per account", set `account` to 5 and drop `account-here`. Then new devices wait during an attack,
 //!   and known devices do not.
-//! - Responses show the quotas to guessers; [`.fields(RateLimitFields::none())`](crate::RateLimitLayerBuilder::fields)
+//! - Responses show the quotas to guessers; [`.fields(RateLimitFields::none())`](crate::layer::RateLimitLayerBuilder::fields)
 //!   hides them.
 //! - Of 50 guesses per quarter of an hour, 4,800 are made in a day, over all addresses: a password that is among the
 //!   commonest thousand will be found. These limits buy time; they do not replace a second factor.

@@ -9,7 +9,8 @@
 //!
 //! ```
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Ask, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::limiter::Ask;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let layer = RateLimitLayer::new([
 //!     Policy::new("per-client", Quota::per_second(50)).key(PeerIp::new()),
@@ -31,8 +32,8 @@
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](crate::store::redis::Redis::health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
-//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
-//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
+//! | [`MemoryStore::evicted_live`](crate::RateLimiter::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
+//! | [`MemoryStore::turned_away`](crate::RateLimiter::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
@@ -55,7 +56,7 @@
 //!
 //! # Which requests
 //!
-//! [`verdict`](crate::RateLimitLayerBuilder::verdict) puts the decisions of all policies into the extensions of
+//! [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) puts the decisions of all policies into the extensions of
 //! every response, also of admitted requests. An outer layer can log or count them, together with its own data on the
 //! request:
 //!
@@ -200,8 +201,8 @@
 //! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
-//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict) |
-//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
+//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) |
+//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!
@@ -328,7 +329,8 @@
 //!
 //! ```
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
+//! use tower_sluice::policy::PolicyError;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let clients = |quota| Policy::new("clients", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(clients(Quota::per_second(10)));
@@ -347,7 +349,7 @@
 //! | rate, `max_queue` or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
 //! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced, but for those that [a server keeps](crate::Penalty#on-several-machines) |
-//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
+//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::layer::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
 //! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at the

@@ -16,7 +16,8 @@
 //! use hyper_util::client::legacy::Client;
 //! use hyper_util::rt::TokioExecutor;
 //! use tower::{Service, ServiceBuilder, ServiceExt};
-//! use tower_sluice::{PacerError, PacerLayer};
+//! use tower_sluice::layer::PacerError;
+//! use tower_sluice::PacerLayer;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn Error>> {

@@ -132,7 +132,7 @@
 //! # Deadlines
 //!
 //! A gRPC request whose `grpc-timeout` ends before it would depart is rejected on arrival ([gRPC](super::grpc)). Other
-//! callers of a limiter pass their deadline to [`Ask::within`](crate::Ask::within).
+//! callers of a limiter pass their deadline to [`Ask::within`](crate::limiter::Ask::within).
 //!
 //! # A queue for what you send
 //!
@@ -141,7 +141,8 @@
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::{LeakyQueue, Quota, ThrottleError, ThrottleLayer};
+//! use tower_sluice::layer::ThrottleError;
+//! use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), ThrottleError<std::io::Error>> {

@@ -51,7 +51,7 @@
 //! # From a server behind yours
 //!
 //! A model behind an HTTP server sends its tokens as server-sent events, one each. Count them as they pass through, by a
-//! [`Meter`](crate::Meter):
+//! [`Meter`](crate::policy::Meter):
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -97,7 +97,7 @@
 //! - **It fails in the middle**: so does the response, and the client pays what was sent until then.
 //! - **The client hangs up**: the stream is dropped, which closes the connection to the model. The client pays what was sent.
 //! - **A task that reads on** after the client has left, to store the answer, can add no more: the meter ignores it, and
-//!   [`add`](crate::Settlement::add) returns [`Ended`](crate::SettleError::Ended). Such an answer is charged as a whole, at the
+//!   [`add`](crate::Settlement::add) returns [`Ended`](crate::policy::SettleError::Ended). Such an answer is charged as a whole, at the
 //!   beginning, or as far as it was sent.
 //!
 //! # How to choose the estimate

@@ -145,7 +145,8 @@ impl Settlement {
 /// added, so nothing is lost when the meter is dropped, with the stream of a client that has left.
 ///
 /// ```
-/// use tower_sluice::{SettleError, Settlement};
+/// use tower_sluice::policy::SettleError;
+/// use tower_sluice::Settlement;
 ///
 /// async fn stream(settlement: Settlement, words: Vec<String>) -> Result<Vec<String>, SettleError> {
 ///     let tokens = settlement.meter("tokens")?;

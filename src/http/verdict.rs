@@ -9,7 +9,7 @@ use crate::http::policy::Policy;
 use crate::values::Decision;
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
-/// [`verdict`](crate::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for the handler,
+/// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for the handler,
 /// and of all responses, for outer layers; every [`Rejection`](crate::Rejection) has it.
 ///
 /// With axum (crate feature `axum`), a handler takes it as an argument:

@@ -18,7 +18,7 @@ use tower_service::Service;
 use crate::limiter::{Health, Hold, IntoLimiter, Limiter, Transition};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
+use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
 ///
@@ -161,8 +161,8 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
         let next = match self.gate.limiter.decide(&Ask::charge(&key, cost)) {
-            Check::Ready(answer) => self.gate.next(answer, &key, cost, false),
-            Check::Pending(pending) => Next::Wait { pending, fell_back: false },
+            Answer::Ready(answer) => self.gate.next(answer, &key, cost, false),
+            Answer::Pending(pending) => Next::Wait { pending, fell_back: false },
         };
         let state = match next {
             Next::Pass { hold } => State::Passing { response: self.inner.call(request), hold },
@@ -213,8 +213,8 @@ impl<Req> Gate<Req> {
             FailureMode::Allow => Next::Pass { hold: None },
             FailureMode::LocalFallback if self.has_fallback && !fell_back => {
                 match self.limiter.decide(&Ask::charge(key, cost).to(Mode::Fallback)) {
-                    Check::Ready(answer) => self.next(answer, key, cost, true),
-                    Check::Pending(pending) => Next::Wait { pending, fell_back: true },
+                    Answer::Ready(answer) => self.next(answer, key, cost, true),
+                    Answer::Pending(pending) => Next::Wait { pending, fell_back: true },
                 }
             }
             FailureMode::LocalFallback | FailureMode::Reject => Next::Reject(ThrottleError::Limiter(error)),

@@ -10,7 +10,7 @@ use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
-use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
+use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
@@ -367,13 +367,13 @@ impl Limiter for LeakyQueue {
     ///
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait as long as they would behind a
     /// request.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
         let detached = |cost| shared.enqueue_detached(key, cost, u64::MAX);
         match ask.mode() {
-            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Check::Ready(Err(closed())), Check::from),
-            Mode::Shadow => Check::Ready(detached(cost)),
-            Mode::UpTo => Check::Ready(match detached(cost) {
+            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Answer::Ready(Err(closed())), Answer::from),
+            Mode::Shadow => Answer::Ready(detached(cost)),
+            Mode::UpTo => Answer::Ready(match detached(cost) {
                 Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
                 Err(error) => Err(error),
             }),

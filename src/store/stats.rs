@@ -13,7 +13,8 @@ use crate::values::Backlog;
 /// use std::collections::HashMap;
 /// use std::sync::atomic::{AtomicU32, Ordering};
 /// use tower_sluice::store::{Stats, TableStats};
-/// use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey};
+/// use tower_sluice::limiter::{Ask, Answer};
+/// use tower_sluice::{Decision, Limiter, PartitionKey};
 ///
 /// const UNITS: u32 = 10;
 ///
@@ -23,7 +24,7 @@ use crate::values::Backlog;
 /// }
 ///
 /// impl Limiter for Accounts {
-///     fn decide(&self, ask: &Ask<'_>) -> Check {
+///     fn decide(&self, ask: &Ask<'_>) -> Answer {
 ///         let Some(left) = self.left.get(ask.key()) else { return Decision::reject(UNITS, 0, None).into() };
 ///         let charge = |left: u64| left.checked_sub(ask.cost());
 ///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge) {

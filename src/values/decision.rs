@@ -173,7 +173,7 @@ const fn millis_ceil(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Outcome {
-    /// The request passes and has been charged. (Of a [peek](crate::Mode::Peek): it would pass. In the
+    /// The request passes and has been charged. (Of a [peek](crate::limiter::Mode::Peek): it would pass. In the
     /// verdict on a request that another policy rejected: it would have passed, and was not charged.)
     Allow,
     /// The request is rejected and was not charged.

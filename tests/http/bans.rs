@@ -13,9 +13,10 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
 use tower_sluice::config::Config;
 use tower_sluice::key::{HeaderKey, User, key_fn};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{MissingKey, PartitionKey, Penalty, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{MissingKey, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))

@@ -6,11 +6,11 @@ use std::time::Duration;
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{
-    Ask, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter,
-};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
@@ -20,7 +20,7 @@ fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
 }
 
-type Answer = Response<tower_sluice::ResponseBody<String>>;
+type Answer = Response<tower_sluice::layer::ResponseBody<String>>;
 
 async fn call<S>(service: &mut S, path: &str) -> Answer
 where

@@ -16,12 +16,14 @@ use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::testing::{IntervalChecker, Random};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, ChargeOnce, Check, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, PolicyError, Quota,
-    RateLimitLayer, RateLimiter, ResponseBody,
+    ChargeOnce, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -36,7 +38,7 @@ fn once(clock: &ManualClock, free_retries: u64) -> ChargeOnce {
     ChargeOnce::by_header(KEY).within(HOUR).free_retries(free_retries).max_keys(4_096).with_clock(clock.clone())
 }
 
-fn by_account(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+fn by_account(name: &'static str, limiter: impl tower_sluice::limiter::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-account"))
 }
 
@@ -302,7 +304,7 @@ fn a_live_change_keeps_the_free_retries() {
 fn a_policy_whose_retries_cannot_be_free_is_rejected() {
     struct Custom;
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
     }

@@ -24,7 +24,8 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{HeaderKey, PathKey, PeerIp};
-use tower_sluice::{LeakyQueue, Policy, Quota, RateLimit, RateLimitLayer, ThrottleError, ThrottleLayer, Verdict};
+use tower_sluice::layer::{RateLimit, ThrottleError};
+use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, ThrottleLayer, Verdict};
 
 fn two_per_hour() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(2))

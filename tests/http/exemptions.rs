@@ -9,7 +9,8 @@ use http::{HeaderName, HeaderValue, Request, Response, Version};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
-use tower_sluice::{ExemptionError, Exemptions, LeakyQueue, Policy, Quota, RateLimitLayer};
+use tower_sluice::policy::ExemptionError;
+use tower_sluice::{Exemptions, LeakyQueue, Policy, Quota, RateLimitLayer};
 
 use crate::support::log::Log;
 use crate::support::metrics::Metrics;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode, Receipt};
 use tower_sluice::{
-    Ask, Check, Description, FailureMode, LeakyQueue, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota,
-    RateLimitLayer, RateLimiter, Receipt, Verdict,
+    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
 };
 
 /// A remote limiter with outages, and a local fallback.
@@ -29,13 +29,13 @@ impl<G: Limiter> Remote<G> {
 }
 
 impl<G: Limiter> Limiter for Remote<G> {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Fallback {
             return self.fallback.decide(&ask.to(Mode::Charge));
         }
         self.calls.fetch_add(1, Ordering::SeqCst);
         let is_out = self.is_out.load(Ordering::SeqCst);
-        Check::Pending(Box::pin(async move {
+        Answer::Pending(Box::pin(async move {
             tokio::task::yield_now().await;
             if is_out { Err(LimiterError::new("out of reach")) } else { Ok(tower_sluice::Decision::allow(9, 8)) }
         }))

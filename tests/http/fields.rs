@@ -10,12 +10,11 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{Advertise, EXPOSED_HEADERS, RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PathKey};
+use tower_sluice::layer::RateLimitLayerBuilder;
+use tower_sluice::rejection::{Reason, RejectionBody, RejectionFormat};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{
-    Exemptions, LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimitLayerBuilder, RateLimiter, Reason,
-    RejectionBody, RejectionFormat,
-};
+use tower_sluice::{Exemptions, LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 type Answered = Response<Full<Bytes>>;
 

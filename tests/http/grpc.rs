@@ -27,9 +27,9 @@ use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{HeaderKey, PeerIp, User};
-use tower_sluice::{
-    Ask, Check, FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimitLayer, ResponseBody, Verdict,
-};
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::{FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimitLayer, Verdict};
 
 use crate::echo::{EchoReply, EchoRequest};
 
@@ -240,8 +240,8 @@ async fn a_stream_is_rejected_before_its_body_is_polled() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Ready(Err(LimiterError::new("out of reach")))
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Answer::Ready(Err(LimiterError::new("out of reach")))
     }
 }
 

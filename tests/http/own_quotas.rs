@@ -11,11 +11,12 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
 use tower_sluice::key::User;
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota,
-    RateLimitLayer, RateLimiter,
+    Concurrency, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 /// What an authentication layer knows of a customer.
@@ -271,7 +272,7 @@ async fn a_live_change_to_quotas_of_the_keys_own_and_back_keeps_what_was_used() 
 fn a_limiter_that_takes_no_quotas_is_rejected() {
     struct Custom;
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
     }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use http::{HeaderName, StatusCode};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{Global, HeaderKey};
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    Ask, ChargeOnce, Check, Concurrency, Decision, Exemptions, FailureMode, IntoLimiter, LeakyQueue, Limiter,
-    MissingKey, Penalty, Policy, Quota, RateLimitLayer,
+    ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey, Penalty, Policy,
+    Quota, RateLimitLayer,
 };
 #[cfg(feature = "redis")]
 use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
@@ -85,7 +86,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 21] = [
 struct Custom;
 
 impl Limiter for Custom {
-    fn decide(&self, _: &Ask<'_>) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
         Decision::allow(1, 1).into()
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_sluice::{Ask, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::limiter::Ask;
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 /// A charge from before a change is refunded after it, in tokens, and no more than is still owed.
 #[tokio::test(start_paused = true)]

@@ -13,9 +13,10 @@ use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::config::Config;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
-    Ask, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;

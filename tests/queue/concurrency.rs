@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
+use tower_sluice::limiter::{Answer, Ask, Pending, Receipt};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, Concurrency, Decision, Limiter, LimiterError, PartitionKey, Pending, Receipt};
+use tower_sluice::{Concurrency, Decision, Limiter, LimiterError, PartitionKey};
 
 fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
     match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -81,13 +82,13 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                     let cost = 1 + random.below(4);
                     let expected = model.arrive(step, cost, limit, MAX_WAITERS);
                     match (limiter.decide(&Ask::charge(&key, cost)), expected) {
-                        (Check::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
+                        (Answer::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
                             assert_eq!(decision.remaining(), limit - model.in_flight);
                             requests.passing.insert(step, (key, cost, decision.receipt()));
                             seen[0] += 1;
                         }
-                        (Check::Ready(Ok(decision)), Outcome::Rejected) if !decision.is_allowed() => seen[1] += 1,
-                        (Check::Pending(pending), Outcome::Waits) => {
+                        (Answer::Ready(Ok(decision)), Outcome::Rejected) if !decision.is_allowed() => seen[1] += 1,
+                        (Answer::Pending(pending), Outcome::Waits) => {
                             requests.waiting.insert(step, (key, cost, pending));
                             seen[2] += 1;
                         }
@@ -152,8 +153,8 @@ async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
         assert!(held.is_allowed());
         let mut waiting: Vec<_> = (0..5)
             .map(|_| match first.decide(&Ask::charge(&key, 1)) {
-                Check::Pending(pending) => pending,
-                Check::Ready(result) => panic!("{result:?}, and one of one is in flight"),
+                Answer::Pending(pending) => pending,
+                Answer::Ready(result) => panic!("{result:?}, and one of one is in flight"),
             })
             .collect();
         let [second, third] = [5, 2].map(|limit| Concurrency::new(limit).max_queue(10));

@@ -4,23 +4,24 @@ use std::time::Duration;
 
 use crate::support::log::Log;
 use tokio::time::advance;
+use tower_sluice::limiter::{Answer, Ask, Pending};
 use tower_sluice::store::{TableStats, WhenFull};
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
+use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn ready(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Decision {
     match queue.decide(&Ask::charge(&key.into(), 1)) {
-        Check::Ready(result) => result.unwrap(),
-        Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
+        Answer::Ready(result) => result.unwrap(),
+        Answer::Pending(_) => panic!("expected an answer at once, but have to wait"),
     }
 }
 
 fn pending(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Pending {
     match queue.decide(&Ask::charge(&key.into(), 1)) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
@@ -109,7 +110,7 @@ async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
     assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
     assert_eq!((rejected.retry_after(), peeked.retry_after()), (Some(MS * 70), Some(MS * 70)));
     // A cost of zero needs no room.
-    assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Check::Ready(Ok(free)) if free.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Answer::Ready(Ok(free)) if free.is_allowed()));
     assert!(!ready(&queue, "c").is_allowed());
     advance(MS * 69).await;
     assert_eq!(ready(&queue, "c").retry_after(), Some(MS));

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::support::queue::settle;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
-use tower_sluice::{Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota, Shape};
+use tower_sluice::limiter::{Answer, Ask, Backlog, Mode, Pending, Shape};
+use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -19,17 +20,17 @@ pub(super) fn every_10_ms() -> LeakyQueue {
     LeakyQueue::new(Quota::per_second(100)).max_queue(5)
 }
 
-pub(super) fn pending(check: Check) -> Pending {
+pub(super) fn pending(check: Answer) -> Pending {
     match check {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
-pub(super) fn ready(check: Check) -> Decision {
+pub(super) fn ready(check: Answer) -> Decision {
     match check {
-        Check::Ready(result) => result.expect("a queue on a live runtime decides"),
-        Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
+        Answer::Ready(result) => result.expect("a queue on a live runtime decides"),
+        Answer::Pending(_) => panic!("expected an answer at once, but have to wait"),
     }
 }
 
@@ -306,7 +307,7 @@ async fn the_bound_over_all_keys_holds_although_no_driver_runs() {
     let crowd = || {
         (0..1_000_u64)
             .map(|key| queue.decide(&Ask::charge(&key.into(), 1)))
-            .filter(|check| matches!(check, Check::Pending(_)))
+            .filter(|check| matches!(check, Answer::Pending(_)))
     };
     for key in 0..1_000_u64 {
         assert!(ready(queue.decide(&Ask::charge(&key.into(), 1))).is_allowed());
@@ -332,7 +333,7 @@ async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() 
     assert!(!ready(queue.decide(&Ask::charge(&key("a"), u64::from(u32::MAX)))).is_allowed());
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 6))).is_allowed());
     assert!(
-        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Check::Ready(Ok(rejected)) if rejected.retry_after() == Some(MS * 10))
+        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Answer::Ready(Ok(rejected)) if rejected.retry_after() == Some(MS * 10))
     );
 }
 
@@ -346,10 +347,10 @@ async fn many_threads_get_exactly_as_many_turns_as_there_are() {
             let ask = || {
                 let _guard = runtime.enter();
                 let checks: Vec<_> = (0..200).map(|_| queue.decide(&Ask::charge(&key("a"), 1))).collect();
-                checks.into_iter().filter(|check| !matches!(check, Check::Ready(Ok(d)) if !d.is_allowed())).collect()
+                checks.into_iter().filter(|check| !matches!(check, Answer::Ready(Ok(d)) if !d.is_allowed())).collect()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Vec<Check>>>()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Vec<Answer>>>()
         });
         assert_eq!(turns.iter().map(Vec::len).sum::<usize>(), 101);
         assert_eq!(queue.waiting(), 100);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Quota};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::{LeakyQueue, Limiter, Quota};
 
 use super::leaky_queue::{every_10_ms, key, pending, ready};
 
@@ -11,7 +12,7 @@ use super::leaky_queue::{every_10_ms, key, pending, ready};
 fn outside_of_a_runtime_only_waiting_is_an_error() {
     let queue = every_10_ms();
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
-    let Check::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
+    let Answer::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
         panic!("this would never be released")
     };
     assert!(error.to_string().contains("within a tokio runtime"), "{error}");

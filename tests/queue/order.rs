@@ -13,14 +13,15 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::limiter::{Answer, Ask, Mode};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, Policy, Quota, RateLimitLayer};
+use tower_sluice::{LeakyQueue, Limiter, Policy, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
 type Body = Full<Bytes>;
 
 fn is_admitted_now(queue: &LeakyQueue) -> bool {
-    matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 async fn pass(span: Duration) {
@@ -91,7 +92,7 @@ async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
     // The clock advances, and no task runs: the waiter is due, and its timer has not fired.
     assert!(advance(10 * MS).now_or_never().is_none());
     let late = queue.decide(&Ask::charge(&KEY, 1));
-    assert!(matches!(late, Check::Pending(_)), "{late:?}");
+    assert!(matches!(late, Answer::Pending(_)), "{late:?}");
     assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
 }
 
@@ -104,7 +105,7 @@ async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
     pass(10 * MS).await;
     let waiting = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
     let unpolled = join(&queue);
-    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Check::Ready(Ok(_))));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Answer::Ready(Ok(_))));
     settle().await;
 
     handle.close();
@@ -119,8 +120,8 @@ async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
     // A waiter whose turn had come departs.
     assert!((&mut granted).now_or_never().unwrap().unwrap().is_allowed());
     for cost in [0, 1, u64::from(u32::MAX)] {
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Check::Ready(Err(_))), "{cost}");
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Check::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Answer::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Answer::Ready(Err(_))), "{cost}");
     }
     assert_eq!(queue.decide(&Ask::peek(&KEY, 1)).at_once(), None);
     // The driver has ended, and only this test still holds the queue.

@@ -12,7 +12,8 @@ use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{advance, timeout};
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota};
+use tower_sluice::limiter::{Answer, Ask, Mode, Pending};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -38,13 +39,13 @@ fn multi() -> Runtime {
 
 fn pending(queue: &LeakyQueue, key: &PartitionKey) -> Pending {
     match queue.decide(&Ask::charge(key, 1)) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
 fn pass(queue: &LeakyQueue, key: &PartitionKey) {
-    assert!(matches!(queue.decide(&Ask::charge(key, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(key, 1)), Answer::Ready(Ok(now)) if now.is_allowed()));
 }
 
 /// What the runtime of the first waiter does while others wait.
@@ -101,8 +102,8 @@ impl Trouble {
     /// request did not have to wait.
     fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) -> Option<()> {
         let wait = |queue: &LeakyQueue| match queue.decide(&Ask::charge(&KEY, 1)) {
-            Check::Pending(pending) => Some(pending),
-            Check::Ready(_) => None,
+            Answer::Pending(pending) => Some(pending),
+            Answer::Ready(_) => None,
         };
         match self {
             Self::None => kept.waiters.push(wait(queue)?),
@@ -175,7 +176,7 @@ impl Trouble {
             Self::Shadowed => {
                 let runtime = single();
                 runtime.block_on(async {
-                    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Check::Ready(Ok(_))));
+                    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Answer::Ready(Ok(_))));
                     tokio::task::yield_now().await;
                 });
                 kept.runtimes.push(runtime);
@@ -238,7 +239,7 @@ async fn later_than(come: Vec<Instant>, timers: Vec<JoinHandle<Instant>>) -> Dur
 }
 
 /// When a turn came.
-async fn turn(check: Check) -> Instant {
+async fn turn(check: Answer) -> Instant {
     match timeout(NEVER, check.decided()).await {
         Ok(turn) => assert!(turn.unwrap().is_allowed()),
         Err(_) => return Instant::now() + NEVER,

@@ -6,9 +6,10 @@ use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 /// Connects as another process would. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {

@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::testing::Random;
-use tower_sluice::{
-    Ask, ChargeOnce, FailureMode, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, ResponseBody, Verdict,
-};
+use tower_sluice::{ChargeOnce, FailureMode, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 use crate::calendar::{monthly, runs};
 use crate::support::clients::{PLENTY, at_most, at_most_in_window, charged, key, per_client};

@@ -16,9 +16,10 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{Ask, FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 

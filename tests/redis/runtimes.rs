@@ -13,8 +13,9 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
+use tower_sluice::limiter::{Ask, Permit};
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, LimiterExt, PartitionKey, Permit, Quota, RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, RateLimiter, RedisConcurrency, RedisQueue};
 
 use super::deadlines::{DISTANCES, ms};
 

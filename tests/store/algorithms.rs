@@ -7,9 +7,10 @@ use crate::support::effort::rounds;
 use crate::support::oracle::{BucketOracle, FixedWindowOracle, Oracle, SlidingWindowOracle};
 use proptest::prelude::*;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{IntoLimiter, Terms};
 use tower_sluice::testing::check_algorithm;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Decision, IntoLimiter, Limiter, Quota, Terms};
+use tower_sluice::{Decision, Limiter, Quota};
 
 /// From one per day to ten million per second, rates that do not divide, and the edges of the types.
 fn quotas() -> Vec<Quota> {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Weekday};
+use tower_sluice::limiter::{Ask, IntoLimiter, Shape};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{Random, admitted_by_threads, check_algorithm, check_limiter, take_quotas};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Shape};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{admits, charge, check_invariants, decided};
 use crate::heirs::inherit;

@@ -7,10 +7,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::take_quotas;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;

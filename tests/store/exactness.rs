@@ -1,10 +1,11 @@
 //! With the clock standing still, exactly the limit is admitted, however many threads ask.
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{admitted_by_threads, check_algorithm, check_limiter};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, LeakyQueue, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ fn leaky_queue_is_exact() {
         let ask = || {
             let _guard = runtime.enter();
             let answers = (0..ATTEMPTS).map(|_| queue.decide(&Ask::charge(&PartitionKey::from("contended"), 1)));
-            answers.filter(|answer| !matches!(answer, Check::Ready(Ok(d)) if !d.is_allowed())).collect::<Vec<_>>()
+            answers.filter(|answer| !matches!(answer, Answer::Ready(Ok(d)) if !d.is_allowed())).collect::<Vec<_>>()
         };
         let accepted = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
+use tower_sluice::{Limiter, Quota, RateLimiter};
 
 use crate::support::effort::rounds;
 
@@ -72,7 +73,7 @@ impl Flood {
 }
 
 fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryTable<A::State, ManualClock>>, key: u64) -> bool {
-    matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn passed_beside<A: Algorithm>(algorithm: A, own: Quota, keys: u64, asks: u64, f
     let ask = |key: u64, quota| {
         let key = key.into();
         let ask = Ask::charge(&key, 1).under(Some(quota));
-        u64::from(matches!(limiter.decide(&ask), Check::Ready(Ok(decision)) if decision.is_allowed()))
+        u64::from(matches!(limiter.decide(&ask), Answer::Ready(Ok(decision)) if decision.is_allowed()))
     };
     let mut passed = 0;
     for _ in 0..rounds(6, 20) as u64 * STEPS_PER_SECOND {

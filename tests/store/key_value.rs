@@ -13,11 +13,12 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Portable, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore, RemoteTable};
 use tower_sluice::testing::check_backend;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
+    Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
 };
 
 /// A map behind a network: other tasks run before and after each call.

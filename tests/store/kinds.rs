@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode, Receipt};
 use tower_sluice::store::{MemoryStore, TableStats};
 use tower_sluice::testing::take_quotas;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;

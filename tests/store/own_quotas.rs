@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::{Random, take_quotas};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tower_sluice::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, Portable, SlidingWindow, TokenBucket, UnknownState,
 };
+use tower_sluice::limiter::Receipt;
 use tower_sluice::testing::{Random, check_algorithm};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Decision, Quota, Receipt};
+use tower_sluice::{Decision, Quota};
 
 /// An algorithm whose states are kept as bytes.
 struct AsBytes<A>(A);

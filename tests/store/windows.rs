@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
+use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{admits, charge, clock};
 use crate::support::effort::rounds;

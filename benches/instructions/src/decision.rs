@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Concurrency, Limiter, Mode, PartitionKey, Quota, RateLimiter};
+use tower_sluice::limiter::{Ask, Answer, Mode};
+use tower_sluice::{Concurrency, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::{Call, Row};
 
@@ -101,7 +102,7 @@ fn repeat(
     let mut next = 0;
     Box::new(move |times| {
         for _ in 0..times {
-            let Check::Ready(Ok(decision)) = limiter.decide(&ask(&key(next))) else {
+            let Answer::Ready(Ok(decision)) = limiter.decide(&ask(&key(next))) else {
                 unreachable!("nothing waits here")
             };
             next += 1;

@@ -3,7 +3,8 @@
 use std::hint::black_box;
 
 use tokio::runtime::Builder;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::limiter::{Ask, Answer};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 use crate::{Call, Row};
 
@@ -13,14 +14,14 @@ pub fn rows() -> Vec<Row> {
         queue("queue: departs at once", || {
             let queue = LeakyQueue::new(Quota::per_second(1).burst(u32::MAX));
             repeat(move |key| match queue.decide(&Ask::charge(key, 1)) {
-                Check::Ready(Ok(decision)) => decision.is_allowed(),
+                Answer::Ready(Ok(decision)) => decision.is_allowed(),
                 _ => false,
             })
         }),
         queue("queue: joins the line and leaves it", || {
             let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(100);
             let _ = queue.decide(&Ask::charge(&key(), 1));
-            repeat(move |key| matches!(queue.decide(&Ask::charge(key, 1)), Check::Pending(_)))
+            repeat(move |key| matches!(queue.decide(&Ask::charge(key, 1)), Answer::Pending(_)))
         }),
     ]
 }

@@ -8,9 +8,10 @@
 //! that together they are the bucket. The busy one compares with a bound and adds to whatever is there: so simultaneous
 //! charges do not collide, as they would if each had to name the number that it has read.
 
+use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, GcraState, Portable, TokenBucket};
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Quota, Receipt};
 
 use super::bytes::{self, BUCKET};
 use super::sealed::Items;

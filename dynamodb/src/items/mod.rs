@@ -11,9 +11,10 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use tower_sluice::Quota;
 use tower_sluice::algorithm::Portable;
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Quota, Receipt};
 
 use self::sealed::Items;
 use crate::hints::Hint;

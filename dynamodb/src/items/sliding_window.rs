@@ -10,8 +10,8 @@
 //! If a process whose clock is a little ahead has begun the next window, or others have while a request was on its way,
 //! then the latest window is the present one for all, as for a clock that was set back.
 
-use tower_sluice::Receipt;
 use tower_sluice::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
 use super::bytes::{self, SLIDING_WINDOW};

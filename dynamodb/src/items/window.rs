@@ -4,10 +4,10 @@
 //! the item. A charge adds to `n` if
 //! that leaves no more than the limit used. So no write has to find out whether a window has begun.
 
-use tower_sluice::Receipt;
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, Portable};
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
 #[cfg(feature = "calendar")]

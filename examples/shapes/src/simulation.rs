@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 use crate::traffic::{END, Traffic};
 

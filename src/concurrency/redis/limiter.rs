@@ -14,7 +14,7 @@ use crate::store::redis::Redis;
 use crate::store::remote::Tag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Receipt, Terms,
+    Answer, Ask, Backlog, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Receipt, Terms,
 };
 
 /// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how many
@@ -237,16 +237,16 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Check {
+    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Answer {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
-        Check::Pending(Box::pin(async move {
+        Answer::Pending(Box::pin(async move {
             Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, tag, cost))
         }))
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, tag: Tag, cost: u64) -> Check {
+    fn take_at_once(&self, tag: Tag, cost: u64) -> Answer {
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
@@ -254,7 +254,7 @@ impl RedisConcurrency {
         if cost > 0 && cost <= self.limit && process.lines.has(tag) {
             return rejected(self.limit, 0).into();
         }
-        Check::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
+        Answer::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
     const fn wanted(&self, tag: Tag, cost: u64) -> Wanted {
@@ -287,7 +287,7 @@ impl Limiter for RedisConcurrency {
     ///
     /// A [shadow](Mode::Shadow) takes what is free, and never waits. The [fallback](Mode::Fallback) decides in this process
     /// alone, and at once.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let tag = self.process().tag(ask.key());
         match ask.mode() {
             Mode::Fallback => self.fall_back(tag, ask.cost()).into(),

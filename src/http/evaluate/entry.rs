@@ -11,7 +11,7 @@ use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Check, Decision, Now, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, Decision, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct Entry {
@@ -192,7 +192,7 @@ impl Entry {
     }
 
     /// Charges it, unless the limiter of `policy` finds that it is a free retry. `None` if that is not to look for one.
-    pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Check> {
+    pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Answer> {
         let retry = self.retry()?;
         Some(policy.description().charges_once()?.decide(&self.ask(context), retry))
     }

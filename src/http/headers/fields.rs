@@ -95,7 +95,7 @@ impl RateLimitFields {
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
     /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits
     /// no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and `t` is its wait, without any
-    /// [jitter](crate::RateLimitLayerBuilder::retry_jitter); if no wait helps, there is no `t`.
+    /// [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter); if no wait helps, there is no `t`.
     ///
     /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
     /// one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),

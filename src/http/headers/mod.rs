@@ -6,7 +6,7 @@
 //! | `X-Rate-Limited-For` | rejections | the exact wait | [`WaitFields`] | `wait.rs` |
 //! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] | `draft11.rs`, `draft07.rs` |
 //! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_ratelimit`] | `x_ratelimit.rs` |
-//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
+//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
 
 // From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
 // (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response

@@ -66,7 +66,7 @@ impl RateLimitLayerBuilder {
 
     /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and
     /// `RateLimit` on all responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
-    /// [terms](crate::Description::advertising) are not reported.
+    /// [terms](crate::limiter::Description::advertising) are not reported.
     ///
     /// Costs one allocation per response, and two for its header map if that is empty.
     ///

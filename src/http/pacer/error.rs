@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The error of a call through a [`Pacer`](crate::Pacer).
+/// The error of a call through a [`Pacer`](crate::layer::Pacer).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PacerError<E> {

@@ -103,7 +103,7 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # Errors
 ///
-/// [`PacerError`](crate::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
+/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
 /// the partner answers is never an error, also if it is a rejection that is not sent again.
 ///
 /// # Cost

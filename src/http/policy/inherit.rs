@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
     use crate::limiter::Limiter;
-    use crate::values::{Ask, Check, Decision, PartitionKey, Quota};
+    use crate::values::{Answer, Ask, Decision, PartitionKey, Quota};
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -90,7 +90,7 @@ mod tests {
     struct Custom;
 
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
     }

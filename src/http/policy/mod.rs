@@ -243,7 +243,7 @@ impl Policy {
     /// on Redis, where the first charge after a change takes a second round trip.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
-    /// quotas](crate::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
+    /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
     /// not say so.
     ///
     /// # Memory
@@ -289,7 +289,7 @@ impl Policy {
     ///
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once, and each
     /// is refunded by as much of its own charge as is not refilled yet, also if that was refilled for another one
-    /// ([`Receipt`](crate::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
+    /// ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
     /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.) A queue refunds
     /// its last waiter only.
     ///
@@ -423,7 +423,7 @@ impl Policy {
     /// # Memory
     ///
     /// In this process: from the first debt on, 3 MiB for 65,536 keys that owe something. If more do, those that would have
-    /// paid first are forgiven; that is logged once, and [counted](crate::RateLimitLayerBuilder::route).
+    /// paid first are forgiven; that is logged once, and [counted](crate::layer::RateLimitLayerBuilder::route).
     ///
     /// # On several machines
     ///

@@ -10,7 +10,7 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::{MemoryStore, MemoryTable, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Quota};
+use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, Quota};
 
 /// Bans a key that keeps sending after being rejected; see [`Policy::penalty`](crate::Policy::penalty).
 ///
@@ -45,7 +45,7 @@ use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Q
 ///
 /// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
 /// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
-/// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route).
+/// evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
 ///
 /// # On several machines
 ///
@@ -175,7 +175,7 @@ impl Penalty {
             return true;
         }
         let another = self.misconduct.decide(&Ask::charge(key, 1));
-        matches!(another, Check::Ready(Ok(decision)) if decision.is_allowed())
+        matches!(another, Answer::Ready(Ok(decision)) if decision.is_allowed())
     }
 
     /// Records the wait that the response to a rejected request advertises.

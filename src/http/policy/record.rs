@@ -93,12 +93,12 @@ impl Policy {
 mod tests {
     use super::*;
     use crate::limiter::{Limiter, RateLimiter};
-    use crate::values::{Ask, Check, Decision, Description, Quota};
+    use crate::values::{Answer, Ask, Decision, Description, Quota};
 
     struct Custom(Description);
 
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
 

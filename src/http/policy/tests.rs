@@ -10,7 +10,7 @@ use super::validate::MAX_NAME;
 use super::*;
 use crate::algorithm::TokenBucket;
 use crate::http::key::HeaderKey;
-use crate::values::{Ask, Check, Decision, Mode, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, Mode, Quota, Receipt};
 
 /// Records the modes and costs that it is asked for, and admits up to a cost.
 struct Recording {
@@ -20,7 +20,7 @@ struct Recording {
 }
 
 impl Limiter for Recording {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         self.asked.lock().unwrap().push((ask.mode(), ask.cost()));
         if ask.cost() <= self.left {
             Decision::allow(9, self.left - ask.cost()).with_receipt(Receipt::new(1)).into()

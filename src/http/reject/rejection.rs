@@ -27,7 +27,8 @@ use crate::values::{Decision, LimiterError};
 /// use axum::{Router, extract::{Path, State}, http::HeaderMap, routing::post};
 /// use tower_sluice::algorithm::SlidingWindow;
 /// use tower_sluice::headers::{DecisionFields, RateLimitFields};
-/// use tower_sluice::{IntoLimiter, Limiter, LimiterExt, Quota, Rejection};
+/// use tower_sluice::limiter::IntoLimiter;
+/// use tower_sluice::{Limiter, LimiterExt, Quota, Rejection};
 ///
 /// #[derive(Clone)]
 /// struct Invitations {
@@ -303,7 +304,7 @@ impl Rejection {
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///
-    /// The layer adds its [jitter](crate::RateLimitLayerBuilder::retry_jitter), if it has one. No field advertises more
+    /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. No field advertises more
     /// than [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {

@@ -11,16 +11,16 @@ use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::util::captured_log::Log;
 use crate::values::time::ManualClock;
-use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt};
 
-type Answer = Result<&'static str, ThrottleError<Infallible>>;
+type Reply = Result<&'static str, ThrottleError<Infallible>>;
 
-async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Answer {
+async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Reply {
     let service = service_fn(|_: u64| async { Ok::<_, Infallible>("done") });
     layer.layer(service).oneshot(request).await
 }
 
-fn is_rejected(answer: &Answer) -> bool {
+fn is_rejected(answer: &Reply) -> bool {
     matches!(answer, Err(ThrottleError::Rejected { .. }))
 }
 
@@ -48,14 +48,14 @@ struct Broken {
 const BROKEN: Broken = Broken { has_fallback: true, answers_at_once: true, is_closed: false };
 
 impl Limiter for Broken {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let answer = match ask.mode() {
             Mode::Fallback if ask.cost() == 1 => Ok(Decision::allow(1, 0)),
             Mode::Fallback => Ok(Decision::reject(1, 0, Some(Duration::from_secs(7)))),
             _ if self.is_closed => Err(LimiterError::closed("shut down")),
             _ => Err(LimiterError::new("out of reach")),
         };
-        if self.answers_at_once { Check::Ready(answer) } else { Check::Pending(Box::pin(async { answer })) }
+        if self.answers_at_once { Answer::Ready(answer) } else { Answer::Pending(Box::pin(async { answer })) }
     }
 
     fn describe(&self) -> Description {
@@ -74,7 +74,7 @@ async fn the_failure_mode_decides_when_the_limiter_fails() {
         let layer = |broken: Broken| {
             ThrottleLayer::new(Arc::new(Broken { answers_at_once, ..broken })).cost_fn(|cost: &u64| *cost)
         };
-        let fails = |answer: Answer| matches!(answer, Err(ThrottleError::Limiter(_)));
+        let fails = |answer: Reply| matches!(answer, Err(ThrottleError::Limiter(_)));
 
         assert_eq!(send(&layer(BROKEN), 1).await.unwrap(), "done");
         let retry = send(&layer(BROKEN), 2).await;

@@ -14,7 +14,7 @@ use crate::queue::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue};
 use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
+    Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
 };
 
 /// A [`LeakyQueue`] that many processes share, on Redis (6.2 or later) or Valkey: the requests of a key depart one by
@@ -34,7 +34,7 @@ use crate::values::{
 /// | the rate holds for | a process | all processes with this name on this Redis |
 /// | a waiter leaves before its turn | all behind it move up | its reservation goes to the next arrival |
 /// | order | the oldest first | the oldest first, but for such reservations |
-/// | [peek](crate::Mode::Peek) | yes | no |
+/// | [peek](crate::limiter::Mode::Peek) | yes | no |
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -226,7 +226,7 @@ impl RedisQueue {
     /// # Errors
     ///
     /// If it would take 2^51 microseconds, about 71 years, to pay for a full queue and one more request of the greatest
-    /// [cost](crate::Description::max_cost): bursts and waits of up to 35 years are fine.
+    /// [cost](crate::limiter::Description::max_cost): bursts and waits of up to 35 years are fine.
     pub fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // A queue has the default bounds before others are set.
         RemoteQueue::check_fit(quota, max_queue.max(default_max_queue(quota)), max_wait.max(DEFAULT_MAX_WAIT))
@@ -252,7 +252,7 @@ fn default_max_queue(quota: &Quota) -> usize {
 
 impl RedisQueue {
     /// Lets the request wait in the queue of this process alone.
-    fn decide_fallback(&self, ask: &Ask<'_>) -> Check {
+    fn decide_fallback(&self, ask: &Ask<'_>) -> Answer {
         let marked = |decision: Decision| decision.with_receipt(decision.receipt().mark_fallback());
         let (slot, patience) = match self.shared.take_slot(ask.patience()) {
             // The fallback takes off a nanosecond itself.
@@ -260,8 +260,8 @@ impl RedisQueue {
             (None, at_once) => (None, at_once),
         };
         match self.shared.fallback.decide(&ask.to(Mode::Charge).within(patience)) {
-            Check::Ready(answer) => Check::Ready(answer.map(marked)),
-            Check::Pending(turn) => Check::Pending(Box::pin(async move {
+            Answer::Ready(answer) => Answer::Ready(answer.map(marked)),
+            Answer::Pending(turn) => Answer::Pending(Box::pin(async move {
                 let _slot = slot;
                 turn.await.map(marked)
             })),
@@ -274,9 +274,9 @@ impl RedisQueue {
     }
 
     /// Lets the request wait for its turn.
-    fn decide_turn(&self, ask: &Ask<'_>) -> Check {
+    fn decide_turn(&self, ask: &Ask<'_>) -> Answer {
         let ((shared, key, cost), patience) = (self.parts(ask), ask.patience());
-        Check::Pending(Box::pin(async move {
+        Answer::Pending(Box::pin(async move {
             let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
             shared.unless_closed(turn).await
         }))
@@ -288,12 +288,12 @@ impl Limiter for RedisQueue {
     /// at Redis on; a turn that comes when the patience ends comes too late.
     ///
     /// As a [fallback](Mode::Fallback), it waits in the queue of this process alone.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Fallback => self.decide_fallback(ask),
             Mode::Shadow => {
                 let (shared, key, cost) = self.parts(ask);
-                Check::Pending(Box::pin(
+                Answer::Pending(Box::pin(
                     async move { shared.unless_closed(pin!(shared.join_detached(&key, cost))).await },
                 ))
             }

@@ -20,7 +20,7 @@ use crate::store::remote::{
 };
 use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Check, Description, LimiterError, Quota, Receipt};
+use crate::values::{Answer, Description, LimiterError, Quota, Receipt};
 
 /// The keys of one limiter on Redis.
 pub struct RedisBackend {
@@ -322,10 +322,10 @@ impl From<BadReply> for Fault {
 }
 
 /// Runs a charge in a task, so that it completes even if the caller is cancelled.
-pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
-    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(FaultKind::NoRuntime))) };
+pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Answer {
+    let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(failed(FaultKind::NoRuntime))) };
     let task = runtime.spawn(charge);
-    Check::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
+    Answer::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
 }
 
 /// Wraps a fault into the error of a limiter, with the fault as its source.
@@ -384,7 +384,7 @@ mod tests {
         async fn panics() -> Answered {
             panic!("on purpose")
         }
-        let Check::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
+        let Answer::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
         let error = answer.await.unwrap_err();
         let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
         assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));

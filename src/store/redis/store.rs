@@ -105,7 +105,7 @@ use crate::values::{Ask, Batching, Claim, Description};
 /// processes admit up to *n* + 1 times the quota.
 ///
 /// If a key of ours holds something else, of another type or another format, its requests fail, and the value is left
-/// as it is: its writer may need it. [Reset](crate::Mode::Reset) removes it.
+/// as it is: its writer may need it. [Reset](crate::limiter::Mode::Reset) removes it.
 ///
 /// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
 /// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.

@@ -75,7 +75,7 @@ pub trait KeyValue: Send + Sync + 'static {
 /// In `NAME:TAG`, a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the [bytes](Portable) of a state:
 /// at most 43 bytes. Of a key that is banned or owes more than it had left, a byte 3, the clock, when the ban ends, when the
 /// debt is paid, and the bytes of a state, if it has one: at most 59 bytes. If another quota has written it, it is converted, and what was used stays used. If it holds something
-/// else, that is an error, and nothing is overwritten; [reset](crate::Mode::Reset) deletes it.
+/// else, that is an error, and nothing is overwritten; [reset](crate::limiter::Mode::Reset) deletes it.
 pub struct KeyValueBackend<K, C = Wall> {
     store: Arc<K>,
     name: Box<str>,

@@ -31,7 +31,7 @@ use crate::store::OpenStore;
 ///
 /// A [decision](crate::Limiter::decide) fails within the [timeout](Backend::timeout). The policy
 /// [says](crate::FailureMode) what happens to the request then. For the [local
-/// fallback](crate::FailureMode::LocalFallback) this store also counts what the server admits in a [`MemoryStore`] for
+/// fallback](crate::FailureMode::LocalFallback) this store also counts what the server admits in a [`MemoryStore`](crate::store::MemoryStore) for
 /// 65,536 keys. The fallback only counts up: what is refunded on the server stays charged there, until time has paid it
 /// off. What fallbacks admit is not reported to the server: over an outage and the recovery, *n* processes admit up to
 /// *n* + 1 times the quota.

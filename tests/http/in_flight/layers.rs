@@ -11,19 +11,22 @@ use http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
+use tower_sluice::policy::TakenPermits;
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, Description, FailureMode, Limiter, LimiterError, Mode, PartitionKey, Permits,
-    Policy, RateLimitLayer, ResponseBody, Settlement, TakenPermits,
+    Concurrency, Decision, FailureMode, Limiter, LimiterError, PartitionKey, Permits, Policy, RateLimitLayer,
+    Settlement,
 };
 
 use super::{
     BOTH, ESTIMATE, Limits, Server, USUAL_BYTES, charged, fetch, in_flight, let_others_run, soon, until, window,
 };
 
-type Answer = Response<ResponseBody<String>>;
+type Reply = Response<ResponseBody<String>>;
 
 /// A service that answers at once, with what it has taken of [`Permits`] and its [`Settlement`] in the extensions.
-fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<()>, Answer, Infallible> {
+fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<()>, Reply, Infallible> {
     BoxCloneSyncService::new(layer.layer(service_fn(move |request: Request<()>| async move {
         let mut response = Response::new("hello".to_owned());
         if let Some(settlement) = request.extensions().get::<Settlement>() {
@@ -37,7 +40,7 @@ fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<(
     })))
 }
 
-async fn get(layer: &RateLimitLayer) -> Answer {
+async fn get(layer: &RateLimitLayer) -> Reply {
     limited(layer, false).oneshot(Request::new(())).await.unwrap()
 }
 
@@ -130,10 +133,10 @@ async fn nested_layers_are_released_and_settled_together() {
 }
 
 /// A limiter that admits peeks, and whose answer to a charge is this.
-struct Later(fn() -> Check);
+struct Later(fn() -> Answer);
 
 impl Limiter for Later {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Peek { Decision::allow(9, 8).into() } else { (self.0)() }
     }
 
@@ -142,8 +145,8 @@ impl Limiter for Later {
     }
 }
 
-fn later(answer: Result<Decision, LimiterError>) -> Check {
-    Check::Pending(Box::pin(async {
+fn later(answer: Result<Decision, LimiterError>) -> Answer {
+    Answer::Pending(Box::pin(async {
         tokio::task::yield_now().await;
         answer
     }))
@@ -152,10 +155,10 @@ fn later(answer: Result<Decision, LimiterError>) -> Check {
 #[tokio::test]
 async fn what_a_later_policy_rejects_is_not_in_flight() {
     // Found by the precheck; found by the charge, at once or later; and failures.
-    let answers: [(fn() -> Check, u16); 5] = [
+    let answers: [(fn() -> Answer, u16); 5] = [
         (|| Decision::reject(1, 0, None).into(), 503),
         (|| later(Ok(Decision::reject(1, 0, None))), 503),
-        (|| Check::Ready(Err(LimiterError::new("out of reach"))), 503),
+        (|| Answer::Ready(Err(LimiterError::new("out of reach"))), 503),
         (|| later(Err(LimiterError::new("out of reach"))), 503),
         (|| later(Ok(Decision::allow(9, 8))), 200),
     ];
@@ -186,7 +189,7 @@ async fn what_a_later_policy_rejects_is_not_in_flight() {
 #[tokio::test]
 async fn a_client_that_disconnects_while_a_later_policy_is_asked_is_released() {
     let limits = Limits::new(Concurrency::new(1));
-    let last = Policy::new("last", Arc::new(Later(|| Check::Pending(Box::pin(pending())))));
+    let last = Policy::new("last", Arc::new(Later(|| Answer::Pending(Box::pin(pending())))));
     let layer = RateLimitLayer::new(Vec::from_iter(limits.policies().into_iter().chain([last])));
     for requests in 1..4 {
         let mut asking = Box::pin(get(&layer));

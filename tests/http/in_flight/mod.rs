@@ -32,11 +32,11 @@ use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_sluice::algorithm::{Algorithm, FixedWindow};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Concurrency, IntoLimiter, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter,
-    Settlement,
+    Concurrency, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
 };
 
 use crate::wire::{soon, until};

@@ -13,8 +13,10 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use tower::{Layer, Service, service_fn};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::policy::SettleError;
 use tower_sluice::testing::Random;
-use tower_sluice::{Concurrency, PartitionKey, Policy, RateLimitLayer, ResponseBody, SettleError, Settlement};
+use tower_sluice::{Concurrency, PartitionKey, Policy, RateLimitLayer, Settlement};
 
 use super::{Window, charged, in_flight, window};
 use crate::support::effort::rounds;

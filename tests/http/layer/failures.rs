@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
-use tower_sluice::{
-    Ask, Check, FailureMode, Limiter, LimiterError, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer,
-    RateLimiter,
-};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::PolicyError;
+use tower_sluice::{FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use super::{by_key, one, request, send, statuses};
 
 struct Broken;
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("rejected")) }))
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Answer::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("rejected")) }))
     }
 }
 

@@ -11,11 +11,11 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::PeerIp;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode, Receipt};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, Description, LeakyQueue, Limiter, Mode, PartitionKey, Policy, Quota,
-    RateLimitLayer, RateLimiter, Receipt,
+    Concurrency, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 use super::{by_key, hello, one, request, send, statuses};
@@ -72,7 +72,7 @@ struct Fickle {
 }
 
 impl Limiter for Fickle {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Peek => Decision::allow(1, 0).into(),
             _ => Decision::reject(1, 0, Some(Duration::from_secs(1))).into(),

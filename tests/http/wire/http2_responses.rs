@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower_sluice::headers::{RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PeerIp};
-use tower_sluice::{
-    Ask, Check, FailureMode, Limiter, LimiterError, Policy, RateLimitLayer, RejectionBody, RejectionFormat,
-};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::rejection::{RejectionBody, RejectionFormat};
+use tower_sluice::{FailureMode, Limiter, LimiterError, Policy, RateLimitLayer};
 
 use super::http2_client::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
 use super::{Server, only, soon};
@@ -189,8 +189,8 @@ async fn a_rejected_head_is_a_rejected_get_without_its_content() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Ready(Err(LimiterError::new("out of order")))
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Answer::Ready(Err(LimiterError::new("out of order")))
     }
 }
 

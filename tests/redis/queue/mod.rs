@@ -17,9 +17,10 @@ use http::{Request, Response};
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
-    Ask, Decision, FailureMode, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -314,7 +315,7 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
         let local = tower_sluice::LeakyQueue::new(quota).max_queue(capacity).max_wait(max_wait);
         let (described, same) = (shared.describe(), local.describe());
         assert_eq!((described.max_cost(), described.terms()), (same.max_cost(), same.terms()));
-        assert!(described.delays() && !described.answers(tower_sluice::Mode::Peek));
+        assert!(described.delays() && !described.answers(tower_sluice::limiter::Mode::Peek));
         let name = format!("{quota:?}");
         let (one, other) =
             (take(&shared, &name).await, local.decide(&Ask::charge(&key(&name), 1)).decided().await.unwrap());

@@ -1,4 +1,4 @@
-//! `Check`, a decision now or later, and `LimiterError`, for limiters that cannot decide.
+//! `Answer`, a decision now or later, and `LimiterError`, for limiters that cannot decide.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::values::{Decision, Mode};
 /// A limiter in memory decides at once and allocates nothing. Only a queue or a remote store returns a future.
 #[allow(clippy::exhaustive_enums)]
 #[must_use]
-pub enum Check {
+pub enum Answer {
     /// Decided.
     Ready(Result<Decision, LimiterError>),
     /// The decision must be awaited. Dropping the future withdraws the request: it leaves its queue; a remote
@@ -24,7 +24,7 @@ pub enum Check {
 /// The future of a decision.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
 
-impl Check {
+impl Answer {
     /// Waits for the decision, if it is pending.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Check {
     }
 }
 
-impl fmt::Debug for Check {
+impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
@@ -56,13 +56,13 @@ impl fmt::Debug for Check {
     }
 }
 
-impl From<LimiterError> for Check {
+impl From<LimiterError> for Answer {
     fn from(error: LimiterError) -> Self {
         Self::Ready(Err(error))
     }
 }
 
-impl From<Decision> for Check {
+impl From<Decision> for Answer {
     fn from(decision: Decision) -> Self {
         Self::Ready(Ok(decision))
     }
@@ -74,7 +74,7 @@ impl From<Decision> for Check {
 #[derive(Clone)]
 pub struct LimiterError(Arc<Failure>);
 
-// Behind a pointer, since a `Check` is returned by value and seldom holds an error.
+// Behind a pointer, since a `Answer` is returned by value and seldom holds an error.
 struct Failure {
     reason: String,
     is_closed: bool,
@@ -95,7 +95,7 @@ impl LimiterError {
     }
 
     /// The error of a limiter that does not answer this mode. It has changed nothing: see
-    /// [`Description::answering`](crate::Description::answering).
+    /// [`Description::answering`](crate::limiter::Description::answering).
     #[must_use]
     #[cold]
     pub fn unsupported(mode: Mode) -> Self {
