@@ -24,25 +24,25 @@
 //! # Map
 //!
 //! ```text
-//! Quota  →  Algorithm  →  Store  →  Limiter  →  Policy  →  RateLimitLayer
-//! how much  pure maths    state     one         named,     HTTP
-//!                         and time  decision    keyed
+//! Quota  →  Algorithm  →  Limiter     →  Policy  →  RateLimitLayer
+//! how much  pure maths    state, time    named,     HTTP
+//!                         one decision   keyed
 //! ```
 //!
 //! - [`Quota`]: a limit per period, with a burst.
 //! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or [your own](algorithm::Algorithm).
-//! - [`store`]: owns state and time; in memory, of a fixed size, or on Redis.
-//! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
-//!   flight at once), or your own.
+//! - [`Limiter`]: an algorithm with its table ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
+//!   flight at once), or your own. [`limiter`] has what those need who write one, or ask one without a layer.
+//! - [`store`]: the settings of a table: in memory, of a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions.
-//! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`RateLimitLayer`]: one or more policies around a service. [`layer`], [`policy`] and [`rejection`] have their parts.
 //! - [`LimitsHandle`]: replaces the policies of a running layer.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits services that do not speak HTTP, and clients.
 //! - [`PacerLayer`]: a client that obeys its partner: outgoing HTTP calls, at the pace that the responses report.
 //! - [`config`]: routes and policies from a TOML file.
-//! - [`testing`]: conformance suites for your own algorithms and stores.
+//! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
 //! # How a request is decided
 //!
