@@ -34,7 +34,7 @@
 //! name = "in-flight"
 //! algorithm = "concurrency"
 //! limit = 4
-//! queue = 10          # ten more of a key may wait
+//! max-queue = 10      # ten more of a key may wait
 //! max-wait = "5s"
 //! key = "header:x-api-key"
 //! ```

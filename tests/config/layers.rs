@@ -105,7 +105,12 @@ async fn retries_are_charged_once_and_a_queue_has_no_free_ones() {
     assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 200, 200, 503]);
     let queue = format!("{}{once}", with("algorithm = \"leaky-queue\""));
     let error = Config::parse("f.toml", &queue).unwrap_err().to_string();
-    assert!(error.starts_with("f.toml:9: policy `p` cannot charge a request once: a free retry would"), "{error}");
+    assert!(
+        error.starts_with(
+            "f.toml:9: policy `p`: `charge-once` cannot be combined with a limiter that delays requests: a free"
+        ),
+        "{error}"
+    );
 }
 
 /// Exemptions of a route are those of each of its policies, which may add some. A change applies to running layers.

@@ -234,8 +234,8 @@ fn a_configured_penalty_on_a_shared_key_is_rejected_with_its_line_and_the_cure()
     };
     for key in ["", "key = \"global\"\n", "key = \"header:x-api-key\"\non-missing-key = \"share\"\n"] {
         let error = Config::parse("f.toml", &file(key)).unwrap_err().to_string();
-        assert!(error.starts_with("f.toml:8: policy `api`: a penalty "), "{error}");
-        assert!(error.contains("key the policy by client"), "{error}");
+        assert!(error.starts_with("f.toml:8: policy `api`: `penalty` cannot be combined with "), "{error}");
+        assert!(error.contains("one client"), "{error}");
     }
     Config::parse("f.toml", &file("key = \"header:x-api-key\"\n")).unwrap();
 }

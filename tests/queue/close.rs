@@ -126,7 +126,7 @@ async fn a_configuration_closes_all_its_queues() {
     let route = |path: &str, limit: u64| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = {limit}\nper = \"1h\"\n\
-             capacity = 9\nmax-wait = \"9h\"\n"
+             max-queue = 9\nmax-wait = \"9h\"\n"
         )
     };
     let mut config =

@@ -448,7 +448,7 @@ async fn a_number_of_records_cannot_be_set_where_redis_keeps_them() {
     let redis = Redis::single("redis://127.0.0.1:1").open().unwrap();
     let policy = per_client(&redis, "p", at_most_in_window(5)).charge_once(once(1).max_keys(1_000));
     let error = RateLimitLayer::try_new(policy).unwrap_err().to_string();
-    assert!(error.contains("its records are on Redis") && error.contains("remove max_keys"), "{error}");
+    assert!(error.contains("time alone bounds the records there; remove `max_keys`"), "{error}");
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
