@@ -101,12 +101,12 @@ const RENAMED: [(&str, &str); 14] = [
     ("policy.capacity", "max-queue"),
     ("policy.queue", "max-queue"),
     ("policy.stagger", "staggered"),
-    ("policy.on-failure", "on-failure"),
-    ("policy.charge-when", "charge-when"),
+    ("policy.on-store-error", "on-failure"),
+    ("policy.charge-on", "charge-when"),
     ("policy.settle", "settle-by"),
     ("policy.shortfall", "owe-shortfalls"),
     ("policy.except", "exempt"),
-    ("penalty.rejections", "rejections"),
+    ("penalty.refusals", "rejections"),
 ];
 
 /// A kind of error that serde has, by the beginning of its message: those of `serde::de::Error::missing_field` and so on,

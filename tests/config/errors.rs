@@ -141,7 +141,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (
             in_policy("cost = 0"),
             8,
-            "cost = 0 would limit nothing; write a number from 1 to 4294967295, or remove the policy",
+            "cost = 0 would limit nothing; write a number from 1 to 999999999999999, or remove the policy",
         ),
         (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would time out; write a time such as 50ms"),
         (

@@ -20,7 +20,7 @@ fn the_guide_has_the_defaults_of_the_source() {
         (
             "`MemoryStore::with_capacity`",
             "65,536",
-            "src/store/memory/mod.rs",
+            "src/store/memory/settings.rs",
             "const DEFAULT_CAPACITY: usize = 65_536;",
         ),
         (
@@ -114,7 +114,7 @@ fn the_guide_has_every_setting() {
         "src/limiter/throttle.rs",
         "src/queue/leaky_queue.rs",
         "src/queue/redis/redis_queue.rs",
-        "src/store/memory/mod.rs",
+        "src/store/memory/settings.rs",
         "src/store/redis/connection/builder.rs",
         "src/store/redis/store.rs",
         "src/store/remote/key_value.rs",
