@@ -481,10 +481,11 @@ mod tests {
             LockedTable::<S>::new(10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
         }
         assert_eq!(of::<FixedWindowState>(), 50);
-        assert_eq!(of::<SlidingWindowState>(), 50);
-        assert_eq!(of::<QuotaState<GcraState>>(), 100);
-        assert_eq!(of::<QuotaState<FixedWindowState>>(), 82);
-        assert_eq!(of::<QuotaState<SlidingWindowState>>(), 82);
+        assert_eq!(of::<SlidingWindowState>(), 66);
+        assert_eq!(of::<GcraState>(), 50);
+        assert_eq!(of::<QuotaState<GcraState>>(), 98);
+        assert_eq!(of::<QuotaState<FixedWindowState>>(), 98);
+        assert_eq!(of::<QuotaState<SlidingWindowState>>(), 114);
     }
 
     #[test]

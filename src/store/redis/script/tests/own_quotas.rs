@@ -12,7 +12,7 @@ use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
-use crate::store::redis::script::{OwnQuota, Scripted, Under, add_one, decide, refund};
+use crate::store::redis::script::{MOST_UNITS, OwnQuota, Scripted, Under, add_one, decide, refund};
 use crate::store::{MemoryStore, Store};
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
@@ -140,9 +140,9 @@ proptest! {
     /// What a converted bucket owes is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
-        limit: u64, burst: u64, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
+        limit in 1..=MOST_UNITS, burst in 1..=MOST_UNITS, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
     ) {
-        let quota = Quota::per(limit.max(1), Duration::from_nanos(period)).burst(burst.max(1));
+        let quota = Quota::per(limit, Duration::from_nanos(period)).burst(burst);
         let bucket = TokenBucket::new(quota);
         prop_assume!(bucket.fits().is_ok());
         let micro = 1_000 * u128::from(quota.limit());
