@@ -22,6 +22,7 @@ mod own_quotas;
 mod pacer;
 mod settlement;
 mod true_waits;
+mod wide_units;
 mod wire;
 
 #[path = "../../examples/server/src/echo.rs"]

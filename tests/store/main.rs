@@ -21,6 +21,7 @@ mod kinds;
 mod own_quotas;
 mod portable;
 mod table;
+mod wide_units;
 mod windows;
 
 #[path = "../support/live.rs"]
