@@ -29,7 +29,7 @@ where
     S: Store<A>,
 {
     check_trace(algorithm, &mut Random::new(seed), &make);
-    let burst = u64::from(algorithm.quota().max_burst());
+    let burst = algorithm.quota().max_burst();
     let attempts = (burst + burst / 2).clamp(64, 100_000).div_ceil(THREADS as u64);
     let expected = admitted_one_by_one(algorithm, attempts * THREADS as u64);
     for _ in 0..20 {

@@ -100,7 +100,7 @@ fn agrees_with<A: Algorithm>(
         let remaining = oracle.remaining(now);
         prop_assert_eq!(oracle.take(now, *cost), decision.is_allowed(), "step {}: {} at {}", step, cost, now);
         let spent = if decision.is_allowed() { *cost } else { 0 };
-        prop_assert_eq!(remaining - u64::from(spent), u64::from(decision.remaining()), "step {}", step);
+        prop_assert_eq!(remaining - spent, decision.remaining(), "step {}", step);
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn quota() -> impl Strategy<Value = Quota> {
 /// Traces whose steps are about as long as what matters to the quota: its interval, its period.
 fn trace(quota: Quota, max: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
-    let interval = period / u64::from(quota.limit());
+    let interval = period / quota.limit();
     let pass = prop_oneof![
         3 => Just(0),
         2 => 0..=interval * 2,

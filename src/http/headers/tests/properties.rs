@@ -97,7 +97,7 @@ struct Answered {
 fn trace() -> impl Strategy<Value = Trace> {
     quota().prop_flat_map(|quota| {
         let period = u64::try_from(quota.period().as_nanos()).unwrap();
-        let interval = period / u64::from(quota.limit());
+        let interval = period / quota.limit();
         let after = prop_oneof![4 => Just(0), 2 => 0..=interval * 2, 1 => Just(interval), 1 => 0..=period];
         let burst = quota.max_burst();
         let cost = prop_oneof![6 => 1..=3_u64, 1 => Just(0), 2 => 0..=burst, 1 => Just(burst), 1 => Just(burst - 1)];

@@ -86,7 +86,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
         clock.set(at(now));
         let (id, quota) = (random.below(KEYS), quota(&mut random));
-        let cost = 1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) / random.pick(&[1, 2, 8]);
+        let cost = 1 + random.below(limiter.under(quota).unwrap().max_cost()) / random.pick(&[1, 2, 8]);
         let (name, owner) = (key(id), PartitionKey::from(id));
         let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
@@ -100,7 +100,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
             rejected += 1;
         } else if random.below(4) == 0 {
             // In part, and sometimes under another quota by then.
-            let cost = 1 + random.below(cost.into());
+            let cost = 1 + random.below(cost);
             if random.below(2) == 0 {
                 let other = Quota::per(5, quota.period());
                 let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();

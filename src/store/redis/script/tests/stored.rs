@@ -43,7 +43,7 @@ fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
     };
     let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
-    let grain = u128::from(1_000 * u64::from(quota.limit()) / grid.parts());
+    let grain = u128::from(1_000 * quota.limit() / grid.parts());
     let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
