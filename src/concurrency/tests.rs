@@ -61,7 +61,7 @@ fn threads_that_share_slots_lose_no_unit() {
 #[test]
 fn a_full_table_rejects_new_keys_and_forgets_none() {
     let limiter = Concurrency::new(2).max_keys(8);
-    let key = |number: u64| PartitionKey::from(u64::from(number));
+    let key = |number: u64| PartitionKey::from(number);
     let held: Vec<_> = (0..1_000).filter_map(|number| Some((number, limiter.try_acquire(&key(number), 1)?))).collect();
     // Two slots for each key of the capacity.
     assert_eq!(held.len(), 16);

@@ -74,7 +74,7 @@ impl<A: Algorithm> Trial<'_, A> {
     fn some_step(&self, random: &mut Random) -> Duration {
         let quota = self.algorithm.quota();
         let period = quota.period_nanos();
-        let interval = period / u64::from(quota.limit());
+        let interval = period / quota.limit();
         let steps = [
             0,
             0,
@@ -270,7 +270,7 @@ mod tests {
         }
 
         fn worst_burst(&self) -> u64 {
-            LIMIT.into()
+            LIMIT
         }
     }
 

@@ -37,7 +37,7 @@ where
         Poll::Ready(()) => {}
         Poll::Pending => panic!("a limiter in memory must decide at once, in all modes"),
     }
-    let burst = u64::from(algorithm.quota().max_burst());
+    let burst = algorithm.quota().max_burst();
     let attempts = (burst + burst / 2).clamp(64, 100_000).div_ceil(THREADS as u64);
     let expected = admitted_one_by_one(algorithm, attempts * THREADS as u64);
     for _ in 0..20 {

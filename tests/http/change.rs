@@ -113,7 +113,7 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     let kept = |burst| {
         Arc::new(RateLimiter::new(
             TokenBucket::new(Quota::per_hour(burst)),
-            MemoryStore::with_capacity(1_000 * burst as usize).with_clock(clock.clone()),
+            MemoryStore::with_capacity(1_000 * usize::try_from(burst).unwrap()).with_clock(clock.clone()),
         ))
     };
     let (usual, strict) = (kept(10), kept(2));

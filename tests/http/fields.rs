@@ -88,7 +88,7 @@ async fn the_published_sequences_are_reproduced() {
     let mut steps = 0;
     for sequence in sequences.as_array().unwrap() {
         let number = |value: &serde_json::Value| value.as_u64().unwrap();
-        let period = Duration::from_secs(number(&sequence["rate"][1]).into());
+        let period = Duration::from_secs(number(&sequence["rate"][1]));
         let quota = Quota::per(number(&sequence["rate"][0]), period).burst(number(&sequence["burst"]));
         let clock = ManualClock::new();
         let layer = || {

@@ -23,6 +23,7 @@ mod pacer;
 mod policy_options;
 mod settlement;
 mod true_waits;
+mod wide_units;
 mod wire;
 
 #[path = "../../examples/server/src/echo.rs"]

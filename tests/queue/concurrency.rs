@@ -131,7 +131,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
             assert!(requests.waiting.values_mut().all(|(.., pending)| poll(pending).is_none()), "out of turn");
             limiter.check_invariants();
             let in_flight: u64 = models.iter().map(|model| model.in_flight).sum();
-            assert_eq!(limiter.stats().in_flight, Some(in_flight.into()), "seed {seed}, step {step}");
+            assert_eq!(limiter.stats().in_flight, Some(in_flight), "seed {seed}, step {step}");
         }
         assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
         requests.waiting.clear();

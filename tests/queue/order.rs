@@ -65,7 +65,7 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
         let waiters = usize::try_from(nginx.burst - delay).unwrap();
         let quota = Quota::per_second(100).burst(delay + 1);
         let queue = LeakyQueue::new(quota).max_queue(waiters);
-        assert_eq!(u64::from(queue.describe().terms().unwrap().quota().unwrap().max_burst()), nginx.burst + 1);
+        assert_eq!(queue.describe().terms().unwrap().quota().unwrap().max_burst(), nginx.burst + 1);
         let (mut now, mut waiting) = (0, Vec::new());
         for _ in 0..60 {
             let expected = nginx.arrive(now);

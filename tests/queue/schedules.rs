@@ -99,16 +99,16 @@ impl Trial {
         let now = self.now();
         let queue = &self.queues[usize::from(self.random.below(4) == 0)];
         let predicted = queue.decide(&Ask::peek(&key, cost).within(patience)).at_once().expect("open");
-        let expected = self.oracles[key_number].check(now, cost.into(), longest);
+        let expected = self.oracles[key_number].check(now, cost, longest);
         assert_eq!(arrival(&predicted), expected, "{self:?}: {number}, predicted");
         if self.random.below(8) == 0 {
             // A shadow waits as long as it must.
             let decision = queue.decide(&Ask::charge(&key, cost).to(Mode::Shadow)).at_once().expect("open");
-            let expected = self.oracles[key_number].arrive(now, number, cost.into(), u64::MAX);
+            let expected = self.oracles[key_number].arrive(now, number, cost, u64::MAX);
             assert_eq!(arrival(&decision), expected, "{self:?}: {number}, a shadow");
             return;
         }
-        self.oracles[key_number].arrive(now, number, cost.into(), longest);
+        self.oracles[key_number].arrive(now, number, cost, longest);
         match queue.decide(&Ask::charge(&key, cost).within(patience)) {
             Answer::Ready(decision) => {
                 let decision = decision.expect("open");

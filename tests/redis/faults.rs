@@ -269,7 +269,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     futures_util::future::join(flap, join_all(clients)).await;
     let admitted = admitted.into_inner();
     // What the server grants, and what each process grants on its own, which is not reported to the server.
-    assert!((1..=3 * LIMIT as usize).contains(&admitted), "{admitted}");
+    assert!((1..=3 * usize::try_from(LIMIT).unwrap()).contains(&admitted), "{admitted}");
     for layer in &processes {
         recovers(layer, "warm").await;
     }
@@ -466,7 +466,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     }
     drop(first);
     for round in 0..70_u64 {
-        proxy.set(modes[round as usize / 2 % modes.len()]);
+        proxy.set(modes[usize::try_from(round).unwrap() / 2 % modes.len()]);
         // A lower limit each time: whatever was spent under the older ones counts.
         let layer = Arc::new(layer(400 - round));
         let requests: Vec<_> = (0..20)
@@ -475,7 +475,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
                 tokio::spawn(async move { send(&layer, "a").await.status().as_u16() })
             })
             .collect();
-        sleep(Duration::from_millis(u64::from(round % 7) * 3)).await;
+        sleep(Duration::from_millis((round % 7) * 3)).await;
         for (index, request) in requests.into_iter().enumerate() {
             if index % 3 == 0 {
                 request.abort();

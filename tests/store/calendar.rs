@@ -30,7 +30,7 @@ fn windows(limit: u64) -> [CalendarWindow; 4] {
 
 #[test]
 fn windows_of_the_calendar_keep_the_contract() {
-    for limit in [1, 7, u64::from(u32::MAX)] {
+    for limit in [1, 7, u64::from(u32::MAX), Quota::MAX_UNITS] {
         for (window, seed) in windows(limit).iter().zip(1..) {
             check_algorithm(window, seed);
         }

@@ -171,8 +171,8 @@ fn a_debt_survives_a_change_to_a_much_smaller_quota_and_back() {
         assert!(ask(&before, 7, great - 1, None).is_allowed());
         let between = inherit(&made(small), &before).unwrap();
         let rejected = ask(&between, 7, 1, None);
-        let excess = u64::from(great - small.max_burst());
-        let wait = small.period().as_secs() / u64::from(small.limit()) * excess;
+        let excess = great - small.max_burst();
+        let wait = small.period().as_secs() / small.limit() * excess;
         let told = rejected.retry_after().map_or(0, |wait| wait.as_secs());
         assert!(told >= wait, "{told} s of {wait} under {small:?}");
         let after = inherit(&made(Quota::per_day(great)), &between).unwrap();

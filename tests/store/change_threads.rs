@@ -48,7 +48,7 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
         let mut in_force = limiter(2_000, 64);
         let layer = RateLimitLayer::new(policy(Arc::clone(&in_force)));
         let (admitted, asked) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (is_over, start) = (AtomicBool::new(false), Barrier::new(THREADS as usize + 1));
+        let (is_over, start) = (AtomicBool::new(false), Barrier::new(usize::try_from(THREADS).unwrap() + 1));
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {

@@ -50,7 +50,7 @@ impl Flood {
         let store = MemoryStore::with_capacity(capacity).when_full(self.when_full).with_clock(clock.clone());
         let limiter = RateLimiter::new(algorithm, store);
         // A fresh key is live for as many seconds as it spends units.
-        let per_step = slots * self.tenths / 10 / u64::from(self.spends) / STEPS_PER_SECOND;
+        let per_step = slots * self.tenths / 10 / self.spends / STEPS_PER_SECOND;
         let (mut fresh, mut locked_out, mut admitted) = (1_000_000_u64, 0, 0);
         for _ in 0..SECONDS * STEPS_PER_SECOND {
             for _ in 0..per_step {
@@ -85,7 +85,7 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
     for (burst, spends) in [(1, 1), (2, 1), (2, 2), (5, 1), (5, 5), (20, 1), (20, 20)] {
         for tenths in [5, 7, 10, 20, 50].into_iter().step_by(rounds(3, 1)) {
             let outcome = Flood { burst, spends, tenths, when_full: WhenFull::EvictLeast }.run();
-            let entitled = u64::from(burst) + SECONDS;
+            let entitled = burst + SECONDS;
             println!(
                 "| {}.{} | {burst} | {spends} | {}.{} % | {}.{} | {entitled} |",
                 tenths / 10,
@@ -190,9 +190,9 @@ fn keys_with_quotas_of_their_own_stay_limited_whatever_quotas_a_flood_has() {
 #[test]
 fn windows_keep_their_limits_or_lock_no_key_out() {
     for (burst, spends) in [(1, 1), (5, 1), (5, 5)] {
-        let quota = Quota::per(burst, Duration::from_secs(burst.into()));
+        let quota = Quota::per(burst, Duration::from_secs(burst));
         // The whole limit in each window that the run touches.
-        let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
+        let entitled = burst * (SECONDS / burst + 1);
         for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
             for tenths in [1, rounds(15, 50) as u64] {
                 let flood = Flood { burst, spends, tenths, when_full };
@@ -209,7 +209,7 @@ fn windows_keep_their_limits_or_lock_no_key_out() {
                         assert!(outcome.admitted_tenths <= 10 * entitled && outcome.evicted_in_all == 0, "{what}");
                     }
                     // Keys are live for two windows of this length, whatever they spend.
-                    if 2 * tenths * u64::from(burst) <= 5 * u64::from(spends) {
+                    if 2 * tenths * burst <= 5 * spends {
                         assert_eq!(outcome.evicted_in_all, 0, "{what}");
                     }
                 }

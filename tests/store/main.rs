@@ -22,6 +22,7 @@ mod modes;
 mod own_quotas;
 mod portable;
 mod table;
+mod wide_units;
 mod windows;
 
 #[path = "../support/live.rs"]

@@ -114,7 +114,7 @@ fn other_bytes_are_an_error_or_a_state_that_can_be_decided() {
     let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
     let good = bucket.to_bytes(&bucket.decide(None, now, 1).1.unwrap());
     assert!(matches!(bucket.from_bytes(&[], now), Err(UnknownState::Version { version: None, .. })));
-    assert!(matches!(bucket.from_bytes(&[2, b'b'], now), Err(UnknownState::Version { version: Some(2), .. })));
+    assert!(matches!(bucket.from_bytes(&[3, b'b'], now), Err(UnknownState::Version { version: Some(3), .. })));
     assert_eq!(window.from_bytes(&good, now), Err(UnknownState::Content));
     for length in 1..good.len() {
         assert_eq!(bucket.from_bytes(&good[..length], now), Err(UnknownState::Content), "{length} bytes");

@@ -67,7 +67,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         let cost = match random.below(8) {
             0 => 0,
             1..=4 => 1,
-            5 => 1 + random.below(quota.limit().into()),
+            5 => 1 + random.below(quota.limit()),
             6 => quota.limit() / 2 + 1,
             _ => random.below(1 << 32),
         };

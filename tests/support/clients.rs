@@ -26,7 +26,7 @@ pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisSto
 
 /// A bucket that refills nothing during a test.
 pub fn at_most(limit: u64) -> TokenBucket {
-    TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * u64::from(limit))))
+    TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * limit)))
 }
 
 /// A window of 100 days, so that it hardly ever ends during a test.

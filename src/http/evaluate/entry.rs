@@ -322,7 +322,7 @@ impl Entry {
         let expected = || policy.open_charges().expected(&self.key, Monotonic.now());
         if let Some((refundable, soon)) = policy.settles_later().then(expected).flatten() {
             let left = self.decision.map_or(0, |decision| decision.remaining());
-            if u64::from(left).saturating_add(refundable) >= self.cost.into() {
+            if left.saturating_add(refundable) >= self.cost {
                 // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of
                 // its last waiter.
                 if policy.is_all_or_nothing() && !policy.delays() {

@@ -303,7 +303,7 @@ impl Writer {
             Advertise::Below { percent } => percent,
         };
         readings.any(|Reading { policy, decision, .. }| {
-            let is_below = u64::from(decision.remaining()) * 100 < u64::from(decision.limit()) * u64::from(percent);
+            let is_below = decision.remaining() * 100 < decision.limit() * u64::from(percent);
             self.policy_fields(policy).is_some() && (is_below || !decision.is_allowed())
         })
     }

@@ -250,10 +250,10 @@ impl Ledger<TickBucket> {
         Some(())
     }
 
-    /// Lets the ledger begin with what keys with quotas of their own owe in a table of the number `predecessor`, at most
+    /// Lets the ledger begin with what keys that are kept as states owe in a table of the number `predecessor`, at most
     /// `tokens` each; `overflow` has what their overflow slots owe, and the price of a token. `None` if there is no such
     /// bucket.
-    pub(super) fn inherit_from_quotas(
+    pub(super) fn inherit_from_states(
         &mut self,
         quota: &Quota,
         (predecessor, tokens, now): (u64, u64, Timestamp),

@@ -19,7 +19,7 @@ use crate::store::OpenStore;
 /// One call per decision, also of cost 0. Requests for one key that come while a call for it is in flight on their
 /// runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is used up
 /// costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a look at a
-/// table in this process, of 1.1 MiB.
+/// table in this process, of 1 MiB.
 ///
 /// # Accuracy
 ///

@@ -44,7 +44,7 @@ pub(super) fn take(key: Key, field: Field, cost: u64, limit: u64, lease: u64) ->
 /// Reads the answer to a [`take`] with the same arguments.
 pub(super) fn decision(answer: &ScriptReply, cost: u64, limit: u64) -> Result<Decision, BadReply> {
     let before = answer.old(0)?.and_then(whole).ok_or(BadReply::Shape)?;
-    let left = limit.saturating_sub(u64::try_from(before).unwrap_or(u64::MAX));
+    let left = limit.saturating_sub(before);
     let (decision, is_charged) = match left.checked_sub(cost) {
         Some(left) => (Decision::allow(limit, left), cost > 0),
         None if cost > limit => (Decision::reject(limit, left, None), false),

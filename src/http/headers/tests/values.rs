@@ -24,7 +24,7 @@ fn published_sequences_have_the_published_fields() {
     let small = |value: &Value| value.as_u64().unwrap();
     let mut steps = 0;
     for sequence in vectors(include_str!("../../../../tests/vectors/gcra_sequences.json")) {
-        let period = Duration::from_secs(small(&sequence["rate"][1]).into());
+        let period = Duration::from_secs(small(&sequence["rate"][1]));
         let quota = Quota::per(small(&sequence["rate"][0]), period).burst(small(&sequence["burst"]));
         let fields = RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds);
         let writer = writer_of(&fields, &[("default", Terms::bucket(quota))]);
@@ -76,10 +76,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
                     Advertised { quota: numbers[0], window: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_policy(&mut out, &quoted, advertised, Unit::Requests);
             } else {
-                let level = Level {
-                    left: u64::try_from(numbers[0]).unwrap(),
-                    within: numbers.get(1).copied().and_then(NonZeroU64::new),
-                };
+                let level = Level { left: numbers[0], within: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);
             }
         }

@@ -46,11 +46,11 @@ impl Bounded for TickBucket {
 
 impl<W: Counts> Bounded for WindowRule<W> {
     fn most(&self) -> u64 {
-        self.limit().into()
+        self.limit()
     }
 
     fn most_inherited(&self) -> u64 {
-        self.greatest().into()
+        self.greatest()
     }
 
     fn flaw(&self, debt: W, now: Self::Now, most: u64) -> Option<String> {
@@ -58,7 +58,7 @@ impl<W: Counts> Bounded for WindowRule<W> {
         if debt.window() > present {
             return Some(format!("has used {debt:?}, in a window later than the present one, {present}"));
         }
-        let is_more = debt.counts().into_iter().any(|count| u64::from(count) > most);
+        let is_more = debt.counts().into_iter().any(|count| count > most);
         is_more.then(|| format!("has used {debt:?}, more than {most} in one window"))
     }
 

@@ -60,7 +60,7 @@ impl Limiter {
     }
 
     fn capacity(&self) -> u64 {
-        u64::from(self.bucket.quota().max_burst()) * self.price()
+        self.bucket.quota().max_burst() * self.price()
     }
 }
 
@@ -221,7 +221,7 @@ impl Callers {
             Kind::Leased => &this.leased,
             _ => &this.many,
         };
-        let (key, price) = (self.key(limiter.name, name), u64::from(cost) * limiter.price());
+        let (key, price) = (self.key(limiter.name, name), cost * limiter.price());
         let partition = PartitionKey::from(name);
         let ask = Ask::charge(&partition, cost);
         if kind != Kind::Leased {

@@ -13,7 +13,7 @@ use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
-use crate::store::redis::script::{OwnQuota, Scripted, Under, add_one, decide, refund};
+use crate::store::redis::script::{MOST_UNITS, OwnQuota, Scripted, Under, add_one, decide, refund};
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 
@@ -85,7 +85,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
         clock.set(at(now));
         let (id, quota) = (random.below(KEYS), quota(&mut random));
-        let cost = 1 + random.below(u64::from(limiter.under(quota).unwrap().max_cost())) / random.pick(&[1, 2, 8]);
+        let cost = 1 + random.below(limiter.under(quota).unwrap().max_cost()) / random.pick(&[1, 2, 8]);
         let (name, owner) = (key(id), PartitionKey::from(id));
         let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
@@ -99,7 +99,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
             rejected += 1;
         } else if random.below(4) == 0 {
             // In part, and sometimes under another quota by then.
-            let cost = 1 + random.below(cost.into());
+            let cost = 1 + random.below(cost);
             if random.below(2) == 0 {
                 let other = Quota::per(5, quota.period());
                 let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
@@ -139,9 +139,9 @@ proptest! {
     /// What a converted bucket owes is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
-        limit: u64, burst: u64, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
+        limit in 1..=MOST_UNITS, burst in 1..=MOST_UNITS, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
     ) {
-        let quota = Quota::per(limit.max(1), Duration::from_nanos(period)).burst(burst.max(1));
+        let quota = Quota::per(limit, Duration::from_nanos(period)).burst(burst);
         let bucket = TokenBucket::new(quota);
         prop_assume!(bucket.fits().is_ok());
         let micro = 1_000 * u128::from(quota.limit());

@@ -181,7 +181,7 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
         let mut receipt = None;
         for _ in 0..120 {
             checked.pass(random.pick(&[0, 1, DAY / 100, DAY / 10, DAY / 3]));
-            let cost = 1 + random.below(u64::from(quota.limit()));
+            let cost = 1 + random.below(quota.limit());
             match random.below(17) {
                 10 => {
                     // To the very end of a ban or a debt.

@@ -43,7 +43,7 @@ fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
     };
     let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
-    let grain = u128::from(1_000 * u64::from(quota.limit()) / grid.parts());
+    let grain = u128::from(1_000 * quota.limit() / grid.parts());
     let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
@@ -54,7 +54,7 @@ fn window(random: &mut Random, quota: &Quota) -> (u64, u64, [u64; 2]) {
     let (period, limit) = (quota.period_nanos() / 1_000, quota.limit());
     let now = START + random.below(1 << 50);
     let now = if random.below(4) == 0 { (now / period).max(1) * period + random.below(2) } else { now };
-    let counts = [0, 1, 2, limit / 2, limit - 1, limit, limit.saturating_add(1).min(MOST_UNITS), MOST_UNITS];
+    let counts = [0, 1, 2, limit / 2, limit - 1, limit, (limit + 1).min(MOST_UNITS), MOST_UNITS];
     (now, (now / period).max(3) + random.below(5) - 2, [(); 2].map(|()| random.pick(&counts)))
 }
 
@@ -77,7 +77,8 @@ fn calendar(random: &mut Random, limit: &CalendarWindow) -> (u64, String, Receip
     let now = if random.below(3) == 0 { ends(now) + random.below(3) - 1 } else { now };
     let seconds = [now, ends(now), ends(ends(now)), ends(now) - 86_400_000_000].map(|micros| micros / 1_000_000);
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
-    let used = random.pick(&[0, 1, limit.quota().limit(), limit.quota().limit().saturating_add(1)]);
+    let most = limit.quota().limit();
+    let used = random.pick(&[0, 1, most, (most + 1).min(MOST_UNITS)]);
     (now, format!("-{end}:{used}"), Receipt::of(ChargedIn(charged * 1_000_000_000)))
 }
 

@@ -63,15 +63,15 @@ pub(super) fn cost(random: &mut Random, max: u64) -> u64 {
         2 => max,
         3 => max.saturating_add(1),
         4 => max / 2 + 1,
-        5 => 1 + random.below(u64::from(max)),
-        _ => 1 + random.below(u64::from(max / 4 + 1)),
+        5 => 1 + random.below(max),
+        _ => 1 + random.below(max / 4 + 1),
     }
 }
 
 /// Advances time by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
 fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
     let period = quota.period_nanos() / 1_000 + 1;
-    let token = period / u64::from(quota.limit()) + 1;
+    let token = period / quota.limit() + 1;
     let next = match random.below(16) {
         0 => now.saturating_sub(random.below(3 * period)).max(START),
         1 | 2 => now,
