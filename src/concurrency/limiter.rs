@@ -45,8 +45,9 @@ use crate::values::{Backlog, LimiterError};
 ///
 /// # Waiting
 ///
-/// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others are over,
-/// first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it waiting.
+/// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others
+/// are over, first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it
+/// waiting.
 ///
 /// # What clients are told
 ///
@@ -176,8 +177,8 @@ impl Concurrency {
         decision.is_allowed().then(|| self.permit(&decision, cost))
     }
 
-    /// Takes `cost` units of a key, and waits for them if this limiter has a [`max_queue`](Self::max_queue). `None` if the request
-    /// is rejected.
+    /// Takes `cost` units of a key, and waits for them if this limiter has a [`max_queue`](Self::max_queue). `None` if
+    /// the request is rejected.
     ///
     /// # Errors
     ///

@@ -305,8 +305,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
         self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
-    /// Returns how many keys were evicted while they still owed something ([`WhenFull::EvictLeast`]), or were forgotten by
-    /// a [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
+    /// Returns how many keys were evicted while they still owed something ([`WhenFull::EvictLeast`]), or were forgotten
+    /// by a [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
         self.occupancy().map_or(0, Occupancy::evicted)
