@@ -44,8 +44,9 @@ use crate::values::{
 ///
 /// # Waiting
 ///
-/// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others are over,
-/// first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it waiting.
+/// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others
+/// are over, first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it
+/// waiting.
 ///
 /// # What clients are told
 ///

@@ -1,7 +1,7 @@
 //! An allow-list: requests that are not limited.
 //!
-//! **You want** health checks, callers of your own and a customer's monitoring to pass. [`exempt`](crate::Policy::exempt)
-//! takes networks, secret header values and paths out of a policy:
+//! **You want** health checks, callers of your own and a customer's monitoring to pass.
+//! [`exempt`](crate::Policy::exempt) takes networks, secret header values and paths out of a policy:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]

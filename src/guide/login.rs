@@ -228,8 +228,8 @@
 //! - An attacker may invent names. Each takes a slot of the table for a quarter of an hour, and a full table
 //!   [forgets the keys that owe least](crate::store::WhenFull). Size it, or choose another answer:
 //!   `RateLimiter::new(window, MemoryStore::with_capacity(1 << 20))` in place of the window.
-//! - On [several machines](super::machines), choose [`FailureMode::Reject`](super::failure) if an outage of Redis must not
-//!   help to guess.
+//! - On [several machines](super::machines), choose [`FailureMode::Reject`](super::failure) if an outage of Redis must
+//!   not help to guess.
 //! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
 //! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key: for
 //!   `account-here`, the pair of name and address.

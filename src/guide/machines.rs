@@ -182,9 +182,9 @@
 //!
 //! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and waits for none when it is over. With [`max_queue`](crate::RedisConcurrency::max_queue), requests
-//! that do not fit wait in their process, and a line of them costs a bounded number of
-//! [calls](crate::RedisConcurrency#waiting).
+//! round trip when it comes, and waits for none when it is over. With
+//! [`max_queue`](crate::RedisConcurrency::max_queue), requests that do not fit wait in their process, and a line of
+//! them costs a bounded number of [calls](crate::RedisConcurrency#waiting).
 //!
 //! # Without Redis
 //!

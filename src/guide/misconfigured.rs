@@ -87,9 +87,9 @@
 //!
 //! > fewer elements than proxies
 //!
-//! With [`TrustedProxies::hops`](crate::key::TrustedProxies::hops) (`hops` in TOML), the header must have an element for
-//! each proxy, and a request had fewer. Either there are fewer proxies than `count`: lower it. Or a client has reached the
-//! server past a proxy: close that way, since such a client chooses its own key.
+//! With [`TrustedProxies::hops`](crate::key::TrustedProxies::hops) (`hops` in TOML), the header must have an element
+//! for each proxy, and a request had fewer. Either there are fewer proxies than `hops`: lower it. Or a client has
+//! reached the server past a proxy: close that way, since such a client chooses its own key.
 //!
 //! # All requests had the same key
 //!

@@ -280,7 +280,7 @@
 //! [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you bill it.
 //!
 //! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
-//! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with `settle_by_handler`:
-//! there, answer a retry from what you stored.
+//! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with
+//! `settle_by_handler`: there, answer a retry from what you stored.
 //!
 //! Next: [queues](super::queue), [operating](super::operating#when-a-customer-calls).

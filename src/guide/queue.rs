@@ -69,7 +69,8 @@
 //! # How many: Little's law
 //!
 //! **L = λ × W**: the number of waiters is the number of departures per second (λ), times the seconds that each waits
-//! (W). For one key, λ is the quota's rate. So choose the wait that clients accept, and compute the longest queue from it:
+//! (W). For one key, λ is the quota's rate. So choose the wait that clients accept, and compute the longest queue from
+//! it:
 //!
 //! | rate λ | longest wait W | [`max_queue`](crate::LeakyQueue::max_queue) L |
 //! |---|---|---|
@@ -79,8 +80,8 @@
 //! | 6 per minute | 30 s | 3 |
 //!
 //! Or the other way: a `max_queue` of 50 at 5 per second means that the last one waits for 10 s. Only one of the two
-//! bounds, `max_queue` and [`max_wait`](crate::LeakyQueue::max_wait), is ever reached: a `max_queue` beyond λ × W is never
-//! used. Unless set, `max_queue` is the quota's limit (a period's worth), and the longest wait 30 seconds.
+//! bounds, `max_queue` and [`max_wait`](crate::LeakyQueue::max_wait), is ever reached: a `max_queue` beyond λ × W is
+//! never used. Unless set, `max_queue` is the quota's limit (a period's worth), and the longest wait 30 seconds.
 //!
 //! ```
 //! use std::time::Duration;

@@ -107,9 +107,10 @@
 //! the rest is forgiven. Too high, and a client is rejected although it would have had enough. A usual cost, or the most
 //! that the request may ask for (`max_tokens`), if it says so: [`cost_fn`] reads the head of the request.
 //!
-//! Or let the shortfall be **owed** ([`owe_shortfalls`], in TOML `owe-shortfalls = true`): time pays it, at the rate of the quota,
-//! and until then the requests of the key are rejected, with the wait. Then nothing is forgiven, and in the long run a key gets
-//! what its quota says, however low the estimate is: of 100 per hour, an answer of 10,000 takes the next 100 hours.
+//! Or let the shortfall be **owed** ([`owe_shortfalls`], in TOML `owe-shortfalls = true`): time pays it, at the rate of
+//! the quota, and until then the requests of the key are rejected, with the wait. Then nothing is forgiven, and in the
+//! long run a key gets what its quota says, however low the estimate is: of 100 per hour, an answer of 10,000 takes the
+//! next 100 hours.
 //!
 //! # What is exact
 //!

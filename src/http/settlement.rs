@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::Extensions;
 use smallvec::SmallVec;
 
-/// Reports what a request really cost, for policies that are [settled by the handler](crate::Policy::settle_by_handler):
-/// the tokens of a language model, the rows of a query, the seconds of a job. In the extensions of each request that such
-/// a policy has charged.
+/// Reports what a request really cost, for policies that are [settled by the
+/// handler](crate::Policy::settle_by_handler): the tokens of a language model, the rows of a query, the seconds of a
+/// job. In the extensions of each request that such a policy has charged.
 ///
 /// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real cost at
 /// any time until the body of the response has ended. Then too much is refunded, and too little is charged as far as units

@@ -57,8 +57,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// # How many to let wait
 ///
 /// By Little's law, *waiting = rate × wait*. So the line of a key gets no longer than `rate × max_wait` (at ten per
-/// second and 5 seconds: 50), and a larger `max_queue` is never used. A smaller one makes the longest wait shorter: choose
-/// the wait that clients accept, and derive the `max_queue` from it. All keys together need
+/// second and 5 seconds: 50), and a larger `max_queue` is never used. A smaller one makes the longest wait shorter:
+/// choose the wait that clients accept, and derive the `max_queue` from it. All keys together need
 /// rate × mean wait × busy keys: that is for [`max_waiters`](Self::max_waiters). Every waiting request also holds its
 /// connection, its headers and the readiness of the inner service.
 ///
@@ -260,10 +260,11 @@ impl LeakyQueue {
     /// | [`WhenFull::Overflow`] | joins one of 512 lines that such keys share, and waits there with other clients | (`max_keys` + 512) × quota |
     /// | [`WhenFull::EvictLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; else it is rejected | no bound |
     ///
-    /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
-    /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
-    /// With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
-    /// it lasts; put a policy with a wider key before the queue where unknown clients choose their keys.
+    /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that
+    /// owes least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their
+    /// requests pass. With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients
+    /// out for as long as it lasts; put a policy with a wider key before the queue where unknown clients choose their
+    /// keys.
     ///
     /// No choice forgets a key that has waiters.
     #[must_use]

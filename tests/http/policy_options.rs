@@ -1,5 +1,5 @@
-//! Every pair of options of a policy, and every option with every kind of limiter, in both orders of setting: the result is
-//! the one that `docs/policy_options.md` has, and a file in TOML gets the same.
+//! Every pair of options of a policy, and every option with every kind of limiter, in both orders of setting: the
+//! result is the one that `docs/policy_options.md` has, and a file in TOML gets the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,8 +168,8 @@ fn is_one_setter(first: Opt, second: Opt) -> bool {
     first == second || twice.iter().any(|pair| pair.contains(&first) && pair.contains(&second))
 }
 
-/// What `options` need beside themselves: a penalty needs a key of the client, and a debt a cost that is settled, unless
-/// the options are about these themselves.
+/// What `options` need beside themselves: a penalty needs a key of the client, and a debt a cost that is settled,
+/// unless the options are about these themselves.
 fn needs(kind: &Kind, options: &[Opt]) -> Vec<Opt> {
     let has = |some: &[Opt]| options.iter().any(|option| some.contains(option));
     let mut needs = Vec::new();

@@ -1,5 +1,5 @@
-//! Compares the table of DESIGN's vocabulary with the interface: the keys of TOML, the settings in the source, the metrics,
-//! the fields of log lines, and the queries in `deploy`.
+//! Compares the table of DESIGN's vocabulary with the interface: the keys of TOML, the settings in the source, the
+//! metrics, the fields of log lines, and the queries in `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -167,8 +167,8 @@ fn takes_and_returns_itself(signature: &str) -> bool {
     by_value && ["-> Self", "-> MemoryStore", "-> KeyValueBackend", "Result<Self"].iter().any(|it| head.contains(it))
 }
 
-/// The types whose settings are the interface of limits. The values of a limiter's own code (`Decision`, `Ask`, …) are not
-/// set up by users of limits.
+/// The types whose settings are the interface of limits. The values of a limiter's own code (`Decision`, `Ask`, …) are
+/// not set up by users of limits.
 const SET_UP: [&str; 27] = [
     "CalendarWindow",
     "ChargeOnce",

@@ -46,11 +46,11 @@ use crate::values::{
 ///
 /// # Waiting
 ///
-/// With [`max_queue`](Self::max_queue), a request that was rejected waits in its process until others are over, first come, first
-/// served: one that comes while others of its key wait is behind them without asking, and none overtakes. The first of a
-/// line asks the server at once when a request of this process has released units of the key, and otherwise in intervals
-/// that grow from 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs,
-/// in each process
+/// With [`max_queue`](Self::max_queue), a request that was rejected waits in its process until others are over, first
+/// come, first served: one that comes while others of its key wait is behind them without asking, and none overtakes.
+/// The first of a line asks the server at once when a request of this process has released units of the key, and
+/// otherwise in intervals that grow from 10 to 250 milliseconds, half of which is random, for units that other
+/// processes release. So a line costs, in each process
 ///
 /// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
 ///   processes hold units that it needs; the intervals begin anew when a waiter was served;
@@ -198,7 +198,8 @@ impl RedisConcurrency {
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
-    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without [`max_queue`](Self::max_queue).
+    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without
+    /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);

@@ -89,8 +89,8 @@ impl RateLimitFields {
     /// ```
     ///
     /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not hold, from
-    /// which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip) requests without a
-    /// key. The list is then made for the response, by one more allocation or two.
+    /// which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip) requests without
+    /// a key. The list is then made for the response, by one more allocation or two.
     ///
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
     /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits

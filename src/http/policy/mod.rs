@@ -406,19 +406,19 @@ impl Policy {
     /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
     /// are rejected until time has paid so much of the debt that they fit.
     ///
-    /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes) and
-    /// [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt. Time
-    /// pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost 10,000 takes
-    /// the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long run a key gets what
-    /// its quota says, also if its requests cost more than a burst. How far it goes beyond it depends on what one request
-    /// can cost, and on how many of a key are in flight at once.
+    /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
+    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt.
+    /// Time pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost
+    /// 10,000 takes the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long
+    /// run a key gets what its quota says, also if its requests cost more than a burst. How far it goes beyond it
+    /// depends on what one request can cost, and on how many of a key are in flight at once.
     ///
     /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left
     /// after the debt. It survives a live change, and under another quota the key owes as many units as before. A
     /// [reset](crate::RateLimitLayer::reset) forgives it.
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a limiter
-    /// that advertises no quota, at whose rate time could pay.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a
+    /// limiter that advertises no quota, at whose rate time could pay.
     ///
     /// # Memory
     ///

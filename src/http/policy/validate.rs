@@ -3,7 +3,8 @@
 use super::{Policy, PolicyError};
 
 impl Policy {
-    /// Returns the first mistake in the name, the [pairs](super::pairs) of options, the cost or the status of this policy.
+    /// Returns the first mistake in the name, the [pairs](super::pairs) of options, the cost or the status of this
+    /// policy.
     ///
     /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
     /// one, and that no two have the same name.

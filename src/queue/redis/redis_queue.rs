@@ -43,8 +43,8 @@ use crate::values::{
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
 /// // All servers together call the partner ten times per second.
-/// let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10)).max_queue(50).max_wait(Duration::from_secs(5));
-/// let policy = Policy::new("partner", queue);
+/// let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10));
+/// let policy = Policy::new("partner", queue.max_queue(50).max_wait(Duration::from_secs(5)));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -200,8 +200,8 @@ impl RedisQueue {
 
     /// Sets the longest wait of a request.
     ///
-    /// Only one of the two bounds is ever met. So raise the [`max_queue`](Self::max_queue), too, if requests should wait
-    /// longer than a period.
+    /// Only one of the two bounds is ever met. So raise the [`max_queue`](Self::max_queue), too, if requests should
+    /// wait longer than a period.
     ///
     /// # Panics
     ///

@@ -62,9 +62,10 @@ pub trait KeyValue: Send + Sync + 'static {
 ///
 /// # Time
 ///
-/// Processes decide by their own clocks, unless [`with_clock`](Self::with_clock) sets another. If all clocks are within ε of the
-/// true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: what the differences grant
-/// they grant once, and not per request. Keep the clocks synchronised (NTP), and ε far below the burst's time.
+/// Processes decide by their own clocks, unless [`with_clock`](Self::with_clock) sets another. If all clocks are within
+/// ε of the true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: what the
+/// differences grant they grant once, and not per request. Keep the clocks synchronised (NTP), and ε far below the
+/// burst's time.
 ///
 /// A state that was written by a clock more than a minute ahead of the reader's counts as if what it had used then were
 /// used now, so that no such clock locks a key for longer than its quota does. But two clocks that differ by more than a
