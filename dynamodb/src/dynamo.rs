@@ -17,7 +17,7 @@ use crate::table::{SharedClock, Table};
 /// How many calls of a process may be in flight by default: as many as one partition writes within a second.
 const IN_FLIGHT: usize = 1_000;
 
-/// A table on DynamoDB, which the [stores](crate::DynamoStore) of many limiters can share.
+/// A table on DynamoDB, which many limiters can share, each with [settings](crate::DynamoStore) of its own.
 ///
 /// Cloning is cheap. Clones share the circuit breaker, the bound of calls in flight, and what is known of the clock.
 ///

@@ -27,5 +27,7 @@ mod windows;
 
 #[path = "../support/live.rs"]
 mod heirs;
+#[path = "../support/month.rs"]
+mod month;
 #[path = "../support/mod.rs"]
 mod support;

@@ -14,7 +14,7 @@ use tower_sluice::time::Timestamp;
 use super::bytes::CALENDAR_WINDOW;
 use super::bytes::{self, FIXED_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
@@ -84,7 +84,7 @@ macro_rules! window {
         impl Items for $window {
             fn check_fit(&self) -> Result<(), Unfit> {
                 // The phase of the greatest draw is the latest: only without staggering is it zero.
-                if self.phase(u64::MAX).is_zero() { check_units(&self.quota()) } else { Err(Unfit::Staggered) }
+                if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
             }
 
             /// With the period: windows of other lengths may end at the same instant.

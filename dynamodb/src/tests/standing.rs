@@ -11,8 +11,6 @@ use tower_sluice::{Penalty, Policy, RateLimitLayer, Settlement};
 
 use super::*;
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 /// Longer than any wait without it.
 const BAN: Duration = Duration::from_secs(7 * 86_400);
 
