@@ -56,10 +56,15 @@ impl Standing {
         self.until() > now
     }
 
-    /// The standing of a key that is banned for `span`. A ban that has begun ends when its first response said.
+    /// The standing of a key that is banned for `span`. A ban that has begun ends when its first response said. A debt that
+    /// is over by then is forgotten.
     #[must_use]
     pub fn ban(self, now: Timestamp, span: Duration) -> Self {
-        if self.banned_until > now { self } else { Self { banned_until: now.saturating_add(span), ..self } }
+        if self.banned_until > now {
+            return self;
+        }
+        let owing_until = if self.owing_until > now { self.owing_until } else { Timestamp::ZERO };
+        Self { banned_until: now.saturating_add(span), owing_until }
     }
 
     /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them. Until the
