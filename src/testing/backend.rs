@@ -33,7 +33,7 @@ where
     B: Backend<A>,
 {
     check_trace(&algorithm, &mut Random::new(seed), &make).await;
-    let attempts = (u64::from(algorithm.quota().max_burst()) * 2).clamp(64, 400).div_ceil(TASKS);
+    let attempts = (algorithm.quota().max_burst() * 2).clamp(64, 400).div_ceil(TASKS);
     let expected = admitted_one_by_one(&algorithm, attempts * TASKS);
     // With calls of their own, and with calls that they share.
     for coalesces in [false, true] {
