@@ -20,9 +20,9 @@
 //! ```
 //!
 //! One table serves all limiters: each has a name, which the keys of its items begin with. Clients are stored as hashes.
-//! An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which the decisions do not wait.
-//! No global table: regions would each admit the limit, and overwrite each other's items. No cache (DAX) in front: it
-//! passes writes on, and its reads are stale.
+//! An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which the
+//! decisions do not wait. No global table: regions would each admit the limit, and overwrite each other's items. No cache
+//! (DAX) in front: it passes writes on, and its reads are stale.
 //!
 //! # The quotas
 //!

@@ -19,8 +19,8 @@ use super::{BadItem, Charge, DIGITS, Moment, Plan, Unfit, at_most, fitting, quot
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
-/// The greatest number that a bucket may have: the clock is below 2^114, a full bucket below 2^112, and a debt from another
-/// quota is cut at 2^120. The charges that a write adds are below 2^112.
+/// The greatest number that a bucket may have: the clock is below 2^114, a full bucket below 2^112, and a debt from
+/// another quota is cut at 2^120. The charges that a write adds are below 2^112.
 const MOST: u128 = (1 << 121) - 1;
 
 const _: () = assert!(MOST + (1 << 112) < DIGITS);

@@ -74,9 +74,9 @@ pub trait KeyValue: Send + Sync + 'static {
 /// # What a key holds
 ///
 /// In `NAME:TAG`, a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the [bytes](Portable) of a state:
-/// at most 43 bytes, or 59 if its units do not fit into 32 bits. Of a key that is banned or owes more than it had left, a
-/// byte 3, the clock, when the ban ends, when the debt is paid, and the bytes of a state, if it has one: at most 59 bytes,
-/// or 75.
+/// at most 43 bytes, or 59 if its units do not fit into 32 bits. Of a key that is banned or owes more than it had left,
+/// a byte 3, the clock, when the ban ends, when the debt is paid, and the bytes of a state, if it has one: at most 59
+/// bytes, or 75.
 ///
 /// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
 /// converted, and what was used stays used. If a key holds something else, that is an error, and nothing is overwritten;
@@ -160,8 +160,8 @@ fn calls(name: &str, timeout: Duration, max_in_flight: usize) -> Calls {
     Calls::new(&format!("key-value store of {name}"), timeout, max_in_flight)
 }
 
-/// The first byte of what a key holds: behind it are the writer's clock, in nanoseconds, and the bytes of a state, which
-/// begin with a version of their own.
+/// The first byte of what a key holds: behind it are the writer's clock, in nanoseconds, and the bytes of a state,
+/// which begin with a version of their own.
 const STAMPED: u8 = 2;
 
 /// A clock that is ahead of the reader's by more is wrong.
