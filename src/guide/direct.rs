@@ -56,7 +56,7 @@
 //!     Extension(user): Extension<User>,
 //!     body: String,
 //! ) -> Result<(HeaderMap, String), Box<Rejection>> {
-//!     let rows = u32::try_from(body.lines().count()).unwrap_or(u32::MAX);
+//!     let rows = body.lines().count() as u64;
 //!     let permit = app.rows.acquire(&PartitionKey::from(user.id()), rows).await?;
 //!     let permit = Rejection::unless_allowed("rows", permit)?;
 //!     Ok((app.fields.of(&permit), format!("{rows} rows\n")))

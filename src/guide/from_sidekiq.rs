@@ -15,8 +15,8 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::layer::ThrottleError;
+//! use tower_sluice::store::redis::Redis;
 //! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
@@ -67,7 +67,7 @@
 //!
 //! struct Call {
 //!     shop: u64,
-//!     points: u32,
+//!     points: u64,
 //! }
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

@@ -46,7 +46,7 @@
 //! #[derive(Clone, Copy)]
 //! struct Plan {
 //!     pace: Quota,
-//!     per_month: u32,
+//!     per_month: u64,
 //!     tokens: Quota,
 //! }
 //!
@@ -87,7 +87,7 @@
 //! }
 //!
 //! /// The cost of a request: nothing for one that only asks what is left.
-//! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u32 {
+//! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u64 {
 //!     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
 //! }
 //!

@@ -147,8 +147,8 @@
 //!
 //! ```
 //! use std::net::SocketAddr;
-//! use tower_sluice::RequestHead;
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+//! use tower_sluice::RequestHead;
 //!
 //! let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["10.0.0.0/24"])?);
 //! let client = |header: &str, peer: SocketAddr| {

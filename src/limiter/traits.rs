@@ -23,7 +23,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, Receipt};
 /// One method is required:
 ///
 /// ```
-/// use tower_sluice::limiter::{Ask, Answer};
+/// use tower_sluice::limiter::{Answer, Ask};
 /// use tower_sluice::{Decision, Limiter, Policy, RateLimitLayer};
 ///
 /// /// Rejects whatever costs more than ten.
@@ -85,7 +85,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tower_sluice::limiter::{Ask, Answer, Inheritance};
+    /// use tower_sluice::limiter::{Answer, Ask, Inheritance};
     /// use tower_sluice::{Decision, Limiter};
     /// # use std::sync::Mutex;
     ///

@@ -11,16 +11,16 @@ use crate::values::Backlog;
 ///
 /// ```
 /// use std::collections::HashMap;
-/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tower_sluice::limiter::{Answer, Ask};
 /// use tower_sluice::store::{Stats, TableStats};
-/// use tower_sluice::limiter::{Ask, Answer};
 /// use tower_sluice::{Decision, Limiter, PartitionKey};
 ///
-/// const UNITS: u32 = 10;
+/// const UNITS: u64 = 10;
 ///
 /// /// Admits ten units of each known account, and no more.
 /// struct Accounts {
-///     left: HashMap<PartitionKey, AtomicU32>,
+///     left: HashMap<PartitionKey, AtomicU64>,
 /// }
 ///
 /// impl Limiter for Accounts {

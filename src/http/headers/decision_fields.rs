@@ -56,7 +56,7 @@ impl DecisionFields {
     ///
     /// ```
     /// use tower_sluice::headers::{DecisionFields, RateLimitFields};
-    /// use tower_sluice::limiter::{Ask, Answer};
+    /// use tower_sluice::limiter::{Answer, Ask};
     /// use tower_sluice::{Limiter, Quota, RateLimiter, TokenBucket};
     ///
     /// let mails = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10)));

@@ -39,7 +39,7 @@ use crate::values::{Decision, LimiterError};
 /// /// So many people as are invited are charged to the team.
 /// async fn invite(
 ///     State(invitations): State<Invitations>,
-///     Path((team, people)): Path<(String, u32)>,
+///     Path((team, people)): Path<(String, u64)>,
 /// ) -> Result<(HeaderMap, String), Box<Rejection>> {
 ///     let permit = invitations.limiter.acquire(&team.into(), people).await?;
 ///     let permit = Rejection::unless_allowed("invitations", permit)?;
