@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use super::bucket::MAX_PARTS;
+
 /// Why a Redis server cannot keep a quota.
 ///
 /// Its scripts read the time in microseconds, and count in whole numbers below 2^53.
@@ -26,10 +28,11 @@ pub enum UnfitQuota {
         /// How long it takes.
         fill: Duration,
     },
-    /// The limit or the burst is above 4,294,967,295 units.
-    TooManyUnits {
-        /// The greater of the two.
-        units: u64,
+    /// A bucket or a queue would have to be counted in more than 2^52 parts of a microsecond. That is so for some limits
+    /// above 2^42 units with a period that is not a whole number of microseconds.
+    TooManyParts {
+        /// How many parts of a microsecond it would take.
+        parts: u64,
     },
     /// The window is staggered: in the scripts, all windows begin at the same instants.
     Staggered,
@@ -51,10 +54,10 @@ impl fmt::Display for UnfitQuota {
                 "an empty bucket would take {fill:?} to fill, or a full queue to empty, more than 71 years; raise the \
                  limit, or lower the burst, the period, the capacity or the longest wait"
             ),
-            Self::TooManyUnits { units } => write!(
+            Self::TooManyParts { parts } => write!(
                 f,
-                "Redis counts up to 4294967295 units, and the quota has {units}; count in greater units, such as KiB in \
-                 place of bytes, or keep the policy in memory"
+                "Redis has the time in microseconds, and this quota is exact only in {parts} parts of one, more than \
+                 {MAX_PARTS}; make the period a whole number of microseconds"
             ),
             Self::Staggered => f.write_str(
                 "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, \
@@ -87,8 +90,12 @@ mod tests {
             SlidingWindow::new(longest).fits(),
             TokenBucket::new(odd).fits(),
             TokenBucket::new(longest.burst(2)).fits(),
-            TokenBucket::new(Quota::per_second(u32::MAX.into())).fits(),
-            SlidingWindow::new(Quota::per_second(u32::MAX.into())).fits(),
+            TokenBucket::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
+            // As many parts of a microsecond as its limit, and exactly 2^52.
+            TokenBucket::new(Quota::per(Quota::MAX_UNITS - 10, Duration::from_secs(86_400))).fits(),
+            TokenBucket::new(Quota::per(1 << 49, Duration::from_nanos(1_000_000_000_125))).fits(),
+            FixedWindow::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
+            SlidingWindow::new(Quota::per(Quota::MAX_UNITS, longest.period())).fits(),
         ] {
             assert_eq!(fits, Ok(()));
         }
@@ -109,14 +116,9 @@ mod tests {
                 "raise the limit, or lower the burst",
             ),
             (
-                TokenBucket::new(Quota::per_second(1).burst(1 << 32)).fits(),
-                UnfitQuota::TooManyUnits { units: 1 << 32 },
-                "count in greater units",
-            ),
-            (
-                FixedWindow::new(Quota::per_second(1 << 32)).fits(),
-                UnfitQuota::TooManyUnits { units: 1 << 32 },
-                "up to 4294967295 units",
+                TokenBucket::new(Quota::per(Quota::MAX_UNITS, Duration::from_nanos(1_000_000_001))).fits(),
+                UnfitQuota::TooManyParts { parts: 1_000 * Quota::MAX_UNITS },
+                "make the period a whole number of microseconds",
             ),
             (FixedWindow::new(whole).staggered().fits(), UnfitQuota::Staggered, "leave the staggering out"),
         ] {

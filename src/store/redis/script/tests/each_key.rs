@@ -33,7 +33,7 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Ran
         let own = (batch % 2 == 1).then(|| algorithm.quota());
         let (mut states, mut expected, mut now) = (HashMap::new(), Vec::new(), START + random.below(1 << 49));
         for _ in 0..RUNS {
-            let token = algorithm.quota().period_nanos() / 1_000 / u64::from(algorithm.max_cost());
+            let token = algorithm.quota().period_nanos() / 1_000 / algorithm.max_cost();
             now = (now + random.below(2 * token + 2)).min((1 << 52) - 1);
             let (cost, count) = (cost(&mut random, algorithm.max_cost()).max(1), 1 + random.below(3) as u32);
             let keys: Vec<u64> = (0..2 + random.below(31)).map(|_| random.below(24)).collect();

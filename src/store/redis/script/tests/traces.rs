@@ -22,8 +22,22 @@ const BATCH: u64 = 400;
 /// Few, so that each key is used often.
 const KEYS: u64 = 3;
 
-const EDGES: [u64; 13] =
-    [1, 2, 3, 7, 10, 100, 1_000_003, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, MOST_UNITS - 2, MOST_UNITS - 1, MOST_UNITS];
+const EDGES: [u64; 14] = [
+    1,
+    2,
+    3,
+    7,
+    10,
+    100,
+    1_000_003,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 41) + 7,
+    1 << 49,
+    MOST_UNITS - 2,
+    MOST_UNITS - 1,
+    MOST_UNITS,
+];
 
 const PERIODS: [u64; 13] = [
     1,
@@ -42,16 +56,21 @@ const PERIODS: [u64; 13] = [
 ];
 
 pub(super) fn window_quota(random: &mut Random) -> Quota {
-    let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) };
+    let limit = match random.below(5) {
+        0 | 1 => random.pick(&EDGES),
+        2 => 1 + random.below(MOST_UNITS),
+        _ => 1 + random.below(50),
+    };
     let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
     Quota::per(limit, Duration::from_nanos(period))
 }
 
 pub(super) fn bucket_quota(random: &mut Random) -> Quota {
     let quota = window_quota(random);
-    match random.below(3) {
+    match random.below(5) {
         0 => quota.burst(random.pick(&EDGES)),
         1 => quota.burst(1 + random.below(20)),
+        2 => quota.burst(1 + random.below(MOST_UNITS)),
         _ => quota,
     }
 }
@@ -63,15 +82,15 @@ pub(super) fn cost(random: &mut Random, max: u64) -> u64 {
         2 => max,
         3 => max.saturating_add(1),
         4 => max / 2 + 1,
-        5 => 1 + random.below(u64::from(max)),
-        _ => 1 + random.below(u64::from(max / 4 + 1)),
+        5 => 1 + random.below(max),
+        _ => 1 + random.below(max / 4 + 1),
     }
 }
 
 /// Advances time by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
 fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
     let period = quota.period_nanos() / 1_000 + 1;
-    let token = period / u64::from(quota.limit()) + 1;
+    let token = period / quota.limit() + 1;
     let next = match random.below(16) {
         0 => now.saturating_sub(random.below(3 * period)).max(START),
         1 | 2 => now,
