@@ -99,30 +99,38 @@ mod tests {
         ] {
             assert_eq!(fits, Ok(()));
         }
-        for (fits, unfit, advice) in [
+        for (fits, unfit, message) in [
             (
                 FixedWindow::new(odd).fits(),
                 UnfitQuota::PeriodNotWhole { period: odd.period() },
-                "round the period, or use a bucket",
+                "Redis has the time in microseconds, and a window of 1.5µs is not a whole number of them; round the period, \
+                 or use a bucket",
             ),
             (
                 SlidingWindow::new(too_long).fits(),
                 UnfitQuota::PeriodTooLong { period: too_long.period() },
-                "check its unit",
+                "a window of 1125899906.842624s is longer than 35 years; check its unit",
             ),
             (
                 TokenBucket::new(too_long.burst(2)).fits(),
                 UnfitQuota::FillTooLong { fill: Duration::from_secs((1 << 51) / 1_000_000) },
-                "raise the limit, or lower the burst",
+                "an empty bucket would take 2251799813s to fill, or a full queue to empty, more than 71 years; raise the \
+                 limit, or lower the burst, the period, the capacity or the longest wait",
             ),
             (
                 TokenBucket::new(Quota::per(Quota::MAX_UNITS, Duration::from_nanos(1_000_000_001))).fits(),
                 UnfitQuota::TooManyParts { parts: 1_000 * Quota::MAX_UNITS },
-                "make the period a whole number of microseconds",
+                "Redis has the time in microseconds, and this quota is exact only in 999999999999999000 parts of one, more \
+                 than 4503599627370496; make the period a whole number of microseconds",
             ),
-            (FixedWindow::new(whole).staggered().fits(), UnfitQuota::Staggered, "leave the staggering out"),
+            (
+                FixedWindow::new(whole).staggered().fits(),
+                UnfitQuota::Staggered,
+                "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, or \
+                 use a bucket, which readmits each client at a time of its own",
+            ),
         ] {
-            assert!(unfit.to_string().contains(advice), "{unfit}");
+            assert_eq!(unfit.to_string(), message);
             assert_eq!(fits, Err(unfit));
         }
     }

@@ -33,11 +33,12 @@ fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
     let (quota, now) = (bucket.quota(), START + random.below(1 << 50));
     let grid = Grid::new(&quota);
     let [price, full] = [1, bucket.max_cost()].map(|cost| grid.span(grid.price(cost)));
+    // A millisecond is where keys expire.
+    let now = if random.below(8) == 0 { (now + full.micros).next_multiple_of(1_000) - full.micros } else { now };
     let rests = [0, 1, price.rest, full.rest, full.rest + 1, grid.parts() - 1, grid.parts(), grid.parts() + 7];
     let mut time = |far: bool| {
         let edges = [now, now + price.micros, now + full.micros, now + full.micros - price.micros];
         let micros = random.pick(&edges) + random.below(4) - 2;
-        // A millisecond is where keys expire.
         let micros = if far && random.below(4) == 0 { micros / 1_000 * 1_000 } else { micros };
         (micros, random.pick(&rests))
     };
