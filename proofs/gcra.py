@@ -2,13 +2,26 @@
 
 from z3 import And, If, Implies, Not, Or
 
-from lemma import CENTURY, between, div, div_ceil, greatest, ints, least, lemma, results, saturating_sub
+from lemma import (
+    CENTURY,
+    UNITS,
+    between,
+    div,
+    div_ceil,
+    greatest,
+    ints,
+    least,
+    lemma,
+    product,
+    results,
+    saturating_sub,
+)
 
 DECIDE = "src/algorithm/gcra.rs: Gcra::decide"
 CARRIED = "src/algorithm/gcra.rs: Gcra::carried"
 EXPIRES = "src/algorithm/gcra.rs: Gcra::expires_at"
 
-# Of the API: numbers of 32 and 64 bits, and a period of a hundred years at most.
+# Of the API: quotas of 50 bits, instants and costs of 64, and a period of a hundred years at most.
 limit, period, burst, nanos, cost, tat = ints("limit period burst nanos cost tat")
 quota = {"limit": limit, "period": period, "burst": burst}
 inputs = quota | {"tat": tat, "now": nanos, "cost": cost}
@@ -17,14 +30,16 @@ inputs = quota | {"tat": tat, "now": nanos, "cost": cost}
 now, price, capacity = ints("now_units price capacity")
 given = [tat >= 0, now >= 0, limit > 0, price > 0, price <= capacity]
 charge_of_api = [
-    between(1, limit, burst, 2**32),
+    between(1, limit, burst, UNITS),
     between(0, nanos, 2**64),
     between(1, period, CENTURY + 1),
     between(1, cost, burst + 1),
     now == nanos * limit,
     price == cost * period,
 ]
-domain = [*charge_of_api, capacity == burst * period, tat < 2**98]
+# Every TAT is below this, see the end.
+MOST_TAT = 2**121
+domain = [*charge_of_api, capacity == burst * period, tat < MOST_TAT]
 
 debt = saturating_sub(tat, now)
 
@@ -106,7 +121,7 @@ lemma(
         admitted >= 0,
         is_bounded(0, 0),
     ],
-    domain=[*domain, tat > 0, length > 0, high < 2**96],
+    domain=[*domain, tat > 0, length > 0, high < 2**113],
     right=decide(),
     claim=lambda it: Implies(it["admitted"], admitted + price <= capacity + length + skew),
     broken={
@@ -132,7 +147,7 @@ lemma(
     "the wait is exact: admitted after it, and rejected a nanosecond earlier",
     inputs=inputs,
     given=wait_given,
-    domain=[*domain, tat < 2**90],
+    domain=[*domain, tat < 2**113],
     right=results(wait=exact),
     claim=lambda it: And(fits_after(it["wait"] * limit), Not(fits_after((it["wait"] - 1) * limit))),
     broken={
@@ -168,7 +183,7 @@ lemma(
     "the state is forgotten when nothing is owed, and not a nanosecond earlier",
     inputs=quota | {"tat": tat},
     given=[tat > 0, limit > 0, div_ceil(all_paid, tat, limit), div(nothing_left, tat, limit)],
-    domain=[between(1, limit, burst, 2**32), between(1, period, CENTURY + 1), tat < 2**64],
+    domain=[between(1, limit, burst, UNITS), between(1, period, CENTURY + 1), tat < 2**64],
     right=results(expires=all_paid),
     claim=lambda it: And(it["expires"] * limit >= tat, (it["expires"] - 1) * limit < tat),
     broken={"rounded down": results(expires=nothing_left)},
@@ -186,7 +201,8 @@ carry_inputs = {
     "now": nanos,
 }
 carried = tokens * period + up
-most = 2**110
+# `MOST_CARRIED`.
+most = 2**120
 
 
 def carry(debt, cut=most):
@@ -202,12 +218,12 @@ carry_given = [
     div_ceil(up, rest * period, before),
 ]
 carry_domain = [
-    between(1, limit, old_limit, 2**32),
+    between(1, limit, old_limit, UNITS),
     between(0, nanos, 2**64),
     between(1, period, before, CENTURY + 1),
     now == nanos * limit,
     paid == nanos * old_limit,
-    between(0, tat, 2**111),
+    between(0, tat, MOST_TAT),
     saturating_sub(tat, paid) == old_debt,
 ]
 lemma(
@@ -231,10 +247,9 @@ lemma(
 )
 
 # No wrap: of what a change of the quota writes, at any later reading of the clock, and of what `decide` itself writes.
-TOP = 2**128
-# The greatest that `Gcra::units` and `Gcra::price` return.
-UNITS, PRICE = (2**64 - 1) * (2**32 - 1), (2**32 - 1) * CENTURY
-later, charge, greatest_state = ints("later charge greatest_state")
+# The greatest that `Gcra::units` and `Gcra::price` return, the latter of a cost that may be charged.
+INSTANT, PRICE = (2**64 - 1) * (UNITS - 1), (UNITS - 1) * CENTURY
+later, charge = ints("later charge")
 
 
 def sums(tat):
@@ -245,48 +260,57 @@ def sums(tat):
 
 lemma(
     CARRIED,
-    "no sum of a decision on a state that was carried over reaches 2^128, whatever the numbers",
+    "every state that is carried over is below 2^121, and no sum of a decision on it reaches 2^122, whatever the numbers",
     inputs=carry_inputs,
     given=[
         *carry_given,
-        between(1, limit, 2**32),
+        between(1, limit, UNITS),
         between(0, nanos, 2**64),
+        between(1, period, before, CENTURY + 1),
         now == nanos * limit,
         0 <= later,
-        later <= UNITS,
+        later <= INSTANT,
         0 <= charge,
         charge <= PRICE,
     ],
     domain=carry_domain,
-    steps=[now <= UNITS, up >= 0, tokens * period >= 0],
+    uses=[product(rest, CENTURY, period, CENTURY)],
+    steps=[now <= INSTANT, up >= 0, tokens * period >= 0],
     right=carry(carried),
-    claim=lambda it: And(it["tat"] >= 0, sums(it["tat"]) < TOP),
-    broken={"debts are not cut": carry(carried, 2**200), "cut at 2^128": carry(carried, 2**128)},
+    claim=lambda it: And(
+        it["tat"] >= 0, it["tat"] < MOST_TAT, sums(it["tat"]) < 2**122, rest * period + before < 2**124
+    ),
+    broken={
+        "debts are not cut": carry(carried, 2**200),
+        "cut at 2^128": carry(carried, 2**128),
+        "cut at 2^121": carry(carried, 2**121),
+    },
     fixed=[nanos == 10**18, limit == 3, old_limit == 1, before == 1, rest == 0, up == 0, period == CENTURY],
 )
 lemma(
     DECIDE,
-    "no sum of a decision on a state that a decision has written reaches 2^99, whatever the numbers",
+    "no sum of a decision on a state that a decision has written reaches 2^115, nor any price 2^126, whatever the numbers",
     inputs=inputs,
     given=[
-        between(1, limit, burst, 2**32),
+        between(1, limit, burst, UNITS),
         between(0, nanos, 2**64),
         between(1, period, CENTURY + 1),
-        between(1, cost, 2**32),
+        between(1, cost, 2**64),
         now == nanos * limit,
         price == cost * period,
         capacity == burst * period,
         tat >= 0,
-        tat <= UNITS + PRICE,
+        tat <= INSTANT + PRICE,
         0 <= later,
-        later <= UNITS,
+        later <= INSTANT,
         0 <= charge,
         charge <= PRICE,
     ],
-    steps=[now <= UNITS, price <= PRICE, capacity <= PRICE],
-    domain=[cost <= burst],
-    right=decide(),
-    claim=lambda it: And(it["tat"] <= UNITS + PRICE, sums(it["tat"]) < 2**99),
-    broken={"a debt of any size is admitted": decide(admits=price <= capacity)},
-    fixed=[nanos == 1, limit == 3, period == CENTURY, burst == 2**32 - 1, cost == 2**32 - 1],
+    uses=[product(cost, 2**64 - 1, period, CENTURY)],
+    steps=[now <= INSTANT, capacity <= PRICE],
+    # What costs more than the burst is compared with nothing.
+    right=decide(admits=And(cost <= burst, debt + price <= capacity)),
+    claim=lambda it: And(it["tat"] <= INSTANT + PRICE, sums(it["tat"]) < 2**115, price < 2**126),
+    broken={"a debt of any size is admitted": decide(admits=And(cost <= burst, price <= capacity))},
+    fixed=[nanos == 1, limit == 3, period == CENTURY, burst == UNITS - 1, cost == UNITS - 1],
 )

@@ -7,7 +7,7 @@ is at most what was charged.
 
 from z3 import And, If, Implies, Not
 
-from lemma import between, div, ints, least, lemma, product, results, scaled
+from lemma import UNITS, between, div, ints, least, lemma, product, results, scaled
 
 FILE = "src/store/remote/leases.rs"
 
@@ -39,8 +39,8 @@ given = [
 ]
 domain = [
     granted <= 1024,
-    cost < 2**20,
-    limit < 2**32,
+    cost < UNITS,
+    limit < UNITS,
     between(since, now, 2**62),
     lifetime < 2**60,
     reset < 2**60,
@@ -134,7 +134,7 @@ def next_action(refunds=left, keeps=0, affordable=half, stops=is_over):
 action = lease | {"remaining": remaining, "size": size, "most": most}
 action_given = [
     *given,
-    between(0, remaining, 2**32),
+    between(0, remaining, UNITS),
     between(0, size, 1025),
     between(1, most, 1025),
     2 * half * cost <= remaining,

@@ -19,6 +19,9 @@ MOST_STEPS = 40_000_000
 
 CENTURY = 100 * 366 * 86_400 * 10**9
 
+# Limits, bursts and counts are below this: `Quota::MAX_UNITS` and one.
+UNITS = 10**15
+
 
 class Lemma:
     def __init__(

@@ -4,9 +4,24 @@ no intermediate value reaches 2^53, and that the result is that of the algorithm
 Times are in microseconds, and what a bucket's rate leaves of one in `parts` of it: see `Grid`.
 """
 
-from z3 import And, If, Implies, Not, Or
+from z3 import And, If, Implies, Not, Or, unsat
 
-from lemma import CENTURY, between, div, div_ceil, greatest, ints, least, lemma, product, results, scaled
+from lemma import (
+    CENTURY,
+    UNITS,
+    between,
+    check,
+    div,
+    div_ceil,
+    greatest,
+    instance,
+    ints,
+    least,
+    lemma,
+    product,
+    results,
+    scaled,
+)
 
 BUCKET = "src/store/redis/script/bucket.rs"
 WINDOW = "src/store/redis/script/window.rs"
@@ -15,35 +30,49 @@ LUA = "src/store/redis/script/lua"
 EXACT = 2**53
 # A server's clock shows less until the year 2112, and no less than what the tests' servers begin at.
 LAST, START = 2**52, 2**51
-MOST_FILL, MOST_PERIOD = 2**51, 2**50
+MOST_FILL, MOST_PERIOD, MOST_PARTS = 2**51, 2**50, 2**52
 
 limit, period, burst, cost, now, units = ints("limit period burst cost now units")
 
 # What fits.
 micro, grain, parts, micros, rest, fill = ints("micro grain parts micros rest fill")
 quota = {"limit": limit, "period": period, "burst": burst}
-api = [between(1, limit, burst, 2**32), between(1, period, CENTURY + 1)]
+api = [between(1, limit, burst, UNITS), between(1, period, CENTURY + 1)]
 
 
-def fits(bound):
-    return results(fits=burst * period < bound * micro)
+def fits(bound, parts_fit=parts <= MOST_PARTS):
+    return results(fits=And(parts_fit, burst * period < bound * micro))
 
 
-beyond = ints("beyond")[0]
+# A token has so many grains, and none is in common with a microsecond: that makes the parts those of the fraction in
+# lowest terms (Bézout).
+grains, some, others = ints("grains some others")
+lowest_terms = [micro == parts * grain, period == grains * grain, parts * some - grains * others == 1]
+of_three = [limit == 3, period == 10**9, parts == 3, grain == 1000, burst > 10]
+# A prime to a second and a nanosecond: nothing is reduced.
+of_most = [limit == 10**15 - 2, period == 10**9 + 1, grain == 1, burst == 1]
 lemma(
     f"{BUCKET}: Grid::check_fit",
-    "no sum of a bucket that fits reaches 2^53: the time, what is owed, a price and a carry",
-    inputs=quota,
-    given=[*api, micro == 1000 * limit, between(0, now, LAST), div(fill, burst * period, micro)],
-    domain=[],
+    "no sum of a bucket that fits reaches 2^53: the time, what is owed, a price and a carry, and two rests",
+    inputs=quota | {"parts": parts},
+    given=[*api, micro == 1000 * limit, between(0, now, LAST), div(fill, burst * period, micro), parts > 0],
+    domain=[*lowest_terms, grain > 0],
     uses=[scaled(micro, MOST_FILL, fill), scaled(micro, fill, MOST_FILL - 1)],
     right=fits(MOST_FILL),
-    claim=lambda it: Implies(it["fits"], now + fill + fill + 1 < EXACT),
-    fixed=[limit == 3, burst > 10],
+    claim=lambda it: Implies(it["fits"], And(now + fill + fill + 1 < EXACT, (parts - 1) + (parts - 1) < EXACT)),
+    fixed=of_three,
     broken={
         "up to 2^52": fits(2**52),
         "up to 2^53": fits(2**53),
         "of nanoseconds": results(fits=burst * period < MOST_FILL * 1000 * micro),
+        "any number of parts": (fits(MOST_FILL, True), *of_most),
+        "up to 2^53 parts": (
+            fits(MOST_FILL, parts <= 2**53),
+            limit == 2**43,
+            period == 10**9 + 1,
+            grain == 1,
+            burst == 1,
+        ),
     },
 )
 over, window = ints("over window")
@@ -60,7 +89,7 @@ lemma(
     inputs=window_quota,
     given=[
         *api[1:],
-        between(1, limit, 2**32),
+        between(1, limit, UNITS),
         period == micros * 1000 + over,
         between(0, over, 1000),
         micros >= 0,
@@ -99,25 +128,34 @@ lemma(
     },
 )
 
-# The bucket. A state is a time and its rest; a quota of three per second has prices with rests.
+# The bucket. A state is a time and its rest. Quotas whose prices have rests are three per second, and nearly as many per
+# day as there may be: its limit has no divisor in common with a day.
 due, price, capacity, price_rest, capacity_rest = ints("due price capacity price_rest capacity_rest")
 full = now + capacity
 micro_fields = [between(0, rest, price_rest, capacity_rest, parts), parts > 0]
 bucket_inputs = quota | {"due": due, "rest": rest, "now": now, "cost": cost}
 exact = lambda due, rest: due * parts + rest
-of_three = [
-    limit == 3,
-    period == 10**9,
-    parts == 3,
-    exact(price, price_rest) == cost * 10**6,
-    exact(capacity, capacity_rest) == burst * 10**6,
-    between(START, now, LAST),
-    between(1, cost, burst + 1),
-    between(1, burst, 2**32),
-    burst < 2**31,
-    due >= START,
-    due < now + 2**50,
-]
+
+
+def of(units, nanos, finest, token):
+    """A quota whose microsecond has so many parts, and whose tokens cost so many."""
+    return [
+        limit == units,
+        period == nanos,
+        parts == finest,
+        exact(price, price_rest) == cost * token,
+        exact(capacity, capacity_rest) == burst * token,
+        between(START, now, LAST),
+        between(1, cost, burst + 1),
+        between(1, burst, UNITS),
+        burst * token < 2**50 * finest,
+        due >= START,
+        due < now + 2**50,
+    ]
+
+
+of_three = of(3, 10**9, 3, 10**6)
+of_most = of(10**15 - 11, 86_400 * 10**9, 10**15 - 11, 86_400 * 10**6)
 bucket_given = [
     *micro_fields,
     0 <= now,
@@ -128,7 +166,7 @@ bucket_given = [
     exact(price, price_rest) > 0,
     exact(price, price_rest) <= exact(capacity, capacity_rest),
     capacity < MOST_FILL,
-    parts < 2**42,
+    parts <= MOST_PARTS,
 ]
 
 
@@ -160,7 +198,7 @@ lemma(
     "the script admits and keeps what `Gcra::decide` does, in numbers below 2^53",
     inputs=bucket_inputs,
     given=bucket_given,
-    domain=of_three,
+    domain=of_most,
     right=take(),
     uses=[scaled(parts, price, capacity), scaled(parts, capacity + 1, price)]
     + [
@@ -266,7 +304,7 @@ window_given = [
     now < LAST,
     between(1, micros, MOST_PERIOD),
     period == micros * 1000,
-    between(1, limit, 2**32),
+    between(1, limit, UNITS),
     between(1, cost, limit + 1),
     div(present, now, micros),
     present >= 0,
@@ -287,10 +325,10 @@ lemma(
     f"{LUA}/fixed_window_take.lua",
     "the script admits and keeps what `FixedWindow::decide` does; a window from the future is the next",
     inputs=micro_window | {"window": stored, "used": used, "now": now, "cost": cost},
-    given=[*window_given, between(0, used, 2**32)],
+    given=[*window_given, between(0, used, UNITS)],
     domain=window_domain,
     right=fixed(),
-    fixed=[micros == 10**6, limit < 100, stored > present - 5, stored < present + 5],
+    fixed=[micros == 10**6, limit > 2**49, stored > present - 5, stored < present + 5],
     claim=lambda it: And(
         it["admitted"] == (If(from_future < present, 0, used) + cost <= limit),
         Implies(
@@ -311,15 +349,15 @@ lemma(
 
 previous, current, elapsed = ints("previous current elapsed")
 left = micros - elapsed
-weight, weight_down, weight_low = ints("weight weight_down weight_low")
+weight, weight_down = ints("weight weight_down")
 sliding_inputs = micro_window | {"window": window, "previous": previous, "current": current, "now": now, "cost": cost}
 sliding_given = [
     between(1, micros, MOST_PERIOD),
     period == micros * 1000,
     between(0, elapsed, micros),
-    between(0, previous, 2**32),
-    between(0, current, 2**32),
-    between(1, limit, 2**32),
+    between(0, previous, UNITS),
+    between(0, current, UNITS),
+    between(1, limit, UNITS),
     between(1, cost, limit + 1),
 ]
 sliding_domain = [
@@ -353,63 +391,123 @@ lemma(
         div_ceil(weight, previous * left, micros),
         div(weight_down, previous * left, micros),
     ],
-    uses=weighing(weight),
+    uses=[*weighing(weight), scaled(micros, previous + 1, weight), product(previous, previous, left, micros)],
     domain=sliding_domain,
     right=sliding(weight),
     fixed=[micros == 10**6 + 1, limit < 2**20, now < START + 2**40],
-    claim=lambda it: And(it["admitted"] == weighs, previous * left < EXACT, current + cost + previous < EXACT),
+    claim=lambda it: And(it["admitted"] == weighs, previous * left < EXACT, current + cost + weight < EXACT),
     broken={"rounded down": sliding(weight_down), "always one more": sliding(weight_down + 1)},
 )
 
-# The long division: one step takes one more bit of `previous`. What was taken, `high`, is its bits so far.
-high, bit, remainder, so_far, times = ints("high bit remainder so_far times")
+# Where the product is no double, the script takes what doubles make of the quotient for an estimate, and computes exactly
+# what that leaves of the product. For that, all four numbers are cut in two, at 25 bits.
+HALF = 2**25
+estimate, to_go = ints("estimate to_go")
+numbers = [previous, to_go, estimate, micros]
+high = ints("previous_high to_go_high estimate_high micros_high")
+low = ints("previous_low to_go_low estimate_low micros_low")
+over_high = high[0] * high[1] - high[2] * high[3]
+over_middle = high[0] * low[1] + low[0] * high[1] - high[2] * low[3] - low[2] * high[3]
+over_low = low[0] * low[1] - low[2] * low[3]
+over, rounded_product, up, up_low, down = ints("over rounded_product up up_low down")
 
 
-def step(doubled=2, bit_weight=1, weight_doubled=2, rounded=1):
-    """The last step of the loop, after the others were right: `times` is what it adds to the weight."""
-    over = remainder * doubled + If(bit == 1, left * bit_weight, 0)
-    return over, lambda times: so_far * weight_doubled + times + If(over > times * micros, rounded, 0)
+def cut(one, other):
+    """The product of two of the numbers, from those of their halves."""
+    of_halves = (high[one] * high[other] * HALF + (high[one] * low[other] + low[one] * high[other])) * HALF
+    return instance(
+        Implies(
+            And(*(numbers[n] == high[n] * HALF + low[n] for n in (one, other))),
+            numbers[one] * numbers[other] == of_halves + low[one] * low[other],
+        )
+    )
 
 
-right_over, right_weight = step()
-times_of = {"once": ints("times_once")[0], "late": ints("times_late")[0]}
-once_over, once_weight = step(doubled=1)
-late_over, late_weight = step(bit_weight=2)
+for general in (cut(0, 1), cut(2, 3)):
+    assert check([Not(general)])[0] == unsat, "a lemma of halves"
+
+
+def is_rounded(double, number):
+    """A double next to a number."""
+    return And(EXACT * (double - number) <= number, EXACT * (number - double) <= number)
+
+
+def doubles(*of):
+    """What doubles make of the quotient of these numbers."""
+    return [previous == of[0], to_go == of[1], micros == of[2], estimate == int(float(of[0]) * of[1] / of[2])]
+
+
+wide = [current > 2**40, now < START + 2**51]
+between_two = [*doubles(779_152_014_841_378, 384_350_204_931_696, 585_810_621_992_099), *wide]
+too_small = [*doubles(571_613_279_346_609, 324_267_178_970_705, 692_381_949_527_296), *wide]
+exact_double = [*doubles(2**49, 2**40 + 2**20, 2**41), *wide]
+half_products = [(a, b) for one, other in ((0, 1), (2, 3)) for a in (high[one], low[one]) for b in (high[other], low[other])]
 lemma(
     f"{LUA}/sliding_window_take.lua",
-    "the weight is exact by long division, and no value reaches 2^53",
-    inputs=sliding_inputs,
+    "the weight is exact from an estimate, and no value reaches 2^53",
+    inputs=sliding_inputs | {"estimate": estimate},
     given=[
-        *sliding_given,
-        between(0, bit, 2),
-        high >= 0,
-        previous == 2 * high + bit,
-        between(0, remainder, micros),
-        so_far * micros + remainder == high * left,
-        so_far >= 0,
-        div(times, right_over, micros),
-        div(times_of["once"], once_over, micros),
-        div(times_of["late"], late_over, micros),
-        div_ceil(weight_low, least(previous, 2**31 - 1) * left, micros),
+        between(0, *high, *low, HALF),
+        *(number == a * HALF + b for number, a, b in zip(numbers, high, low)),
+        between(1, micros, MOST_PERIOD),
+        period == micros * 1000,
+        between(1, to_go, micros + 1),
+        between(0, previous, current, UNITS),
+        between(1, limit, UNITS),
+        between(1, cost, limit + 1),
+        # The product is rounded to a double, and so is the quotient; the estimate is the whole number below that.
+        is_rounded(rounded_product, previous * to_go),
+        EXACT * (estimate * micros) <= rounded_product * (EXACT + 1),
+        EXACT * (estimate * micros + micros) > rounded_product * (EXACT - 1),
+        over == (over_high * HALF + over_middle) * HALF + over_low,
+        div_ceil(up, over, micros),
+        div(down, over, micros),
+        div_ceil(up_low, over - over_low, micros),
     ],
-    uses=[*weighing(right_weight(times)), product(high, high, left, micros), scaled(micros, high + 1, so_far)],
+    uses=[
+        cut(0, 1),
+        cut(2, 3),
+        product(previous, UNITS - 1, to_go, micros),
+        *(product(a, HALF - 1, b, HALF - 1) for a, b in half_products),
+        scaled(micros, estimate + up + current + cost, limit),
+        scaled(micros, limit + 1, estimate + up + current + cost),
+        scaled(micros, up, 0 - 1),
+        scaled(micros, 3, up),
+        scaled(micros, previous + 2, estimate),
+    ],
     steps=[
-        (2 * so_far + times) * micros + (right_over - times * micros) == previous * left,
-        right_over < 2**52,
-        left * 2 < EXACT,
-        so_far <= high,
-        between(0, right_over - times * micros, micros),
+        over == previous * to_go - estimate * micros,
+        previous * to_go <= (UNITS - 1) * micros,
+        2 * over < 3 * micros,
+        2 * over > 0 - micros,
+        And(over_low < 2**50, over_low > -(2**50), over_middle < 2**52, over_middle > -(2**52)),
+        And(0 <= up, up <= 2),
+        (estimate + up) * micros >= previous * to_go,
+        (estimate + up) * micros < previous * to_go + micros,
     ],
-    domain=[*sliding_domain, previous * left >= 2**52],
-    fixed=[micros == 2**49 + 12_345, now == START + 2**48, limit == 2**32 - 1, previous > 2**31],
-    right=sliding(right_weight(times)),
-    claim=lambda it: it["admitted"] == weighs,
+    domain=[
+        between(START, now, LAST),
+        now == window * micros + micros - to_go,
+        period <= CENTURY,
+        window > 0,
+        previous <= limit,
+        current <= limit,
+        previous * to_go >= 2**52,
+    ],
+    right=sliding(estimate + up),
+    fixed=between_two,
+    claim=lambda it: And(
+        it["admitted"] == (previous * to_go + (current + cost) * micros <= limit * micros),
+        # What is added up on the way, and the multiple of the period above it.
+        between(-EXACT, over_high * HALF, over_high * HALF + over_middle, over, over + micros, EXACT),
+        between(0, estimate, 2**50),
+        current + cost + estimate + up < EXACT,
+    ),
     broken={
-        "what is left is not doubled": sliding(once_weight(times_of["once"])),
-        "the bit is added before doubling": sliding(late_weight(times_of["late"])),
-        "the weight is not doubled": sliding(step(weight_doubled=1)[1](times)),
-        "rounded down": sliding(step(rounded=0)[1](times)),
-        "the last bit is left out": sliding(so_far + If(remainder > 0, 1, 0)),
-        "the first bit is left out": sliding(weight_low),
+        "the estimate is taken": sliding(estimate),
+        "rounded down": sliding(estimate + down),
+        "always one more": (sliding(estimate + down + 1), *exact_double),
+        "no more than one more": (sliding(estimate + If(over > 0, 1, 0)), *too_small),
+        "the lower halves are left out": sliding(estimate + up_low),
     },
 )

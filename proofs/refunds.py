@@ -2,8 +2,8 @@
 
 from z3 import And, BoolVal, If, Implies, Not, Or
 
-from gcra import burst, charge_of_api, limit, nanos, now, period, price, tat
-from lemma import between, greatest, ints, least, lemma, results, saturating_sub, scaled
+from gcra import MOST_TAT, burst, charge_of_api, limit, nanos, now, period, price, tat
+from lemma import UNITS, between, greatest, ints, least, lemma, results, saturating_sub, scaled
 from lua import (
     EXACT,
     LAST,
@@ -28,7 +28,7 @@ charged, before, made, gave = ints("charged before made gave")
 inputs = {"limit": limit, "period": period, "burst": burst, "tat": tat, "now": nanos, "cost": cost, "charged": charged}
 after = made + saturating_sub(before, made) + price
 given = [0 <= made, made <= now, 0 <= before, price > 0, tat >= 0, charged == after]
-domain = [*charge_of_api, tat < 2**98, charged < 2**98, before < 2**98, tat > now]
+domain = [*charge_of_api, tat < MOST_TAT, charged < MOST_TAT, before < MOST_TAT, tat > now]
 unpaid = saturating_sub(charged, now)
 
 
@@ -130,7 +130,7 @@ lemma(
     "a charge of this window is given back, as far as it counts, and no other",
     inputs={"window": window, "used": used, "cost": cost, "charged_in": charged_in},
     given=[
-        between(0, used, counted, cost, 2**32),
+        between(0, used, counted, cost, UNITS),
         Implies(window == charged_in, used == counted + cost),
         window >= 0,
         charged_in >= 0,
@@ -160,7 +160,7 @@ lemma(
     "a charge of one of both windows is given back, and no other",
     inputs={"window": window, "previous": previous, "current": current, "cost": cost, "charged_in": charged_in},
     given=[
-        between(0, previous, current, counted, cost, 2**32),
+        between(0, previous, current, counted, cost, UNITS),
         window >= 0,
         charged_in >= 0,
         Implies(window == charged_in, current == counted + cost),

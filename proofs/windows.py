@@ -2,7 +2,7 @@
 
 from z3 import And, BitVec, BitVecVal, If, Implies, LShR, Not, Or, UGE, UGT, ULE, ULT, ZeroExt
 
-from lemma import CENTURY, between, div, div_ceil, ints, lemma, product, results, saturating_sub, scaled
+from lemma import CENTURY, UNITS, between, div, div_ceil, ints, lemma, product, results, saturating_sub, scaled
 
 FIXED = "src/algorithm/fixed_window.rs: FixedWindow::decide"
 SLIDING = "src/algorithm/sliding_window.rs: SlidingWindow::decide"
@@ -10,7 +10,7 @@ WINDOWS = "src/store/memory/table/windows/mod.rs"
 RULE = "src/store/memory/table/windows/rule.rs"
 
 limit, period, window, now, cost = ints("limit period window now cost")
-api = [between(1, limit, 2**32), between(1, period, CENTURY + 1), between(1, cost, limit + 1), between(0, now, 2**63)]
+api = [between(1, limit, UNITS), between(1, period, CENTURY + 1), between(1, cost, limit + 1), between(0, now, 2**63)]
 
 # Fixed windows.
 used, present = ints("used present")
@@ -39,7 +39,7 @@ fixed_parts = dict(
         div(present, now, period),
         present >= 0,
     ],
-    domain=[*api, used < 2**32, (window + 2) * period < 2**64, used > 0],
+    domain=[*api, used < UNITS, (window + 2) * period < 2**64, used > 0],
     right=fixed(),
 )
 newer = If(window > present, window, present)

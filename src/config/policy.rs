@@ -279,8 +279,9 @@ fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
+    let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     let concurrency = ConcurrencySpec {
-        limit: number(source, "limit", 1..=MOST_IN_FLIGHT, &raw.limit)?,
+        limit: number(source, "limit", 1..=most, &raw.limit)?,
         max_queue: max_queue.map(in_range),
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
         max_keys: max_keys.map(in_range),
@@ -306,7 +307,8 @@ fn lease(source: &Source<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Res
 /// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
-/// The most units that a key may have in flight: see [`Concurrency::new`](crate::Concurrency::new).
+/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis, it
+/// may have as many as any quota.
 const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 /// Parses `charge-when`: a predicate for responses with one of these statuses.

@@ -15,6 +15,7 @@ mod runtimes;
 mod standing;
 mod store;
 mod topologies;
+mod wide_units;
 
 #[path = "../support/mod.rs"]
 mod support;

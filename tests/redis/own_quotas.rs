@@ -304,7 +304,7 @@ async fn a_foreign_text_with_a_quota_is_an_error() {
     let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
     let [name] = &names[..] else { panic!("{names:?}") };
     for text in
-        ["@", "-1@", "-1@1:1", "-1@1:1:1:1", "-1@01:1:1", "-1@0:1:1", "-1@1:0:1", "-1@4294967296:1:1", "x@5:5:5"]
+        ["@", "-1@", "-1@1:1", "-1@1:1:1:1", "-1@01:1:1", "-1@0:1:1", "-1@1:0:1", "-1@1000000000000000:1:1", "x@5:5:5"]
     {
         redis::cmd("SET").arg(name).arg(text).exec(&mut connection).unwrap();
         for cost in [0, 1] {

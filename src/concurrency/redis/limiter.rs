@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::process::Process;
 use super::waiting::Wanted;
 use crate::concurrency::bounds::Bounds;
-use crate::concurrency::{rejected, word};
+use crate::concurrency::rejected;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
 use crate::store::redis::Redis;
 use crate::store::remote::Tag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Answer, Ask, Backlog, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Receipt, Terms,
+    Answer, Ask, Backlog, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Quota, Receipt, Terms,
 };
 
 /// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how many
@@ -170,12 +170,15 @@ impl RedisConcurrency {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
+    /// If `limit` is zero: nothing would ever pass. If it is above [`Quota::MAX_UNITS`], 999,999,999,999,999.
     #[must_use]
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
-        assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
+        assert!(
+            limit <= Quota::MAX_UNITS,
+            "the units in flight of a key are at most 999999999999999; count in greater units, such as KiB in place of bytes"
+        );
         Self {
             redis: redis.clone(),
             name: name.into(),

@@ -118,7 +118,8 @@ impl LocalCounts {
 
     /// The units of all keys that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(shard).values().map(|entry| entry.units).sum::<u64>()).sum()
+        let add = |sum: u64, entry: &Entry| sum.saturating_add(entry.units);
+        self.shards.iter().fold(0, |sum, shard| lock(shard).values().fold(sum, add))
     }
 
     /// Whether there is nothing to renew, and nothing that might be.

@@ -39,6 +39,6 @@ pub use self::store::{RedisStore, RedisTable};
 pub(crate) use self::backend::{failed, in_background};
 pub(crate) use self::evalsha::{Call, Script};
 pub(crate) use self::key::{Key, Names};
-pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, check_units, whole};
+pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
 #[cfg(test)]
 pub(crate) use self::script::{manual_server, random, variant};

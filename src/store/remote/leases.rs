@@ -437,7 +437,7 @@ mod tests {
         let [lifetime, reset] = ["lifetime", "reset"].map(|span| Duration::from_nanos(case.number(span)));
         let leases = Leases::new(case.number_or("most", Leases::MOST), lifetime);
         let (price, quota) = (at_cost(case.number("cost")), Quota::per_minute(100));
-        let decision = Decision::allow(u32::MAX.into(), case.number_or("remaining", 0)).with_reset_after(reset);
+        let decision = Decision::allow(Quota::MAX_UNITS, case.number_or("remaining", 0)).with_reset_after(reset);
         let (granted, since) = (case.number("granted"), Timestamp::from_nanos(case.number("since")));
         let lease = Lease::new(price, granted, case.number_or("size", 0), decision, since);
         let is_of_window = case.number::<u32>("of_window") == 1;

@@ -7,7 +7,7 @@ mod tests;
 use smallvec::smallvec;
 
 use crate::store::redis::{BadReply, Call, Key, Script, ScriptReply, whole};
-use crate::values::Decision;
+use crate::values::{Decision, Quota};
 
 macro_rules! in_flight_script {
     ($block:literal) => {
@@ -53,9 +53,10 @@ pub(super) fn decision(answer: &ScriptReply, cost: u64, limit: u64) -> Result<De
     if answer.admitted == u32::from(is_charged) { Ok(decision) } else { Err(BadReply::Disagreement) }
 }
 
-/// The call that adds `units` to a field, and deletes all fields of the process with lower numbers.
+/// The call that adds `units` to a field, and deletes all fields of the process with lower numbers. More units than any
+/// limit are counted as [that many](Quota::MAX_UNITS): no other request fits beside them either.
 pub(super) fn renew(key: Key, field: Field, units: u64, lease: u64) -> Call {
-    let args = smallvec![field.process, field.number, units, lease];
+    let args = smallvec![field.process, field.number, units.min(Quota::MAX_UNITS), lease];
     Call { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
 }
 

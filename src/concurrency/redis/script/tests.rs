@@ -77,6 +77,7 @@ fn scripts_count_as_the_model_does() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW, &RELEASE]);
     for trace in 0..40 {
         let (mut model, mut now, mut expected) = (Model::default(), START, Vec::new());
+        let scale = random.pick(&[1, 120_000_000_000_000]);
         for _ in 0..100 {
             now = match random.below(40) {
                 0 => now - 3 * SECOND,
@@ -86,19 +87,22 @@ fn scripts_count_as_the_model_does() {
                 _ => now + random.below(SECOND),
             };
             let field = Field { process: random.below(3) + (1 << 51), number: random.below(3) };
-            let (units, lease) = (random.below(5), random.pick(&[SECOND, 4 * SECOND]));
+            let (units, lease) = (random.below(5) * scale, random.pick(&[SECOND, 4 * SECOND]));
             let (call, answer) = match random.below(8) {
                 0..=3 => {
-                    let limit = random.pick(&[5, 8]);
+                    let limit = random.pick(&[5, 8]) * scale;
                     let (admitted, total) = model.take(now, field, units, limit, lease);
                     (take(key(trace), field, units, limit, lease), (admitted, Some(total)))
                 }
                 4 => {
+                    // A process renews once into a field.
+                    let held = model.0.get(&(field.process, field.number)).map_or(0, |(held, ..)| *held);
+                    let units = if held + units < (1 << 51) { units } else { 0 };
                     let (admitted, total) = model.renew(now, field, units, lease);
                     (renew(key(trace), field, units, lease), (admitted, Some(total)))
                 }
                 _ => {
-                    let units = units.max(1);
+                    let units = units.max(scale);
                     (release(key(trace), field, units), (model.release(field, units), None))
                 }
             };
@@ -148,7 +152,7 @@ fn what_is_no_unit_in_flight_is_an_error() {
         ("1:1", format!("1:{end}:1")),
         ("1:1", format!("-1:{end}")),
         ("1:1", format!("-1:{end}:1:1")),
-        ("1:1", format!("-4294967296:{end}:1")),
+        ("1:1", format!("-2251799813685248:{end}:1")),
         ("1:1", "-1:9007199254740992:1".to_owned()),
         ("1:1", format!("-1:{end}:4503599627370496")),
     ];
@@ -165,20 +169,46 @@ fn what_is_no_unit_in_flight_is_an_error() {
     }
 }
 
+/// Processes that were cut off may have any number of units in flight: what does not fit into a double is cut.
+#[test]
+fn more_units_in_flight_than_a_double_holds_leave_room_for_none() {
+    let mut server = ManualServer::new(&[&TAKE, &RENEW]);
+    let field = Field { process: 1, number: 1 };
+    let most = (1_u64 << 51) - 1;
+    for process in 2..7_u64 {
+        server.set_field(&key("a"), &format!("{process}:1"), &format!("-{most}:{}:{SECOND}", START + SECOND));
+        let answer = server.run(START, &take(key("a"), field, 1, Quota::MAX_UNITS, SECOND));
+        let total = (most * (process - 1)).min((1 << 53) - 1);
+        assert_eq!(answer.old(0).unwrap(), Some(total.to_string().as_bytes()));
+        let rejection = Decision::reject_until_released(Quota::MAX_UNITS, 0);
+        assert_eq!(decision(&answer, 1, Quota::MAX_UNITS), Ok(rejection));
+    }
+    // The most that a process reports, beside as much that it has taken there.
+    let answer = server.run(START, &take(key("b"), field, Quota::MAX_UNITS, Quota::MAX_UNITS, SECOND));
+    assert_eq!(decision(&answer, Quota::MAX_UNITS, Quota::MAX_UNITS), Ok(Decision::allow(Quota::MAX_UNITS, 0)));
+    assert_eq!(server.run(START, &renew(key("b"), field, u64::MAX, SECOND)).admitted, 1);
+    let answer = server.run(START, &take(key("b"), field, 0, Quota::MAX_UNITS, SECOND));
+    assert_eq!(answer.old(0).unwrap(), Some((2 * Quota::MAX_UNITS).to_string().as_bytes()));
+}
+
 /// One mistake at a time: the properties above notice every one.
 #[test]
 fn mistakes_in_the_scripts_are_noticed() {
     all_are_noticed(&[
         Changes {
             block: include_str!("lua/open.lua"),
-            properties: &[scripts_count_as_the_model_does, what_is_no_unit_in_flight_is_an_error],
+            properties: &[
+                scripts_count_as_the_model_does,
+                what_is_no_unit_in_flight_is_an_error,
+                more_units_in_flight_than_a_double_holds_leave_room_for_none,
+            ],
             changes: &[
                 ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),
                 ("for index = 1, #fields, 2 do", "for index = 3, #fields, 2 do"),
                 ("{}, now + lease", "{}, now"),
                 ("'^(%d+):(%d+)$'", "'^(%d+):(%d+)'"),
                 ("'^-(%d+):(%d+):(%d+)$'", "'^-(%d+):(%d+):(%d+)'"),
-                ("held > 4294967295", "held > 4294967296"),
+                ("held >= 2251799813685248", "held > 2251799813685248"),
                 ("due >= 9007199254740992", "due > 9007199254740992"),
                 ("span >= 4503599627370496", "span > 4503599627370496"),
                 ("if due > now + span then", "if due > now + 2 * span then"),
@@ -189,6 +219,7 @@ fn mistakes_in_the_scripts_are_noticed() {
                 ("    call('HDEL', key, field)\n", ""),
                 ("total = total + held", "total = total + 1"),
                 ("if due > expires then expires = due end", ""),
+                ("if total > 9007199254740991 then total = 9007199254740991 end", ""),
                 ("if holder == process then", "if true then"),
                 ("if its_number == number then own = held", "if its_number >= number then own = held"),
                 ("elseif its_number < number then", "else"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, check_units, whole};
+use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, whole};
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 
@@ -78,7 +78,6 @@ pub(crate) enum Admission {
 impl QueueScript {
     /// Creates a queue in which at most `max_queue` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
-        check_units(quota)?;
         let burst = quota.explicit_burst_or(1);
         let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
         let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));

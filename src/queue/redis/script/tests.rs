@@ -13,6 +13,10 @@ use crate::store::redis::variant::{Changes, all_are_noticed};
 use crate::util::effort::rounds;
 use crate::values::{Quota, Receipt};
 
+/// Units as they come, and so many of them for each that a request costs more than 32 bits hold: a prime, to which no
+/// period is a multiple.
+const SCALES: [u64; 2] = [1, 100_000_000_003];
+
 /// In units of 1/`limit` nanosecond, where a second is `limit` times as long, and an interval of so many per second:
 const INTERVAL: u128 = 1_000_000_000;
 
@@ -67,8 +71,9 @@ fn reservations_are_those_of_a_naive_list() {
     let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
     for number in 0..rounds(80, 200) {
         // Three and seven per second are no whole numbers of microseconds.
-        let limit = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
-        let (burst, max_queue) = (1 + random.below(4), random.below(8));
+        let rate = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
+        let scale = random.pick(&SCALES);
+        let (limit, burst, max_queue) = (rate * scale, 1 + random.below(4) * scale, random.below(8) * scale);
         let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(burst);
         let queue =
@@ -84,7 +89,7 @@ fn reservations_are_those_of_a_naive_list() {
         let mut expiry = None;
         let mut known = None;
         for _ in 0..200 {
-            now += random.below(INTERVAL as u64 / 1_000 / limit as u64);
+            now += random.below(INTERVAL as u64 / 1_000 / rate);
             let now_units = u128::from(now) * 1_000 * limit;
             if !naive.taken.is_empty() && random.below(3) == 0 {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
@@ -102,7 +107,7 @@ fn reservations_are_those_of_a_naive_list() {
                 known = None;
                 continue;
             }
-            let cost = random.below(4);
+            let cost = random.below(4) * scale;
             let patience =
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
             let answer = server.run(now, &queue.call(key(number), cost, patience));
@@ -200,7 +205,7 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
 
 /// A timeline of which every edge may be next to one that matters; some rests are those of finer parts. Returns also the
 /// ends of its holes, and its own.
-fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u128>) {
+fn stored_timeline(random: &mut Random, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
     let grain = grid.units(Span { micros: 0, rest: 1 });
     let rest = |random: &mut Random| random.below(grid.parts() + 3);
     let (mut micros, mut text, mut ends) = (now - 1_000_000, String::new(), Vec::new());
@@ -212,7 +217,7 @@ fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u
         let last = match random.below(3) {
             // As wide as one request or two, or a little less.
             0 => {
-                let wide = grid.units(first) + grid.price(1 + random.below(2));
+                let wide = grid.units(first) + grid.price(scale * (1 + random.below(2)));
                 grid.span(wide - grain * u128::from(random.below(2)))
             }
             _ => Span { micros: micros + random.below(900_000), rest: rest(random) },
@@ -227,12 +232,12 @@ fn stored_timeline(random: &mut Random, grid: &Grid, now: u64) -> (String, Vec<u
         // At an edge of what may be owed, or a little more.
         2 => {
             let now = grid.units(Span { micros: now, rest: 0 });
-            grid.span(now + grid.price(random.below(8)) + grain * u128::from(random.below(2)))
+            grid.span(now + grid.price(scale * random.below(8)) + grain * u128::from(random.below(2)))
         }
         // So that the next request ends a little behind a whole millisecond.
         3 => {
             let end = Span { micros: now.next_multiple_of(1_000) + 1_000_000, rest: 1 };
-            grid.span(grid.units(end) - grid.price(1))
+            grid.span(grid.units(end) - grid.price(scale))
         }
         _ => Span { micros: now + random.below(3_000_000) - 2, rest: rest(random) },
     };
@@ -271,15 +276,17 @@ fn stored_timelines_become_what_rust_computes() {
         (timeline.tat, holes.collect::<Vec<_>>())
     };
     for batch in 0..80 {
-        let quota = Quota::per_second(random.pick(&[1, 3, 7])).burst(1 + random.below(3));
-        let queue = QueueScript::new(&quota, random.below(8) as usize, Duration::from_secs(8)).unwrap();
+        let scale = random.pick(&SCALES);
+        let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
+        let capacity = usize::try_from(scale * random.below(8)).unwrap();
+        let queue = QueueScript::new(&quota, capacity, Duration::from_secs(8)).unwrap();
         let grid = queue.grid;
         let mut asked = Vec::new();
         for number in 0..200 {
             let now = START + random.below(1 << 40);
             let (name, now_units) = (key(format!("{batch} {number}")), grid.now(at(now)));
-            let (text, ends) = stored_timeline(&mut random, &grid, now);
-            let cost = 1 + random.below(3);
+            let (text, ends) = stored_timeline(&mut random, &grid, now, scale);
+            let cost = scale * (1 + random.below(3));
             server.add_set(&name, &text);
             let paid = (random.below(2) == 0).then(|| {
                 // At the edge of a hole, or a price behind it, or a little off; or somewhere.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::sealed::Steps;
-use super::{EXACT, Scripted, UnfitQuota, check_units, whole};
+use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, GcraState, TokenBucket};
 use crate::values::time::Timestamp;
@@ -14,8 +14,8 @@ use crate::values::{Quota, Receipt};
 /// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond is
 /// 1000 × `limit` units and a token `period` units. A bucket adds up microseconds and tokens only, so all sums are
 /// multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has `parts`. For most
-/// quotas `parts` is 1, and the rest always zero. `parts` is at most 1000 × `limit`, and so below 2^42: a limit of more than
-/// 32 bits is [refused](UnfitQuota::TooManyUnits).
+/// quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`, and so
+/// below 2^50; of other periods up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) limit: u64,
@@ -36,6 +36,9 @@ pub(crate) struct Span {
 
 /// A bucket must fill in fewer microseconds. With times below 2^52, its TAT and one more price then stay below 2^53.
 const MAX_FILL_MICROS: u64 = 1 << 51;
+
+/// The most parts of a microsecond: the sum of two rests then stays below 2^53.
+pub(crate) const MAX_PARTS: u64 = 1 << 52;
 
 impl Grid {
     pub(crate) fn new(quota: &Quota) -> Self {
@@ -84,6 +87,9 @@ impl Grid {
 
     /// Checks whether a bucket can be kept that takes so many units to fill.
     pub(crate) fn check_fit(&self, units: u128) -> Result<(), UnfitQuota> {
+        if self.parts() > MAX_PARTS {
+            return Err(UnfitQuota::TooManyParts { parts: self.parts() });
+        }
         if units < u128::from(MAX_FILL_MICROS) * u128::from(self.micro) {
             return Ok(());
         }
@@ -157,7 +163,6 @@ macro_rules! bucket {
             const KIND: char = 'b';
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
-                check_units(&self.quota())?;
                 let grid = Grid::new(&self.quota());
                 grid.check_fit(grid.price(self.max_cost()))
             }

@@ -88,16 +88,9 @@ pub trait Scripted: Algorithm + Clone + sealed::Steps {
     }
 }
 
-/// The greatest limit, burst and count: the arithmetic of the scripts is proved for them (`proofs`).
-const MOST_UNITS: u64 = u32::MAX as u64;
-
-/// Checks whether the scripts can count the units of a quota.
-pub(crate) fn check_units(quota: &Quota) -> Result<(), UnfitQuota> {
-    match quota.limit().max(quota.max_burst()) {
-        0..=MOST_UNITS => Ok(()),
-        units => Err(UnfitQuota::TooManyUnits { units }),
-    }
-}
+/// The greatest count that a script reads: no count is above the limit of its window. The arithmetic of the scripts is
+/// proved for it (`proofs`).
+const MOST_UNITS: u64 = Quota::MAX_UNITS;
 
 pub(super) mod sealed {
     use super::UnfitQuota;

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use super::bucket::MAX_PARTS;
+
 /// Why a Redis server cannot keep a quota.
 ///
 /// Its scripts read the time in microseconds, and count in whole numbers below 2^53.
@@ -26,10 +28,11 @@ pub enum UnfitQuota {
         /// How long it takes.
         fill: Duration,
     },
-    /// The limit or the burst is above 4,294,967,295 units.
-    TooManyUnits {
-        /// The greater of the two.
-        units: u64,
+    /// A bucket or a queue would have to be counted in more than 2^52 parts of a microsecond. That is so for some limits
+    /// above 2^42 units with a period that is not a whole number of microseconds.
+    TooManyParts {
+        /// How many parts of a microsecond it would take.
+        parts: u64,
     },
     /// The window is staggered: in the scripts, all windows begin at the same instants.
     Staggered,
@@ -51,10 +54,10 @@ impl fmt::Display for UnfitQuota {
                 "an empty bucket would take {fill:?} to fill, or a full queue to empty, more than 71 years; raise the \
                  limit, or lower the burst, the period, the capacity or the longest wait"
             ),
-            Self::TooManyUnits { units } => write!(
+            Self::TooManyParts { parts } => write!(
                 f,
-                "Redis counts up to 4294967295 units, and the quota has {units}; count in greater units, such as KiB in \
-                 place of bytes, or keep the policy in memory"
+                "Redis has the time in microseconds, and this quota is exact only in {parts} parts of one, more than \
+                 {MAX_PARTS}; make the period a whole number of microseconds"
             ),
             Self::Staggered => f.write_str(
                 "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, \
@@ -87,40 +90,47 @@ mod tests {
             SlidingWindow::new(longest).fits(),
             TokenBucket::new(odd).fits(),
             TokenBucket::new(longest.burst(2)).fits(),
-            TokenBucket::new(Quota::per_second(u32::MAX.into())).fits(),
-            SlidingWindow::new(Quota::per_second(u32::MAX.into())).fits(),
+            TokenBucket::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
+            // As many parts of a microsecond as its limit, and exactly 2^52.
+            TokenBucket::new(Quota::per(Quota::MAX_UNITS - 10, Duration::from_secs(86_400))).fits(),
+            TokenBucket::new(Quota::per(1 << 49, Duration::from_nanos(1_000_000_000_125))).fits(),
+            FixedWindow::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
+            SlidingWindow::new(Quota::per(Quota::MAX_UNITS, longest.period())).fits(),
         ] {
             assert_eq!(fits, Ok(()));
         }
-        for (fits, unfit, advice) in [
+        for (fits, unfit, message) in [
             (
                 FixedWindow::new(odd).fits(),
                 UnfitQuota::PeriodNotWhole { period: odd.period() },
-                "round the period, or use a bucket",
+                "Redis has the time in microseconds, and a window of 1.5µs is not a whole number of them; round the period, \
+                 or use a bucket",
             ),
             (
                 SlidingWindow::new(too_long).fits(),
                 UnfitQuota::PeriodTooLong { period: too_long.period() },
-                "check its unit",
+                "a window of 1125899906.842624s is longer than 35 years; check its unit",
             ),
             (
                 TokenBucket::new(too_long.burst(2)).fits(),
                 UnfitQuota::FillTooLong { fill: Duration::from_secs((1 << 51) / 1_000_000) },
-                "raise the limit, or lower the burst",
+                "an empty bucket would take 2251799813s to fill, or a full queue to empty, more than 71 years; raise the \
+                 limit, or lower the burst, the period, the capacity or the longest wait",
             ),
             (
-                TokenBucket::new(Quota::per_second(1).burst(1 << 32)).fits(),
-                UnfitQuota::TooManyUnits { units: 1 << 32 },
-                "count in greater units",
+                TokenBucket::new(Quota::per(Quota::MAX_UNITS, Duration::from_nanos(1_000_000_001))).fits(),
+                UnfitQuota::TooManyParts { parts: 1_000 * Quota::MAX_UNITS },
+                "Redis has the time in microseconds, and this quota is exact only in 999999999999999000 parts of one, more \
+                 than 4503599627370496; make the period a whole number of microseconds",
             ),
             (
-                FixedWindow::new(Quota::per_second(1 << 32)).fits(),
-                UnfitQuota::TooManyUnits { units: 1 << 32 },
-                "up to 4294967295 units",
+                FixedWindow::new(whole).staggered().fits(),
+                UnfitQuota::Staggered,
+                "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, or \
+                 use a bucket, which readmits each client at a time of its own",
             ),
-            (FixedWindow::new(whole).staggered().fits(), UnfitQuota::Staggered, "leave the staggering out"),
         ] {
-            assert!(unfit.to_string().contains(advice), "{unfit}");
+            assert_eq!(unfit.to_string(), message);
             assert_eq!(fits, Err(unfit));
         }
     }

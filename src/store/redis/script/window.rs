@@ -1,7 +1,7 @@
 //! Windows in whole microseconds.
 
 use super::sealed::Steps;
-use super::{EXACT, MOST_UNITS, Scripted, UnfitQuota, check_units, whole};
+use super::{EXACT, MOST_UNITS, Scripted, UnfitQuota, whole};
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
@@ -10,7 +10,6 @@ use crate::values::{Quota, Receipt};
 const MAX_PERIOD_MICROS: u64 = 1 << 50;
 
 fn check_fit(quota: &Quota) -> Result<(), UnfitQuota> {
-    check_units(quota)?;
     let (micros, over) = (quota.period_nanos() / 1_000, quota.period_nanos() % 1_000);
     if over > 0 {
         Err(UnfitQuota::PeriodNotWhole { period: quota.period() })

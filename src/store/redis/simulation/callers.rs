@@ -37,6 +37,9 @@ pub(super) enum Kind {
 
 pub(super) const KINDS: [Kind; 6] = [Kind::Hot, Kind::Many, Kind::Fresh, Kind::Add, Kind::Two, Kind::Leased];
 
+/// A request costs a multiple of so many units, which 32 bits do not hold.
+const UNIT: u64 = 10_000_000_000;
+
 /// A limiter of a process.
 pub(super) struct Limiter {
     name: &'static str,
@@ -54,13 +57,13 @@ impl Limiter {
         Self { name, bucket, table: store.open(&bucket) }
     }
 
-    /// Microseconds that one unit takes to be paid: whole ones, for the limits below.
+    /// Microseconds that [`UNIT`] takes to be paid: whole ones, for the limits below.
     fn price(&self) -> u64 {
-        self.bucket.quota().time_of(1).as_micros() as u64
+        self.bucket.quota().time_of(UNIT).as_micros() as u64
     }
 
     fn capacity(&self) -> u64 {
-        self.bucket.quota().max_burst() * self.price()
+        self.bucket.quota().max_burst() / UNIT * self.price()
     }
 }
 
@@ -74,11 +77,12 @@ pub(super) struct Process {
 
 impl Process {
     fn new(redis: Redis) -> Self {
-        let plenty = Quota::per_second(10_000).burst(10_000);
+        let quota = |limit: u64, burst: u64| Quota::per_second(limit * UNIT).burst(burst * UNIT);
+        let plenty = quota(10_000, 10_000);
         let leasing = RedisStore::new(&redis, "leased").leasing(16, Duration::from_millis(300));
-        let leased = Limiter::with_store("leased", Quota::per_second(200).burst(100), leasing);
+        let leased = Limiter::with_store("leased", quota(200, 100), leasing);
         Self {
-            hot: Limiter::new(&redis, "hot", Quota::per_second(50).burst(20)),
+            hot: Limiter::new(&redis, "hot", quota(50, 20)),
             many: Limiter::new(&redis, "many", plenty),
             other: Limiter::new(&redis, "other", plenty),
             leased,
@@ -223,7 +227,7 @@ impl Callers {
         };
         let (key, price) = (self.key(limiter.name, name), cost * limiter.price());
         let partition = PartitionKey::from(name);
-        let ask = Ask::charge(&partition, cost);
+        let ask = Ask::charge(&partition, cost * UNIT);
         if kind != Kind::Leased {
             self.ask_for(&key, price);
         }
@@ -231,7 +235,7 @@ impl Callers {
         let text = key.as_str().as_bytes().to_vec();
         match answer {
             Ok(decision) => {
-                if kind == Kind::Fresh && decision.remaining() != 10_000 - cost {
+                if kind == Kind::Fresh && decision.remaining() != (10_000 - cost) * UNIT {
                     let problem = format!("MIXED UP: {name} of {cost} was answered {decision:?}");
                     self.book().problems.push(problem);
                 }
@@ -296,7 +300,7 @@ impl Callers {
             self.ask_for(&self.key(limiter.name, name), limiter.price());
             let description = limiter.table.describe(&limiter.bucket);
             let batching = description.batches().expect("Redis decides on several at once");
-            claims.extend(batching.claim(&Ask::charge(partition, 1)));
+            claims.extend(batching.claim(&Ask::charge(partition, UNIT)));
         }
         let first = claims.remove(0);
         let answers = first.decide_all(claims).await;

@@ -1,6 +1,7 @@
 -- How a script begins that takes or renews the units of a process: drops what has ended, and adds up the rest.
 --
--- A key is a hash with a field for each process that has units in flight. Numbers are whole and below 2^53.
+-- A key is a hash with a field for each process that has units in flight. Numbers are whole and below 2^53: a limit is
+-- below 10^15, and a field has up to twice that, since a renewal adds to what was taken.
 --   field   '<process>:<number>': a process begins a field of a higher number when it renews
 --   value   '-<units>:<end>:<lease>': when the lease ends, and how long it is, in microseconds of the server's clock
 --
@@ -23,7 +24,7 @@ for index = 1, #fields, 2 do
   local holder, its_number = match(field, '^(%d+):(%d+)$')
   local held, due, span = match(fields[index + 1], '^-(%d+):(%d+):(%d+)$')
   held, due, span = tonumber(held), tonumber(due), tonumber(span)
-  if not holder or not held or held > 4294967295 or due >= 9007199254740992 or span >= 4503599627370496 then
+  if not holder or not held or held >= 2251799813685248 or due >= 9007199254740992 or span >= 4503599627370496 then
     return redis.error_reply('SLUICE the key holds no units in flight')
   end
   if due > now + span then
@@ -43,4 +44,6 @@ for index = 1, #fields, 2 do
     end
   end
 end
+-- More than any limit, and a number that is exact: processes that were cut off may have more in flight than fits.
+if total > 9007199254740991 then total = 9007199254740991 end
 local admitted = 0

@@ -3,7 +3,7 @@
 -- quota, '~<micros>' is by how much more than a full bucket was owed when the state was converted to that quota.
 --
 -- ARGV: price, capacity, the rests of both, parts (nil or 0: all rests are zero). Capacity and `beyond`
--- together are below 2^51, and so is the price: no sum reaches 2^53.
+-- together are below 2^51, and so is the price; there are at most 2^52 parts: no sum reaches 2^53.
 local price, full, parts = ARGV[at], now + ARGV[at + 1], ARGV[at + 4]
 local price_rest, full_rest = 0, 0
 if parts == '0' then parts = nil end

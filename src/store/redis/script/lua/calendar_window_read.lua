@@ -11,7 +11,7 @@ end
 if old then
   local stored, count_stored = string.match(old, '^-(%d+):(%d+)$')
   stored, count_stored = tonumber(stored), tonumber(count_stored)
-  if not stored or stored > 9007199254 or count_stored >= 4294967296 then
+  if not stored or stored > 9007199254 or count_stored >= 1000000000000000 then
     if tag == '' and string.find(old, '@', 1, true) then break end
     problem = 'SLUICE the key holds no state of a calendar window'
     break

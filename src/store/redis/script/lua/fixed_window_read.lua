@@ -2,13 +2,13 @@
 -- '-<window>:<used>'.
 --
 -- ARGV: cost, limit, period. The period is below 2^50, so that the end of the window after the next is below
--- 2^53; the counts are below 2^32.
+-- 2^53; the counts are below 10^15, and so is the cost.
 local cost, limit, period = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0
 local window, used = (now - now % period) / period, 0
 if old then
   local stored, count_stored = string.match(old, '^-(%d+):(%d+)$')
   stored, count_stored = tonumber(stored), tonumber(count_stored)
-  if not stored or stored >= 9007199254740992 or count_stored >= 4294967296 then
+  if not stored or stored >= 9007199254740992 or count_stored >= 1000000000000000 then
     if tag == '' and string.find(old, '@', 1, true) then break end
     problem = 'SLUICE the key holds no state of a fixed window'
     break

@@ -7,7 +7,7 @@ local window, previous, current = (now - now % period) / period, 0, 0
 if old then
   local stored, first, second = string.match(old, '^-(%d+):(%d+):(%d+)$')
   stored, first, second = tonumber(stored), tonumber(first), tonumber(second)
-  if not stored or stored >= 9007199254740992 or first >= 4294967296 or second >= 4294967296 then
+  if not stored or stored >= 9007199254740992 or first >= 1000000000000000 or second >= 1000000000000000 then
     if tag == '' and string.find(old, '@', 1, true) then break end
     problem = 'SLUICE the key holds no state of a sliding window'
     break

@@ -16,7 +16,7 @@ use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
 use crate::values::{Quota, Receipt};
 
 /// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and
-/// a fraction, and those of windows have counts below 2^32 behind colons.
+/// a fraction, and those of windows have counts below 10^15 behind colons.
 pub(super) const FOREIGN: [&str; 43] = [
     // Other types of values.
     "",
@@ -46,10 +46,10 @@ pub(super) const FOREIGN: [&str; 43] = [
     // Too great.
     "-9007199254740992",
     "-99999999999999999999999999",
-    "-1:4294967296",
-    "-1:4294967296:1",
+    "-1:1000000000000000",
+    "-1:1000000000000000:1",
     "-9007199254740992:1",
-    "-1:1:4294967296",
+    "-1:1:1000000000000000",
     "-1+9007199254740992",
     // A part is missing, or negative, or one too many.
     "-",

@@ -50,7 +50,8 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let mut seen = [0_u64; 3];
     for batch in 0..60 {
-        let quota = Quota::per(1 + random.below(8), DAY);
+        let scale = random.pick(&[1, 30_000_000_000_000]);
+        let quota = Quota::per(scale * (1 + random.below(8)), DAY);
         let free_retries = 1 + random.below(3) as u32;
         let budget = A::budget(Quota::per(quota.limit() * u64::from(free_retries), DAY));
         let limit = make(quota);
@@ -63,7 +64,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
             let request = random.below(3);
             match random.below(8) {
                 0..5 => {
-                    let cost = 1 + random.below(3);
+                    let cost = scale * (1 + random.below(3));
                     // The caller's clock is wrong by up to five hours.
                     let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
                     let charges = (

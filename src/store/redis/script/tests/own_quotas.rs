@@ -75,7 +75,8 @@ fn give_back<A: Scripted>(
     panic!("the refund is not made");
 }
 
-fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota) {
+/// All units are multiples of `scale`.
+fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Random) -> Quota) {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let clock = ManualClock::starting_at(at(START));
     let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone()).table();
@@ -85,7 +86,8 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
         clock.set(at(now));
         let (id, quota) = (random.below(KEYS), quota(&mut random));
-        let cost = 1 + random.below(limiter.under(quota).unwrap().max_cost()) / random.pick(&[1, 2, 8]);
+        let most = limiter.under(quota).unwrap().max_cost() / scale;
+        let cost = scale * (1 + random.below(most) / random.pick(&[1, 2, 8]));
         let (name, owner) = (key(id), PartitionKey::from(id));
         let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
@@ -99,11 +101,11 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
             rejected += 1;
         } else if random.below(4) == 0 {
             // In part, and sometimes under another quota by then.
-            let cost = 1 + random.below(cost);
+            let cost = scale * (1 + random.below(cost / scale));
             if random.below(2) == 0 {
-                let other = Quota::per(5, quota.period());
-                let _ = memory.decide(limiter, &Ask::charge(&owner, 1).under(Some(other))).at_once();
-                let _ = charge(&mut server, limiter, &name, other, 1, now);
+                let other = Quota::per(5 * scale, quota.period());
+                let _ = memory.decide(limiter, &Ask::charge(&owner, scale).under(Some(other))).at_once();
+                let _ = charge(&mut server, limiter, &name, other, scale, now);
             }
             memory.refund(limiter, &Ask::charge(&owner, cost).under(Some(quota)), expected.receipt(), cost);
             give_back(&mut server, limiter, &name, quota, (cost, found.receipt()), now);
@@ -114,33 +116,46 @@ fn follow<A: Scripted + Debug>(limiter: &A, quota: impl Fn(&mut Random) -> Quota
     assert!(rejected > 300 && converted > 300 && refunded > 100);
 }
 
-fn hours(random: &mut Random, hours: &[u64]) -> Quota {
+fn hours(random: &mut Random, scale: u64, hours: &[u64]) -> Quota {
     let limit = random.pick(&[1, 2, 5, 7, 12, 20, 60, 144]);
-    Quota::per(limit, Duration::from_secs(3_600 * random.pick(hours)))
+    Quota::per(scale * limit, Duration::from_secs(3_600 * random.pick(hours)))
 }
+
+/// Units as they come, and so many for each that the greatest quotas have 48 bits.
+const SCALES: [u64; 2] = [1, 1_000_000_000_000];
 
 #[test]
 pub(super) fn buckets_keep_what_was_used() {
-    follow(&TokenBucket::new(Quota::per_hour(10)), |random| {
-        let quota = hours(random, &[1]);
-        if random.below(2) == 0 { quota.burst(1 + random.below(200)) } else { quota }
-    });
+    for scale in SCALES {
+        follow(&TokenBucket::new(Quota::per_hour(10 * scale)), scale, |random| {
+            let quota = hours(random, scale, &[1]);
+            if random.below(2) == 0 { quota.burst(scale * (1 + random.below(200))) } else { quota }
+        });
+    }
 }
 
 #[test]
 pub(super) fn windows_keep_what_was_used() {
-    follow(&FixedWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
-    follow(&SlidingWindow::new(Quota::per_hour(10)), |random| hours(random, &[1, 1, 24]));
-    let daily = CalendarWindow::daily(10).zone("Europe/Berlin").unwrap();
-    follow(&daily, |random| hours(random, &[1, 24]));
+    for scale in SCALES {
+        follow(&FixedWindow::new(Quota::per_hour(10 * scale)), scale, |random| hours(random, scale, &[1, 1, 24]));
+        follow(&SlidingWindow::new(Quota::per_hour(10 * scale)), scale, |random| hours(random, scale, &[1, 1, 24]));
+        let daily = CalendarWindow::daily(10 * scale).zone("Europe/Berlin").unwrap();
+        follow(&daily, scale, |random| hours(random, scale, &[1, 24]));
+    }
 }
 
 proptest! {
     /// What a converted bucket owes is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
-        limit in 1..=MOST_UNITS, burst in 1..=MOST_UNITS, period in 1..1_u64 << 50, micros in 0..(1_u64 << 51) - 2, rest: u64,
+        // The longest periods and the greatest limits alike, as fast as they fit.
+        (limit, period) in prop_oneof![
+            (1..=MOST_UNITS, (1..1_u64 << 40).prop_map(|micros| micros * 1_000)),
+            (1..1_u64 << 42, 1..1_u64 << 50),
+        ],
+        burst in 1..=MOST_UNITS, micros in 0..(1_u64 << 51) - 2, rest: u64,
     ) {
+        let burst = burst.min(limit.saturating_mul((1 << 50) / (period / 1_000 + 1)));
         let quota = Quota::per(limit, Duration::from_nanos(period)).burst(burst);
         let bucket = TokenBucket::new(quota);
         prop_assume!(bucket.fits().is_ok());

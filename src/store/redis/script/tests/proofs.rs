@@ -76,6 +76,7 @@ fn scripts_withstand_the_counterexamples() {
     });
     each("src/store/redis/script/lua/sliding_window_take.lua", |case| {
         let [window, previous, current] = ["window", "previous", "current"].map(|number| case.number::<u64>(number));
+        check_estimate(case, window, previous);
         let state = format!("-{window}:{previous}:{current}");
         let state = run_decide(&server, case, &SlidingWindow::new(window_quota(case)), &state);
         let [_, _, current] = numbers(state.as_deref().unwrap_or("-0"));
@@ -83,9 +84,21 @@ fn scripts_withstand_the_counterexamples() {
     });
 }
 
+/// Checks that the estimate of a lemma is that of doubles, which are the same in Rust, Lua and Python.
+#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "the doubles are what is tested")]
+fn check_estimate(case: &Counterexample, window: u64, previous: u64) {
+    let period = case.number::<u64>("period") / 1_000;
+    let left = (window + 1) * period - case.number::<u64>("now");
+    let estimate = (previous as f64 * left as f64 / period as f64) as u64;
+    assert_eq!(case.number_or("estimate", estimate), estimate);
+}
+
 #[test]
 fn bounds_of_quotas_withstand_the_counterexamples() {
-    each("src/store/redis/script/bucket.rs: Grid::check_fit", |case| [("fits", bucket(case).fits().is_ok().into())]);
+    each("src/store/redis/script/bucket.rs: Grid::check_fit", |case| {
+        assert_eq!(Grid::new(&bucket(case).quota()).parts(), case.number::<u64>("parts"));
+        [("fits", bucket(case).fits().is_ok().into())]
+    });
     each("src/store/redis/script/window.rs: check_fit", |case| {
         let quota = window_quota(case);
         let fits = FixedWindow::new(quota).fits().is_ok();

@@ -100,8 +100,10 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
 
     /// A request that may be a retry, and has `free` free ones.
     fn charge_once(&mut self, cost: u64, free: u32) {
-        let (budget, [budget_key, record]) = (A::budget(Quota::per_day(1_000)), ["budget", "record"].map(key));
+        let (budget, [budget_key, record]) =
+            (A::budget(Quota::per_day(Quota::MAX_UNITS)), ["budget", "record"].map(key));
         self.server.delete(&record);
+        self.server.delete(&budget_key);
         self.server.add_silent(&begin_record(record.clone(), free, Duration::from_secs(1_000)));
         self.server.replies();
         let state = Charge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
@@ -176,12 +178,13 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
     let (mut random, mut rejected, mut admitted) = (Random::seeded(), 0, 0);
     for batch in 0..20 {
         // Their times are whole microseconds.
-        let quota = Quota::per_day(random.pick(&[1, 2, 4, 5, 8]));
+        let scale = random.pick(&[1, 100_000_000_000_000]);
+        let quota = Quota::per_day(scale * random.pick(&[1, 2, 4, 5, 8]));
         let mut checked = Checked::new(make(quota), batch % 2 > 0);
         let mut receipt = None;
         for _ in 0..120 {
             checked.pass(random.pick(&[0, 1, DAY / 100, DAY / 10, DAY / 3]));
-            let cost = 1 + random.below(quota.limit());
+            let cost = scale * (1 + random.below(quota.limit() / scale));
             match random.below(17) {
                 10 => {
                     // To the very end of a ban or a debt.

@@ -10,7 +10,7 @@ use super::model::Model;
 use super::traces::{bucket_quota, cost, lives_as_long, window_quota};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
-use crate::store::redis::script::bucket::Grid;
+use crate::store::redis::script::bucket::{Grid, Span};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide, refund};
@@ -33,17 +33,18 @@ fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
     let (quota, now) = (bucket.quota(), START + random.below(1 << 50));
     let grid = Grid::new(&quota);
     let [price, full] = [1, bucket.max_cost()].map(|cost| grid.span(grid.price(cost)));
+    // A millisecond is where keys expire.
+    let now = if random.below(8) == 0 { (now + full.micros).next_multiple_of(1_000) - full.micros } else { now };
     let rests = [0, 1, price.rest, full.rest, full.rest + 1, grid.parts() - 1, grid.parts(), grid.parts() + 7];
     let mut time = |far: bool| {
         let edges = [now, now + price.micros, now + full.micros, now + full.micros - price.micros];
         let micros = random.pick(&edges) + random.below(4) - 2;
-        // A millisecond is where keys expire.
         let micros = if far && random.below(4) == 0 { micros / 1_000 * 1_000 } else { micros };
         (micros, random.pick(&rests))
     };
     let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
-    let grain = u128::from(1_000 * quota.limit() / grid.parts());
+    let grain = grid.units(Span { micros: 0, rest: 1 });
     let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
@@ -180,17 +181,21 @@ fn inverse(of: u64, modulus: u64) -> Option<u64> {
     (a.0 == 1).then(|| u64::try_from(a.1.rem_euclid(modulus)).unwrap())
 }
 
-/// What the window before weighs is next to a whole number, by as little as a fraction can be. A double would round it.
+/// What the window before weighs is next to a whole number, by as little as a fraction can be, or somewhere between two. A
+/// double would round it: up or down, and also beyond the whole number.
 #[test]
 pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
-    let mut seen = 0;
-    for number in 0..300 {
-        let period = (1 << 49) + random.below(1 << 48);
-        let previous = (1 << 31) + random.below(1 << 31);
+    let (mut seen, mut estimates) = (0, [0_u64; 3]);
+    for number in 0..600 {
+        let period = random.pick(&[1 << 49, 1 << 46, 1 << 41]);
+        let period = period + random.below(period / 2);
+        let previous = random.pick(&[1 << 31, 1 << 49]);
+        let previous = (previous + random.below(previous)).min(MOST_UNITS - 1);
         let Some(inverse) = inverse(previous, period) else { continue };
         // So that `previous * left` is a multiple of the period and this.
-        let over = random.pick(&[0, 1, 2, period - 1]);
+        let over = random.below(period);
+        let over = random.pick(&[0, 1, 2, period - 1, over]);
         let left = (u128::from(inverse) * u128::from(over) % u128::from(period)).max(1) as u64;
         let algorithm = SlidingWindow::new(Quota::per(MOST_UNITS, Duration::from_micros(period)));
         let window = START / period + 1;
@@ -198,7 +203,10 @@ pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
         if now >= 1 << 52 {
             continue;
         }
-        let weight = (u128::from(previous) * u128::from(left)).div_ceil(period.into()) as u64;
+        let product = u128::from(previous) * u128::from(left);
+        let weight = product.div_ceil(period.into()) as u64;
+        let (estimate, exact) = (previous as f64 * left as f64 / period as f64, product / u128::from(period));
+        estimates[((estimate as u128).cmp(&exact) as i8 + 1) as usize] += u64::from(product >= 1 << 52);
         for (cost, admitted) in [(MOST_UNITS - weight, 1), (MOST_UNITS - weight + 1, 0)] {
             let name = key(format!("{number} {cost}"));
             server.set(&name, &format!("-{}:0:{previous}", window - 1));
@@ -207,7 +215,8 @@ pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
         }
         seen += 1;
     }
-    assert!(seen > 100, "{seen}");
+    println!("{seen} weights, of which doubles are {estimates:?} too small, right, and too great");
+    assert!(seen > 200 && estimates.iter().all(|count| *count >= 2), "{seen} {estimates:?}");
 }
 
 #[test]

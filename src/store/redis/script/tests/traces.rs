@@ -22,8 +22,22 @@ const BATCH: u64 = 400;
 /// Few, so that each key is used often.
 const KEYS: u64 = 3;
 
-const EDGES: [u64; 13] =
-    [1, 2, 3, 7, 10, 100, 1_000_003, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, MOST_UNITS - 2, MOST_UNITS - 1, MOST_UNITS];
+const EDGES: [u64; 14] = [
+    1,
+    2,
+    3,
+    7,
+    10,
+    100,
+    1_000_003,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 41) + 7,
+    1 << 49,
+    MOST_UNITS - 2,
+    MOST_UNITS - 1,
+    MOST_UNITS,
+];
 
 const PERIODS: [u64; 13] = [
     1,
@@ -42,16 +56,21 @@ const PERIODS: [u64; 13] = [
 ];
 
 pub(super) fn window_quota(random: &mut Random) -> Quota {
-    let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) };
+    let limit = match random.below(5) {
+        0 | 1 => random.pick(&EDGES),
+        2 => 1 + random.below(MOST_UNITS),
+        _ => 1 + random.below(50),
+    };
     let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
     Quota::per(limit, Duration::from_nanos(period))
 }
 
 pub(super) fn bucket_quota(random: &mut Random) -> Quota {
     let quota = window_quota(random);
-    match random.below(3) {
+    match random.below(5) {
         0 => quota.burst(random.pick(&EDGES)),
         1 => quota.burst(1 + random.below(20)),
+        2 => quota.burst(1 + random.below(MOST_UNITS)),
         _ => quota,
     }
 }
