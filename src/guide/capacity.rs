@@ -34,8 +34,9 @@
 //! **Bytes per key**, on a Redis 7.0 with a limiter called `per-client`: a bucket takes 144 to 160, a fixed window 160 to
 //! 176, a sliding window and a window of the calendar 176 to 192. That is the name of the key (48 bytes), the value (16 to
 //! 48), two entries of hash tables (64), and their places (16 to 32). A longer name of the limiter takes 16 more for each
-//! 16 bytes. A bucket takes 32 more if the time for a unit is no whole number of microseconds (7 per second). While a
-//! table grows, Redis has the old and the new places: leave a tenth free.
+//! 16 bytes. A bucket takes 32 more if the time for a unit is no whole number of microseconds (7 per second), and 48 if its
+//! limit has 15 digits, too. Counts of 13 digits take 16 more each: a fixed window and one of the calendar has one, and a
+//! sliding window two. While a table grows, Redis has the old and the new places: leave a tenth free.
 //!
 //! **Processors.** A call takes 5.6 µs for its script, and 4.6 µs to be read and answered. A process with many calls in flight
 //! makes those for different keys as one, except in a cluster: then a decision takes 3.2 µs, if 32 keys come

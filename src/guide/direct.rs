@@ -21,8 +21,8 @@
 //! | an algorithm in memory | [`check`](crate::RateLimiter::check) | at once, and cannot fail |
 //! | the same with a cost; on Redis; a queue | [`acquire`](crate::LimiterExt::acquire)`(&key, cost).await` | at once, after a round trip, or when it is its turn |
 //! | what is in flight | `acquire`, `acquire_owned`, or [`Concurrency::try_acquire`](crate::Concurrency::try_acquire) | with a permit, which holds the units until it is dropped |
-//! | one that [can be peeked at](crate::LimiterExt::peek), to look without charging | `peek(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
-//! | one that [can be reset](crate::LimiterExt::reset) | `reset(&key).await` | as above. Only a [`RateLimiter`](crate::RateLimiter) can |
+//! | the same, to look without charging | [`peek`](crate::LimiterExt::peek)`(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
+//! | the same, to forget what a key owes | [`reset`](crate::LimiterExt::reset)`(&key).await` | as above. A [`RateLimiter`](crate::RateLimiter) can; queues and limits of requests in flight cannot |
 //!
 //! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
 //! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
@@ -89,8 +89,9 @@
 //!
 //! # A job
 //!
-//! Jobs wait instead of being rejected: a [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order,
-//! and a [`Concurrency`](crate::Concurrency) bounds how many run at once.
+//! Jobs wait instead of being rejected: a [`Concurrency`](crate::Concurrency) bounds how many run at once, and a
+//! [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order. Wait for the pace last: a job that waits for
+//! anything after its turn starts later than that, at the same instant as others perhaps.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -100,15 +101,14 @@
 //! /// Returns whether the letter was sent. If not, put it back and come again later.
 //! async fn send(letter: u32, pace: &LeakyQueue, senders: &Concurrency) -> Result<bool, LimiterError> {
 //!     let key = PartitionKey::from("mail");
+//!     let Some(_permit) = senders.acquire(&key, 1).await?.admitted() else { return Ok(false) };
 //!     let turn = pace.acquire(&key, 1).await?;
 //!     if !turn.is_allowed() {
 //!         println!("letter {letter}: not before {:?} have passed", turn.retry_after());
 //!         return Ok(false);
 //!     }
-//!     let Some(permit) = senders.acquire(&key, 1).await?.admitted() else { return Ok(false) };
 //!     println!("sending letter {letter}");
-//!     drop(permit); // or when it goes out of scope, also by a panic
-//!     Ok(true)
+//!     Ok(true) // the permit goes out of scope here, as it would by a panic
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -129,6 +129,14 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A job that is cancelled while it waits leaves its line. One that has had its turn, and does nothing with it, gives it back by
+//! [`Permit::refund`](crate::limiter::Permit::refund): the next in line then departs at once, if that departure was the last.
+//! To join the line at once and wait in another task, call [`acquire_owned`](crate::LimiterExt::acquire_owned) and move the
+//! future into the task.
+//!
+//! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies and `ThrottleLayer` do. Ask
+//! [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
 //!
 //! Around a Tower service of jobs, a [`ThrottleLayer`](crate::ThrottleLayer) does the same. For workers on several machines,
 //! the queue is a [`RedisQueue`](super::machines#a-shared-queue).

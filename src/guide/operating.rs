@@ -9,7 +9,6 @@
 //!
 //! ```
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::limiter::Ask;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let layer = RateLimitLayer::new([
@@ -32,8 +31,8 @@
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](crate::store::redis::Redis::health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
-//! | [`MemoryStore::evicted_live`](crate::RateLimiter::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
-//! | [`MemoryStore::turned_away`](crate::RateLimiter::turned_away) | requests of new keys that were rejected or had to share | the same |
+//! | [`evicted_live`](crate::RateLimiter::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
+//! | [`turned_away`](crate::RateLimiter::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
@@ -258,11 +257,21 @@
 //!     let both = PartitionKey::from_parts([name.as_bytes(), address.as_bytes()]);
 //!     let mut answer = String::new();
 //!     for (policy, key) in [("account-here", both), ("address", address)] {
-//!         let before = logins.peek(policy, &key).await.map_err(|_| StatusCode::BAD_GATEWAY)?.remaining();
-//!         let after = logins.reset(policy, &key).await.map_err(|_| StatusCode::BAD_GATEWAY)?.remaining();
+//!         let before = logins.peek(policy, &key).await.map_err(status_of)?.remaining();
+//!         let after = logins.reset(policy, &key).await.map_err(status_of)?.remaining();
 //!         answer += &format!("{policy}: {before} left before, {after} now\n");
 //!     }
 //!     Ok(answer)
+//! }
+//!
+//! /// The message of an error does not repeat its source: what a server answered is in that.
+//! fn status_of(error: LimiterError) -> StatusCode {
+//!     eprintln!("{error}: {:?}", std::error::Error::source(&error));
+//!     match () {
+//!         () if error.is_unknown_policy() => StatusCode::NOT_FOUND,
+//!         () if error.is_unsupported() => StatusCode::METHOD_NOT_ALLOWED, // a queue, say, cannot be reset
+//!         () => StatusCode::BAD_GATEWAY,
+//!     }
 //! }
 //!
 //! #[derive(Clone)]

@@ -72,7 +72,7 @@ impl<A: Algorithm, T> RateLimiter<A, T> {
 impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// Charges one unit to `key`, if it is admitted. A limiter in memory decides at once and cannot fail.
     ///
-    /// For another cost or mode, use [`decide`](Limiter::decide).
+    /// For another cost, use [`acquire`](crate::LimiterExt::acquire).
     #[inline]
     #[doc(alias = "try_acquire")]
     pub fn check(&self, key: &PartitionKey) -> Decision {

@@ -23,23 +23,31 @@ use crate::values::{Answer, Ask, Description, Inheritance, Receipt};
 /// One method is required:
 ///
 /// ```
-/// use tower_sluice::limiter::{Answer, Ask};
-/// use tower_sluice::{Decision, Limiter, Policy, RateLimitLayer};
+/// use tower_sluice::limiter::{Answer, Ask, Description, Mode};
+/// use tower_sluice::{Decision, Limiter, LimiterError, Policy, RateLimitLayer};
 ///
 /// /// Rejects whatever costs more than ten.
 /// struct NothingBig;
 ///
 /// impl Limiter for NothingBig {
 ///     fn decide(&self, ask: &Ask<'_>) -> Answer {
+///         if !matches!(ask.mode(), Mode::Charge | Mode::Peek) {
+///             return LimiterError::unsupported(ask.mode()).into();
+///         }
 ///         if ask.cost() <= 10 { Decision::allow(10, 10).into() } else { Decision::reject(10, 10, None).into() }
+///     }
+///
+///     fn describe(&self) -> Description {
+///         Description::new().answering(Mode::Peek)
 ///     }
 /// }
 ///
 /// let layer = RateLimitLayer::new(Policy::new("small", std::sync::Arc::new(NothingBig)));
 /// ```
 ///
-/// Such a limiter is asked to [charge](crate::limiter::Mode::Charge), and nothing else. What it declares in
-/// [`describe`](Self::describe) enables further modes, and fields in responses.
+/// Every limiter answers [`Mode::Charge`](crate::limiter::Mode::Charge). [`describe`](Self::describe) declares the further modes
+/// that it answers, and what responses advertise; any other mode is an error, and changes nothing.
+/// `testing::check_modes` (feature `test-util`) tests that.
 pub trait Limiter: Downcast + Send + Sync + 'static {
     /// Decides on the request, and charges it as its [mode](Ask::mode) says.
     fn decide(&self, ask: &Ask<'_>) -> Answer;
@@ -85,8 +93,8 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tower_sluice::limiter::{Answer, Ask, Inheritance};
-    /// use tower_sluice::{Decision, Limiter};
+    /// use tower_sluice::limiter::{Answer, Ask, Inheritance, Mode};
+    /// use tower_sluice::{Decision, Limiter, LimiterError};
     /// # use std::sync::Mutex;
     ///
     /// /// Admits `limit` requests in all.
@@ -97,6 +105,9 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     ///
     /// impl Limiter for Quota {
     ///     fn decide(&self, ask: &Ask<'_>) -> Answer {
+    ///         if ask.mode() != Mode::Charge {
+    ///             return LimiterError::unsupported(ask.mode()).into();
+    ///         }
     ///         let mut used = self.used.lock().unwrap();
     ///         let left = self.limit.saturating_sub(*used);
     ///         if left < ask.cost() {

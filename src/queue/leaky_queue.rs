@@ -111,6 +111,11 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 ///
 /// A waker that panics costs no other waiter its wake-up. The panic goes to the panic hook, and not to the caller.
 ///
+/// # Refunds
+///
+/// A [refund](crate::limiter::Permit::refund) gives back as much of a departure as is not paid for yet. If no other has departed
+/// since, those behind it move up: the next one departs at once. A waiter that is dropped gives its whole turn back.
+///
 /// # Another quota
 ///
 /// A queue that [inherits](Limiter::inherit) from another shares its schedule, with all waiters in it, and from then on

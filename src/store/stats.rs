@@ -52,7 +52,8 @@ use crate::values::Backlog;
 pub struct Stats {
     /// The table in this process's memory that holds the budgets, if one does.
     pub table: Option<TableStats>,
-    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
+    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one. A
+    /// policy sets it, for the gauges of its metrics; a limiter knows nothing of it.
     pub bans: Option<TableStats>,
     /// The table in this process's memory that holds what keys [owe](crate::Policy::owe_shortfalls), if one ever did.
     pub debts: Option<TableStats>,
@@ -73,7 +74,8 @@ pub struct TableStats {
     /// How many live keys it holds without losing one.
     pub capacity: u64,
     /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
-    /// the slots, mostly to within 2 % of the capacity. In a queue always counted.
+    /// the slots, mostly to within 2 % of the capacity: so a few keys in a large table may show as zero. In a queue always
+    /// counted.
     pub live_keys: u64,
     /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
     /// change](crate::LimitsHandle) with those of the tables before.

@@ -52,8 +52,8 @@ where
 /// Checks that a limiter answers each [mode](Mode) that it [describes](crate::limiter::Description::answers), and every other mode
 /// with an [error](crate::LimiterError::unsupported), by which nothing is charged, reserved, taken or reset.
 ///
-/// For any limiter, on a server or not. It charges two keys, of which only one is asked in modes that are not described, and
-/// compares the two. The clock should stand still, or the quota be restored slowly; there must be room for ten units of each
+/// For any limiter whose keys have budgets of their own, on a server or not. It charges two keys, asks about only one of them
+/// in the modes that are not described, and compares the two. The clock should stand still, or the quota be restored slowly; there must be room for ten units of each
 /// key. What the limiter holds stays held.
 ///
 /// # Panics

@@ -30,6 +30,7 @@ use crate::values::{
 /// | waiters are served | first come, first served | first come, first served in a process; between processes, by chance |
 /// | a request takes | one compare-and-swap | one round trip; none is waited for when it is over |
 /// | a process that dies | | its units are free at most one [lease](Self::lease) later |
+/// | the greatest limit | 2,147,483,647 | 999,999,999,999,999 |
 /// | [peek](Mode::Peek) | yes | no |
 ///
 /// ```no_run

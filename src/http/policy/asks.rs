@@ -107,10 +107,7 @@ impl Policy {
         self.lift_ban(key);
         self.forgive(key);
         if !self.description.answers(Mode::Reset) {
-            return Err(LimiterError::new(format!(
-                "the limiter of policy `{}` cannot forget what a key owes",
-                self.name
-            )));
+            return Err(LimiterError::unsupported_by(self.name.as_str(), Mode::Reset));
         }
         self.limiter.decide(&Ask::reset(key)).decided().await
     }

@@ -130,7 +130,8 @@ pub enum MissingKey {
 impl Policy {
     /// Makes a policy that enforces `limiter`: a [`Quota`] (a [`TokenBucket`](crate::TokenBucket) in memory), an
     /// [`Algorithm`](crate::algorithm::Algorithm) in memory, a [`RateLimiter`](crate::RateLimiter), a
-    /// [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any [`Limiter`].
+    /// [`LeakyQueue`](crate::LeakyQueue), a [`Concurrency`](crate::Concurrency), their kin on Redis, or an `Arc` of any
+    /// [`Limiter`].
     ///
     /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first, and 64 bytes at most.
@@ -290,8 +291,7 @@ impl Policy {
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once, and each
     /// is refunded by as much of its own charge as is not refilled yet, also if that was refilled for another one
     /// ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
-    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.) A queue refunds
-    /// its last waiter only.
+    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.)
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;

@@ -226,7 +226,9 @@ impl RedisQueue {
     /// # Errors
     ///
     /// If it would take 2^51 microseconds, about 71 years, to pay for a full queue and one more request of the greatest
-    /// [cost](crate::limiter::Description::max_cost): bursts and waits of up to 35 years are fine.
+    /// [cost](crate::limiter::Description::max_cost): bursts and waits of up to 35 years are fine. And if a
+    /// limit above 4.5 × 10^12 has a period that is no whole number of microseconds, so that it is exact only in
+    /// [too many parts](UnfitQuota::TooManyParts) of one.
     pub fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // A queue has the default bounds before others are set.
         RemoteQueue::check_fit(quota, max_queue.max(default_max_queue(quota)), max_wait.max(DEFAULT_MAX_WAIT))

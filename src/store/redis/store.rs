@@ -57,6 +57,21 @@ use crate::values::{Ask, Batching, Claim, Description};
 /// clock is wrong by more than half a window makes a second call when it begins a key's window. Processes that share
 /// such a limit should have the same version of the time zone database.
 ///
+/// # Which quotas fit
+///
+/// Up to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to the unit.
+/// The scripts compute with whole microseconds and numbers below 2^53. Some quotas do not fit into these.
+/// [`Scripted::fits`] reports them as an [`UnfitQuota`](super::UnfitQuota), and a limiter panics when it is made:
+///
+/// - a window whose period is no whole number of microseconds, or 2^50 of them (35 years) or longer;
+/// - a window that is staggered;
+/// - a bucket that takes 2^51 microseconds (71 years) or longer to fill;
+/// - a bucket that is exact only in more than 2^52 parts of a microsecond. That takes a limit above 4.5 × 10^12 *and* a period
+///   that is no whole number of microseconds.
+///
+/// On the server, a key of a bucket takes some 150 bytes, and one of a window 165 to 180; great units take up to 48 more. The
+/// [guide](crate::guide::capacity#the-formulas) has the figures.
+///
 /// # Another quota
 ///
 /// A store with another quota may have the same name: processes with the old one and with the new one share the state,
@@ -69,7 +84,7 @@ use crate::values::{Ask, Batching, Claim, Description};
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](Ask::under) on, or once a policy has a
-/// [`quota_fn`](crate::Policy::quota_fn), each key is stored with its quota, some 25 bytes more. A key whose quota changes
+/// [`quota_fn`](crate::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose quota changes
 /// keeps what it has used, as in memory, and also what it owes beyond a smaller bucket: the first charge under the other
 /// quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the old rate; a
 /// peek, a cost of 0 and one that can never be admitted convert nothing. A conversion rounds what a bucket owes up, by less

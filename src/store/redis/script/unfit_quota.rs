@@ -29,7 +29,7 @@ pub enum UnfitQuota {
         fill: Duration,
     },
     /// A bucket or a queue would have to be counted in more than 2^52 parts of a microsecond. That is so for some limits
-    /// above 2^42 units with a period that is not a whole number of microseconds.
+    /// above 4.5 × 10^12 units with a period that is not a whole number of microseconds.
     TooManyParts {
         /// How many parts of a microsecond it would take.
         parts: u64,
