@@ -241,7 +241,7 @@
 //! use axum::http::StatusCode;
 //! use axum::{Router, routing::post};
 //! use tower_sluice::key::{ExtensionKey, IpNetwork, PeerIp};
-//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
+//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! /// The key of an address, as `PeerIp` and `ClientIp` make it unless another prefix is set.
 //! fn key_of_address(address: IpAddr) -> PartitionKey {

@@ -310,7 +310,7 @@ async fn support_staff_can_peek_and_reset() {
     assert_eq!(send(&layer, "alice", 200, 0).await.status, 200);
     assert_eq!(
         layer.reset("queue", &alice).await.unwrap_err().to_string(),
-        "the limiter of policy `queue` cannot forget what a key owes"
+        "policy `queue`: the limiter cannot be reset: it does not answer `Mode::Reset`"
     );
     assert_eq!(layer.peek("none", &alice).await.unwrap_err().to_string(), "no policy of this layer is named `none`");
 }

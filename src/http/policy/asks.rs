@@ -107,7 +107,7 @@ impl Policy {
         self.lift_ban(key);
         self.forgive(key);
         if !self.description.answers(Mode::Reset) {
-            return Err(LimiterError::unsupported_by(self.name.as_str(), Mode::Reset));
+            return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));
         }
         self.limiter.decide(&Ask::reset(key)).decided().await
     }
