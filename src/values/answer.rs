@@ -134,7 +134,7 @@ impl LimiterError {
         Self::of(Kind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
     }
 
-    /// Whether the limiter does not [answer](Self::unsupported) the mode in which it was asked.
+    /// Whether the limiter does not [response](Self::unsupported) the mode in which it was asked.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.0.kind == Kind::Unsupported

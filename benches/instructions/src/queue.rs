@@ -12,7 +12,7 @@ pub fn rows() -> Vec<Row> {
     let queue = |name, set_up| Row { name, set_up, warm_up: 100, counted: 10_000, beside: None };
     vec![
         queue("queue: departs at once", || {
-            let queue = LeakyQueue::new(Quota::per_second(1).burst(u32::MAX));
+            let queue = LeakyQueue::new(Quota::per_second(1).burst(u32::MAX as u64));
             repeat(move |key| match queue.decide(&Ask::charge(key, 1)) {
                 Answer::Ready(Ok(decision)) => decision.is_allowed(),
                 _ => false,

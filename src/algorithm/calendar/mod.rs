@@ -222,13 +222,13 @@ impl Algorithm for CalendarWindow {
         // More may have been used, if the limit was lowered.
         let free = limit.saturating_sub(used);
         let (decision, next) = if cost == 0 {
-            (Decision::allow(limit, free), None)
+            (Decision::admit(limit, free), None)
         } else if cost > limit {
-            (Decision::reject(limit, free, None), None)
+            (Decision::never(limit, free), None)
         } else if cost <= free {
             let used = used + cost;
             let receipt = Receipt::of(ChargedIn(ends.as_nanos()));
-            (Decision::allow(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
+            (Decision::admit(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
         } else {
             (Decision::reject(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)
         };

@@ -142,10 +142,10 @@ impl<A: Algorithm> WithQuotas<A> {
                 });
             }
             (None, Table::Fixed(ledger)) => {
-                ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));
+                ledger.each_owed(page, *at, |set, tag, debt| owing(set, tag, of_own(cast(debt.state()))));
             }
             (None, Table::Sliding(ledger)) => {
-                ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));
+                ledger.each_owed(page, *at, |set, tag, debt| owing(set, tag, of_own(cast(debt.state()))));
             }
             (None, Table::Locked(table)) => {
                 table.each_kept(page, |set, tag, state| owing(set, tag, of_own(Some(state))));
@@ -172,8 +172,10 @@ impl<A: Algorithm> WithQuotas<A> {
                 let rule = ledger.rule();
                 ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(rule.state(&quota, debt, self.at))));
             }
-            (None, Table::Fixed(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
-            (None, Table::Sliding(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
+            (None, Table::Fixed(ledger)) => ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(debt.state()))),
+            (None, Table::Sliding(ledger)) => {
+                ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(debt.state())))
+            }
             (None, Table::Locked(table)) => table.each_overflow(|tag, state| of_own(tag, Some(state))),
         }
     }
@@ -253,13 +255,13 @@ impl<A: Algorithm> States<A> {
         greatest: u64,
         geometries: &[Geometry],
     ) -> bool {
-        if TypeId::of::<W>() != TypeId::of::<A::State>() {
+        if TypeId::of::<W::State>() != TypeId::of::<A::State>() {
             return false;
         }
         let mut overflow = Vec::new();
-        self.each_overflow(|tag, state| overflow.extend(cast::<_, W>(state).map(|state| (tag, state))));
+        self.each_overflow(|tag, state| overflow.extend(cast::<_, W::State>(state).map(|state| (tag, state))));
         // An overflow slot may have inherited more, and owe it for longer, than any key.
-        let greatest = overflow.iter().flat_map(|(_, state)| state.counts()).fold(greatest, u64::max);
+        let greatest = overflow.iter().flat_map(|(_, state)| W::parts_of(*state).1).fold(greatest, u64::max);
         let Some(rule) = WindowRule::<W>::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
         let (number, now, states) = (self.predecessor.occupancy().number(), self.at, self.clone());
         own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states, rule, base }));
@@ -281,10 +283,10 @@ impl<A: Algorithm> States<A> {
                 quotas.each_kept(page, |set, tag, kept| convert(set, tag, Some(kept.state), &kept.quota));
             }
             (None, Table::Fixed(ledger)) => {
-                ledger.each_owed(page, at, |set, tag, state| convert(set, tag, cast(state), from));
+                ledger.each_owed(page, at, |set, tag, debt| convert(set, tag, cast(debt.state()), from));
             }
             (None, Table::Sliding(ledger)) => {
-                ledger.each_owed(page, at, |set, tag, state| convert(set, tag, cast(state), from));
+                ledger.each_owed(page, at, |set, tag, debt| convert(set, tag, cast(debt.state()), from));
             }
             (None, Table::Locked(table)) => {
                 table.each_kept(page, |set, tag, state| convert(set, tag, Some(state), from));
@@ -306,8 +308,12 @@ impl<A: Algorithm> States<A> {
         let (from, at) = (&self.from, self.at);
         match (self.predecessor.quotas.get(), &self.predecessor.table) {
             (Some(quotas), _) => quotas.each_overflow(|tag, kept| convert(tag, Some(kept.state), &kept.quota)),
-            (None, Table::Fixed(ledger)) => ledger.each_overflow(at, |tag, state| convert(tag, cast(state), from)),
-            (None, Table::Sliding(ledger)) => ledger.each_overflow(at, |tag, state| convert(tag, cast(state), from)),
+            (None, Table::Fixed(ledger)) => {
+                ledger.each_overflow(at, |tag, debt| convert(tag, cast(debt.state()), from))
+            }
+            (None, Table::Sliding(ledger)) => {
+                ledger.each_overflow(at, |tag, debt| convert(tag, cast(debt.state()), from))
+            }
             (None, Table::Locked(table)) => table.each_overflow(|tag, state| convert(tag, Some(state), from)),
             (None, Table::Bucket(ledger)) => {
                 let rule = ledger.rule();

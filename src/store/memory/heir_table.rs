@@ -304,7 +304,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
     /// Not that of overflow slots, which [`States::begin_in`] looks at.
     fn greatest(&self, now: Timestamp) -> u64 {
         fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u64 {
-            if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
+            if ledger.has_past(now) { ledger.rule().greatest().into() } else { ledger.rule().limit() }
         }
         if self.quotas.get().is_some() {
             let mut greatest = self.terms.quota.limit();
@@ -406,7 +406,7 @@ mod tests {
             let mut before = table();
             match &before.kept(&window(limit)).table {
                 Table::Sliding(ledger) => {
-                    let stamp = ledger.rule().stamp(used, ledger.rule().read(NOW));
+                    let stamp = ledger.rule().stamp(ledger.rule().clipped(used), ledger.rule().read(NOW));
                     ledger.inherit_overflow(NOW, [(tag, stamp)].into_iter());
                 }
                 Table::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
@@ -419,7 +419,7 @@ mod tests {
             }
             let mut kept = Vec::new();
             match &before.in_use().unwrap().table {
-                Table::Sliding(ledger) => ledger.each_overflow(NOW, |_, state| kept.push(state)),
+                Table::Sliding(ledger) => ledger.each_overflow(NOW, |_, debt| kept.push(debt.state())),
                 Table::Locked(table) => table.each_overflow(|_, state| kept.push(state)),
                 Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
             }

@@ -50,7 +50,7 @@ impl<W: Counts> Bounded for WindowRule<W> {
     }
 
     fn most_inherited(&self) -> u64 {
-        self.greatest()
+        self.greatest().into()
     }
 
     fn flaw(&self, debt: W, now: Self::Now, most: u64) -> Option<String> {
@@ -58,7 +58,7 @@ impl<W: Counts> Bounded for WindowRule<W> {
         if debt.window() > present {
             return Some(format!("has used {debt:?}, in a window later than the present one, {present}"));
         }
-        let is_more = debt.counts().into_iter().any(|count| count > most);
+        let is_more = debt.counts().into_iter().any(|count| u64::from(count) > most);
         is_more.then(|| format!("has used {debt:?}, more than {most} in one window"))
     }
 
@@ -300,8 +300,10 @@ mod tests {
         for tag in [TAG, OVERFLOW] {
             of_words(&bucket(), 20, tag, 19 * EPOCH - 1, "from before epoch 19, and its page was swept in epoch 20");
             of_words(&bucket(), 20, tag, 24 * EPOCH + 1, "ticks, and 17179869184 at most can be owed");
-            let stamp =
-                |number, used| window().stamp(FixedWindowState { window: number, used }, window().epoch_start(20));
+            let stamp = |number, used| {
+                let used = window().clipped(FixedWindowState { window: number, used });
+                window().stamp(used, window().epoch_start(20))
+            };
             let message = "from before epoch 19, and its page was swept in epoch 20";
             of_words(&window(), 20, tag, stamp(18, 1), message);
             of_words(&window(), 20, tag, stamp(21, 1), "in a window later than the present one");
