@@ -15,7 +15,7 @@ use crate::values::Decision;
 use crate::values::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_nanos(5);
-const LIMIT: u32 = 2;
+const LIMIT: u64 = 2;
 const KEY: u64 = key(1);
 
 /// Copies what is owed in a ledger with the same rule.
