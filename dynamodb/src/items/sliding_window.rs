@@ -95,7 +95,12 @@ fn charge(
     let all = u64::from(count) * cost;
     let most = room(algorithm, window, previous, at.now).saturating_sub(all);
     let least = most.checked_sub(cost).filter(|_| count < charge.count);
-    let window_holds = if replaced.is_some() { "l = :l" } else { "(attribute_not_exists(k) OR l <= :w)" };
+    let window_holds = match replaced {
+        Some(_) => "l = :l",
+        // This process knew it from a later reading of the clock. An item that has not begun it is read as of `at`.
+        None if window > present(algorithm, at) => "l = :w",
+        None => "(attribute_not_exists(k) OR l <= :w)",
+    };
     let previous_holds = if previous == 0 { "(attribute_not_exists(#p) OR #p = :p)" } else { "#p = :p" };
     let current_fits =
         if least.is_some() { "#c > :least AND #c <= :most" } else { "(attribute_not_exists(#c) OR #c <= :most)" };

@@ -62,6 +62,30 @@ async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
     }
 }
 
+/// A request that was rejected in a window which nobody has charged yet left it as the one to charge. One that had read the
+/// clock before that window began charged it, and took the item from before for a contradiction.
+#[tokio::test]
+async fn a_clock_that_goes_back_over_the_edge_of_a_window_charges_the_window_before() {
+    let (service, truth) = service().await;
+    let period = 1_000_000_000;
+    let begin = truth.now().as_nanos() / period * period + period;
+    let at = |thousandths: u64| Timestamp::from_nanos(begin + thousandths * (period / 1_000));
+    let fresh = |clock: &ManualClock| limiter(&process(&service, clock), SlidingWindow::new(Quota::per_second(4)));
+    // By processes that remember nothing: at the end, three in the second window, and what the first still weighs is one.
+    for (thousandths, cost) in [(0, 4), (1_500, 2), (1_950, 1)] {
+        truth.set(at(thousandths));
+        assert!(fresh(&truth).acquire(&"key".into(), cost).await.unwrap().is_allowed(), "{cost} at {thousandths}");
+    }
+    truth.set(at(2_010));
+    let clock = ManualClock::starting_at(at(2_010));
+    let limiter = fresh(&clock);
+    for (thousandths, cost) in [(2_010, 2), (1_950, 1)] {
+        clock.set(at(thousandths));
+        let permit = limiter.acquire(&"key".into(), cost).await.unwrap();
+        assert!(!permit.is_allowed(), "{cost} at {thousandths}");
+    }
+}
+
 /// A machine starts with a wrong clock: it writes nothing. When its clock has been set, it takes part.
 #[tokio::test(start_paused = true)]
 async fn a_wrong_clock_writes_nothing() {
