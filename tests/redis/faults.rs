@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
@@ -245,7 +245,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
         }
         is_over.store(true, Ordering::Relaxed);
     };
-    let admitted = AtomicUsize::new(0);
+    let admitted = AtomicU64::new(0);
     // One in ten is the same client, and the others are new ones, of which Redis decides on each.
     let load = async |process: usize, number: usize| {
         for turn in 0.. {
@@ -268,7 +268,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     futures_util::future::join(flap, join_all(clients)).await;
     let admitted = admitted.into_inner();
     // What the server grants, and what each process grants on its own, which is not reported to the server.
-    assert!((1..=3 * LIMIT as usize).contains(&admitted), "{admitted}");
+    assert!((1..=3 * LIMIT).contains(&admitted), "{admitted}");
     for layer in &processes {
         recovers(layer, "warm").await;
     }
@@ -465,7 +465,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     }
     drop(first);
     for round in 0..70_u64 {
-        proxy.set(modes[round as usize / 2 % modes.len()]);
+        proxy.set(modes[usize::try_from(round).unwrap() / 2 % modes.len()]);
         // A lower limit each time: whatever was spent under the older ones counts.
         let layer = Arc::new(layer(400 - round));
         let requests: Vec<_> = (0..20)
@@ -474,7 +474,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
                 tokio::spawn(async move { send(&layer, "a").await.status().as_u16() })
             })
             .collect();
-        sleep(Duration::from_millis(u64::from(round % 7) * 3)).await;
+        sleep(Duration::from_millis(round % 7 * 3)).await;
         for (index, request) in requests.into_iter().enumerate() {
             if index % 3 == 0 {
                 request.abort();

@@ -166,7 +166,7 @@ async fn a_process_with_another_quota_for_a_hot_key_decides_in_few_calls() {
     for process in majority {
         admitted += process.await.unwrap();
     }
-    let left = u64::from(ask(&minority, 1, 0, quota(1_000_000)).await.remaining());
+    let left = ask(&minority, 1, 0, quota(1_000_000)).await.remaining();
     assert!(left + admitted <= 1_000_000 + DECISIONS, "{left} left of a million after {admitted}");
 }
 

@@ -154,7 +154,7 @@ async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
     });
     let admitted = async |times: u64| {
         let mut admitted = 0;
-        for layer in layers.iter().cycle().take(times as usize) {
+        for layer in layers.iter().cycle().take(usize::try_from(times).unwrap()) {
             admitted += u64::from(send(layer, "a").await.status() == 200);
         }
         admitted

@@ -171,8 +171,7 @@ async fn random_requests_are_decided_as_a_model_does() {
         } else {
             assert!(decision.retry_after().is_none() && decision.is_until_released() == (cost <= LIMIT));
         }
-        let of =
-            |process| held.iter().filter(|(its, _)| *its == process).map(|(_, permit)| u64::from(permit.units())).sum();
+        let of = |process| held.iter().filter(|(its, _)| *its == process).map(|(_, permit)| permit.units()).sum();
         assert!((0..3).all(|process| processes[process].stats().in_flight == Some(of(process))), "step {step}");
     }
 }

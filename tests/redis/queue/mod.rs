@@ -258,7 +258,7 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
     }
     let interval = Duration::from_millis(5).max(began.elapsed() / 10);
     let quota = Quota::per(1, Duration::from_millis(u64::try_from(interval.as_millis()).unwrap())).burst(2);
-    let fresh = || RedisQueue::new(&redis, "test", quota).capacity(CAPACITY as usize).max_wait(HOUR);
+    let fresh = || RedisQueue::new(&redis, "test", quota).capacity(usize::try_from(CAPACITY).unwrap()).max_wait(HOUR);
     let (here, there) = (fresh(), fresh());
     let (mut let_in, mut without_a_call, mut knows_all) = (0, 0, true);
     for round in 0_usize.. {

@@ -95,7 +95,7 @@ impl World {
     }
 
     fn arrive(&mut self, process: usize) {
-        let units = 1 + self.random.below(2) as u64;
+        let units = 1 + self.random.below(2);
         let number = self.processes[process].begin(self.tag, self.now);
         self.send(process, number, Call::Take(units));
     }
