@@ -29,7 +29,7 @@ LABELS = {"__name__", "instance", "job", "le", "node", "policy", "result", "rout
 # The alerts that must not fire after this traffic, and those that must. The speed of the store is not checked: it depends
 # on the machine's load.
 SILENT = {"RateLimitTableFull", "RateLimitTableFillingUp", "RateLimitQueueSlow"}
-FIRING = {"RateLimitStoreDown", "RateLimitStoreFailing", "RateLimitManyRejected", "RateLimitNoKey"}
+FIRING = {"RateLimitStoreDown", "RateLimitLimiterFailing", "RateLimitManyRejected", "RateLimitMissingKey"}
 CLIENT = "client-4711"
 
 
@@ -137,13 +137,13 @@ def check_counts(traffic, prometheus):
         def counted(results):
             return prometheus.total(f'{NAME}requests_total{{route="{path}", policy="{policy}", result=~"{results}"}}')
 
-        for status, results in [(200, "allowed|delayed"), (429, "denied"), (400, "no-key")]:
+        for status, results in [(200, "allowed|delayed"), (429, "rejected"), (400, "missing-key")]:
             seen = traffic.answers[path, status]
             assert counted(results) == seen, f"{path}: {status} {seen} times, counted {counted(results)}"
         print(f"{path}: {dict((s, n) for (p, s), n in sorted(traffic.answers.items()) if p == path)}, as counted")
     assert {status for (_, status) in traffic.answers} == {200, 400, 429}, traffic.answers
     total = lambda name: prometheus.total(NAME + name)
-    assert total('requests_total{route="/bucket", policy="watch", result="shadow-denied"}') == 2
+    assert total('requests_total{route="/bucket", policy="watch", result="shadow-rejected"}') == 2
     assert total('requests_total{route="/queue", result="cancelled"}') == 1
     assert total('requests_total{route="/queue", result="delayed"}') >= 5
     assert total('limiter_failures_total{policy="shared"}') == 50

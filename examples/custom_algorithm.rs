@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::Algorithm;
+use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 struct ThreeStrikes;
 
@@ -43,7 +44,7 @@ impl Algorithm for ThreeStrikes {
             }
             None => {
                 let wait = state.map(|state| state.forgotten_at.saturating_since(now));
-                (Decision::deny(TRIES, TRIES - count, wait.filter(|_| cost <= TRIES)), None)
+                (Decision::reject(TRIES, TRIES - count, wait.filter(|_| cost <= TRIES)), None)
             }
         }
     }

@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::{Ask, Check, Decision, Limiter, Policy, RateLimitLayer};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::{Decision, Limiter, Policy, RateLimitLayer};
 
 /// Admits every tenth request.
 #[derive(Default)]
 struct OneInTen(AtomicU64);
 
 impl Limiter for OneInTen {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let number = self.0.fetch_add(ask.cost(), Ordering::Relaxed);
         // The next admission depends on other requests: no wait can be advertised.
-        if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::deny(1, 0, None).into() }
+        if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::reject(1, 0, None).into() }
     }
 }
 

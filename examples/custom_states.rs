@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use tower_sluice::algorithm::{Algorithm, SlidingWindow};
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::time::Monotonic;
-use tower_sluice::{Ask, Check, Description, Limiter, LimiterError, LimiterExt, Mode, PartitionKey, Quota};
+use tower_sluice::{Limiter, LimiterError, LimiterExt, PartitionKey, Quota};
 
 struct Map<A: Algorithm> {
     algorithm: A,
@@ -18,7 +19,7 @@ struct Map<A: Algorithm> {
 }
 
 impl<A: Algorithm> Limiter for Map<A> {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let charges = match ask.mode() {
             Mode::Charge => true,
             Mode::Peek => false,

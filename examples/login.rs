@@ -64,7 +64,7 @@ async fn login(Json(form): Json<HashMap<String, String>>) -> StatusCode {
 }
 
 fn app() -> Router {
-    let is_failure = |response: &tower_sluice::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
+    let is_failure = |response: &tower_sluice::policy::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
     let failures = RateLimitLayer::new([
         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS))
             .key(PeerIp::new())

@@ -10,7 +10,8 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::{LeakyQueue, Quota, ThrottleError, ThrottleLayer};
+use tower_sluice::layer::ThrottleError;
+use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
 
 #[tokio::main]
 async fn main() {
@@ -18,7 +19,7 @@ async fn main() {
     // Stands for a reqwest client, a tonic channel, a database: any `tower::Service`.
     let partner = service_fn(move |order: u32| async move { Ok::<_, Infallible>((order, start.elapsed())) });
 
-    let pace = LeakyQueue::new(Quota::per_second(5)).capacity(10).max_wait(Duration::from_secs(5));
+    let pace = LeakyQueue::new(Quota::per_second(5)).max_queue(10).max_wait(Duration::from_secs(5));
     let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
 
     let mut calls = tokio::task::JoinSet::new();

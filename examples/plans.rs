@@ -20,9 +20,10 @@ use axum::{
 };
 use futures_util::{StreamExt, stream};
 use tower_sluice::key::{KeyExtractor, PeerIp, User};
+use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{
-    CalendarWindow, Concurrency, IntoLimiter, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection,
-    RequestHead, Settlement, SlidingWindow, Verdict,
+    CalendarWindow, Concurrency, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection, RequestHead,
+    Settlement, SlidingWindow, Verdict,
 };
 
 /// What a plan allows.
@@ -93,7 +94,7 @@ async fn chat(settlement: Settlement, prompt: String) -> Body {
 
 fn app() -> Result<Router, Box<dyn std::error::Error>> {
     // Each quota of a policy is that of a customer without a plan of his own.
-    let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
+    let month = CalendarWindow::monthly(FREE.per_month).zone("Europe/Berlin")?;
     // One layer, so that a request is charged to all of these policies or to none.
     let plans = RateLimitLayer::builder([
         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
@@ -108,7 +109,7 @@ fn app() -> Result<Router, Box<dyn std::error::Error>> {
             .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
             .quota_fn(|request| Some(plan(request)?.tokens))
             .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
-            .settled_by_handler()
+            .settle_by_handler()
             .owe_shortfalls(),
     ])
     .verdict() // for `usage`

@@ -21,7 +21,7 @@ fn app(clock: impl Clock) -> Router {
     let limiter = RateLimiter::new(TokenBucket::new(QUOTA), MemoryStore::default().with_clock(clock));
     let layer = RateLimitLayer::new(Policy::new("per-client", limiter).key(PeerIp::new()));
     // Reports leave one by one, five per second; up to ten wait.
-    let reports = RateLimitLayer::new(Policy::new("reports", LeakyQueue::new(Quota::per_second(5)).capacity(10)));
+    let reports = RateLimitLayer::new(Policy::new("reports", LeakyQueue::new(Quota::per_second(5)).max_queue(10)));
     let reports = Router::new().route("/report", get(|| async { "a report" })).layer(reports);
     Router::new().route("/", get(|| async { "hello" })).layer(layer).merge(reports)
 }

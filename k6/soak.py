@@ -78,7 +78,7 @@ class Policy:
         if "window" not in self.algorithm:
             lines.append(f"burst = {self.burst}")
         if self.algorithm == "leaky-queue":
-            lines += [f"capacity = {self.capacity}", 'max-wait = "2s"']
+            lines += [f"max-queue = {self.capacity}", 'max-wait = "2s"']
         return "\n".join(lines)
 
     def most(self, end, restarts):

@@ -24,25 +24,25 @@
 //! # Map
 //!
 //! ```text
-//! Quota  →  Algorithm  →  Store  →  Limiter  →  Policy  →  RateLimitLayer
-//! how much  pure maths    state     one         named,     HTTP
-//!                         and time  decision    keyed
+//! Quota  →  Algorithm  →  Limiter     →  Policy  →  RateLimitLayer
+//! how much  pure maths    state, time    named,     HTTP
+//!                         one decision   keyed
 //! ```
 //!
 //! - [`Quota`]: a limit per period, with a burst.
 //! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or [your own](algorithm::Algorithm).
-//! - [`store`]: owns state and time; in memory, of a fixed size, or on Redis.
-//! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
-//!   flight at once), or your own.
+//! - [`Limiter`]: an algorithm with its table ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
+//!   flight at once), or your own. [`limiter`] has what those need who write one, or ask one without a layer.
+//! - [`store`]: the settings of a table: in memory, of a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions.
-//! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`RateLimitLayer`]: one or more policies around a service. [`layer`], [`policy`] and [`rejection`] have their parts.
 //! - [`LimitsHandle`]: replaces the policies of a running layer.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits services that do not speak HTTP, and clients.
 //! - [`PacerLayer`]: a client that obeys its partner: outgoing HTTP calls, at the pace that the responses report.
 //! - [`config`]: routes and policies from a TOML file.
-//! - [`testing`]: conformance suites for your own algorithms and stores.
+//! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
 //! # How a request is decided
 //!
@@ -92,7 +92,7 @@
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
-//! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (those of other versions see nothing): see [`RateLimitLayerBuilder::route`] |
+//! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (those of other versions see nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates, for up to 200 ms. For programs to turn on, not for libraries |
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
@@ -118,7 +118,7 @@ pub mod config;
 pub mod guide;
 #[cfg(feature = "http")]
 mod http;
-mod limiter;
+pub mod limiter;
 #[cfg(feature = "queue")]
 mod queue;
 pub mod store;
@@ -127,33 +127,49 @@ pub mod testing;
 mod util;
 mod values;
 
+/// What is behind the layers: services, futures, builders, and their errors.
+pub mod layer {
+    #[cfg(feature = "http")]
+    pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
+    #[cfg(all(feature = "http", feature = "queue"))]
+    pub use crate::http::{Pacer, PacerError, PacerFuture};
+    pub use crate::limiter::throttle::{Throttle, ThrottleError, ThrottleFuture};
+}
+
+/// What is behind a [`Policy`]: its errors, and the arguments of its closures.
+#[cfg(feature = "http")]
+pub mod policy {
+    pub use crate::http::{ExemptionError, Meter, PolicyError, ResponseHead, SettleError, TakenPermits};
+}
+
+/// What is behind a [`Rejection`] and a [`Verdict`]: their parts.
+#[cfg(feature = "http")]
+pub mod rejection {
+    pub use crate::http::{PolicyVerdict, Reason, RejectionBody, RejectionFormat};
+}
+
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;
+#[cfg(all(feature = "http", feature = "queue"))]
+pub use self::http::PacerLayer;
 #[cfg(feature = "http")]
 pub use self::http::{
-    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, LimitsHandle, Meter, MissingKey, Penalty, Permits, Policy,
-    PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody,
-    RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement,
-    TakenPermits, Verdict, grpc, headers, key,
+    ChargeOnce, Exemptions, LimitsHandle, MissingKey, Penalty, Permits, Policy, RateLimitLayer, Rejection, RequestHead,
+    Settlement, Verdict, grpc, headers, key,
 };
-#[cfg(all(feature = "http", feature = "queue"))]
-pub use self::http::{Pacer, PacerError, PacerFuture, PacerLayer};
-pub use self::limiter::{
-    Acquire, IntoLimiter, Limiter, LimiterExt, Permit, RateLimiter, Throttle, ThrottleError, ThrottleFuture,
-    ThrottleLayer,
-};
+pub use self::limiter::ext::LimiterExt;
+pub use self::limiter::rate_limiter::RateLimiter;
+pub use self::limiter::throttle::ThrottleLayer;
+pub use self::limiter::traits::Limiter;
 #[cfg(feature = "queue")]
 pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
-pub use self::values::{
-    Ask, Backlog, Check, Decision, Description, FailureMode, Inheritance, LimiterError, Mode, Now, Outcome,
-    PartitionKey, Pending, Quota, QuotaError, Receipt, Shape, Terms, time,
-};
+pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKey, Quota, time};
 
 /// Compiles the README's examples.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

@@ -14,7 +14,8 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Ask, Check, Decision, Description, Limiter, LimiterError, Mode, Policy, Quota, RateLimitLayer};
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
+use tower_sluice::{Decision, Limiter, LimiterError, Policy, Quota, RateLimitLayer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -100,9 +101,9 @@ struct Broken {
 }
 
 impl Limiter for Broken {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let is_decided = self.has_fallback && ask.mode() == Mode::Fallback;
-        Check::Ready(if is_decided { Ok(Decision::allow(9, 8)) } else { Err(LimiterError::new("out of reach")) })
+        Answer::Ready(if is_decided { Ok(Decision::allow(9, 8)) } else { Err(LimiterError::new("out of reach")) })
     }
 
     fn describe(&self) -> Description {
@@ -122,7 +123,7 @@ fn a_flood_of_rejections_is_logged_at_debug_only_and_without_keys() {
     assert_eq!(flood.len(), 10_000);
     assert!(flood.iter().all(|(level, _)| *level == Level::DEBUG));
     let results = |result: &str| flood.iter().filter(|(_, fields)| fields["result"] == result).count();
-    assert_eq!([results("allowed"), results("denied")], [8, 9_992]);
+    assert_eq!([results("allowed"), results("rejected")], [8, 9_992]);
     for (number, (_, fields)) in flood.iter().enumerate() {
         assert_eq!([&fields["policy"], &fields["http.route"], &fields["limit"]], ["per-key", "/api", "2"]);
         let hash = &fields["key.hash"];

@@ -7,16 +7,17 @@ mod effort;
 mod process;
 
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
+use tower_sluice::{Limiter, Quota, RateLimiter};
 
 use crate::effort::rounds;
 use crate::process::resident_kib;
 
 fn admits(limiter: &impl Limiter, key: u64) -> bool {
     match limiter.decide(&Ask::charge(&key.into(), 1)) {
-        Check::Ready(Ok(decision)) => decision.is_allowed(),
+        Answer::Ready(Ok(decision)) => decision.is_allowed(),
         other => panic!("memory decides at once, but answered {other:?}"),
     }
 }

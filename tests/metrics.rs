@@ -18,22 +18,23 @@ use http::{Method, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{HeaderKey, PeerIp};
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode,
-    PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+    Concurrency, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, Quota,
+    RateLimitLayer, RateLimiter,
 };
 
 use crate::support::clients::PLENTY;
 use crate::support::metrics::Metrics;
 use crate::support::redis::free_port;
 
-type Answer = Pin<Box<dyn Future<Output = u16>>>;
+type Reply = Pin<Box<dyn Future<Output = u16>>>;
 
-fn begin(layer: &RateLimitLayer, request: Request<()>) -> Answer {
+fn begin(layer: &RateLimitLayer, request: Request<()>) -> Reply {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let response = layer.layer(hello).oneshot(request);
     Box::pin(async { response.await.unwrap().status().as_u16() })
@@ -55,7 +56,7 @@ fn bucket(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_hour(limit))
 }
 
-fn policy(name: &str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+fn policy(name: &str, limiter: impl tower_sluice::limiter::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
@@ -66,12 +67,12 @@ struct Broken {
 }
 
 impl Limiter for Broken {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Fallback {
             return Decision::allow(9, 8).into();
         }
         let error = || Err(LimiterError::new("out of reach"));
-        if self.at_once { Check::Ready(error()) } else { Check::Pending(Box::pin(async move { error() })) }
+        if self.at_once { Answer::Ready(error()) } else { Answer::Pending(Box::pin(async move { error() })) }
     }
 
     fn describe(&self) -> Description {
@@ -86,12 +87,12 @@ async fn one_policy() {
     for (key, status) in [("a", 200), ("a", 200), ("a", 429), ("a", 429), ("b", 200)] {
         assert_eq!(send(&layer, key).await, status);
     }
-    metrics.assert_results(&[("p allowed", 3), ("p denied", 2)]);
+    metrics.assert_results(&[("p allowed", 3), ("p rejected", 2)]);
     let mut put = by("a");
     *put.method_mut() = Method::PUT;
     assert_eq!(begin(&layer, put).await, 200);
     assert_eq!(begin(&layer, bare()).await, 400);
-    metrics.assert_results(&[("p allowed", 3), ("p denied", 2), ("p skipped", 1), ("p no-key", 1)]);
+    metrics.assert_results(&[("p allowed", 3), ("p rejected", 2), ("p skipped", 1), ("p missing-key", 1)]);
 }
 
 #[tokio::test]
@@ -110,9 +111,9 @@ async fn requests_without_a_key() {
     metrics.assert_results(&[
         ("skip skipped", 3),
         ("share allowed", 1),
-        ("share denied", 2),
+        ("share rejected", 2),
         ("shadow skipped", 3),
-        ("misconfigured no-key", 3),
+        ("misconfigured missing-key", 3),
     ]);
 }
 
@@ -141,8 +142,8 @@ async fn several_policies() {
         ("small allowed", 2),
         ("great allowed", 2),
         ("tiny allowed", 2),
-        ("small denied", 1),
-        ("tiny denied", 1),
+        ("small rejected", 1),
+        ("tiny rejected", 1),
     ]);
 }
 
@@ -150,8 +151,8 @@ async fn several_policies() {
 struct Fickle;
 
 impl Limiter for Fickle {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
-        if ask.mode() == Mode::Peek { Decision::allow(1, 0) } else { Decision::deny(1, 0, None) }.into()
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        if ask.mode() == Mode::Peek { Decision::allow(1, 0) } else { Decision::reject(1, 0, None) }.into()
     }
 
     fn describe(&self) -> Description {
@@ -164,13 +165,13 @@ async fn refunded_charges_do_not_count() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new([policy("bucket", bucket(1)), policy("fickle", Arc::new(Fickle))]);
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [429, 429]);
-    metrics.assert_results(&[("fickle denied", 2)]);
+    metrics.assert_results(&[("fickle rejected", 2)]);
 }
 
 #[tokio::test]
 async fn shadows() {
     let metrics = Metrics::record();
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(0);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(0);
     let layer = RateLimitLayer::new([
         policy("enforced", bucket(3)),
         policy("shadow", bucket(1)).shadow(),
@@ -182,12 +183,12 @@ async fn shadows() {
     }
     metrics.assert_results(&[
         ("enforced allowed", 3),
-        ("enforced denied", 1),
+        ("enforced rejected", 1),
         ("shadow allowed", 1),
-        ("shadow shadow-denied", 2),
+        ("shadow shadow-rejected", 2),
         ("queue allowed", 1),
-        ("queue shadow-denied", 2),
-        ("broken store-error", 3),
+        ("queue shadow-rejected", 2),
+        ("broken limiter-failed", 3),
     ]);
 }
 
@@ -196,10 +197,10 @@ async fn failures_by_mode() {
     for at_once in [true, false] {
         for several in [true, false] {
             for (mode, has_fallback, status, expected) in [
-                (FailureMode::Allow, true, 200, "broken store-error"),
-                (FailureMode::Deny, true, 503, "broken store-error"),
+                (FailureMode::Allow, true, 200, "broken limiter-failed"),
+                (FailureMode::Reject, true, 503, "broken limiter-failed"),
                 (FailureMode::LocalFallback, true, 200, "broken allowed"),
-                (FailureMode::LocalFallback, false, 503, "broken store-error"),
+                (FailureMode::LocalFallback, false, 503, "broken limiter-failed"),
             ] {
                 let metrics = Metrics::record();
                 let broken = policy("broken", Arc::new(Broken { at_once, has_fallback })).on_failure(mode);
@@ -224,7 +225,7 @@ const QUEUED: &str = r#"queued_requests{policy="queue"}"#;
 #[tokio::test(start_paused = true)]
 async fn a_queue() {
     let metrics = Metrics::record();
-    let queue = LeakyQueue::new(Quota::per_second(10)).capacity(2);
+    let queue = LeakyQueue::new(Quota::per_second(10)).max_queue(2);
     let layer = RateLimitLayer::new([policy("bucket", bucket(9)), policy("queue", queue)]);
     assert_eq!(send(&layer, "a").await, 200);
     let mut waiting = [begin(&layer, by("a")), begin(&layer, by("a"))];
@@ -238,7 +239,7 @@ async fn a_queue() {
         assert_eq!(answer.await, 200);
     }
     assert_eq!(metrics.of(QUEUED), "0");
-    metrics.assert_results(&[("bucket allowed", 3), ("queue allowed", 1), ("queue delayed", 2), ("queue denied", 1)]);
+    metrics.assert_results(&[("bucket allowed", 3), ("queue allowed", 1), ("queue delayed", 2), ("queue rejected", 1)]);
     let waits = |end: &str| {
         let (suffix, bound) = end.split_once(' ').unwrap_or((end, ""));
         metrics.of(&format!(r#"request_time_in_queue_seconds_{suffix}{{policy="queue",result="delayed"{bound}}}"#))
@@ -250,7 +251,7 @@ async fn a_queue() {
 #[tokio::test(start_paused = true)]
 async fn waiters_that_disconnect() {
     let metrics = Metrics::record();
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(1_000).max_wait(Duration::MAX);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(1_000).max_wait(Duration::MAX);
     let layer = RateLimitLayer::new([policy("queue", queue), policy("bucket", bucket(10))]);
     assert_eq!(send(&layer, "a").await, 200);
     let mut waiting: Vec<_> = (0..5).map(|_| begin(&layer, by("a"))).collect();
@@ -281,7 +282,7 @@ async fn waiters_that_are_rejected_by_close() {
     closing.close();
     assert_eq!(waiting.await, 503);
     let closing: Vec<_> = metrics.results().into_iter().filter(|(name, _)| name.starts_with("closing")).collect();
-    assert_eq!(closing, [("closing allowed".to_owned(), 1), ("closing store-error".to_owned(), 1)]);
+    assert_eq!(closing, [("closing allowed".to_owned(), 1), ("closing limiter-failed".to_owned(), 1)]);
     assert_eq!([metrics.of(QUEUED), metrics.of(r#"queued_requests{policy="closing"}"#)], ["0", "0"]);
 }
 
@@ -308,7 +309,7 @@ async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
     assert_eq!(in_flight(), "4");
     drop(responses);
     assert_eq!(in_flight(), "0");
-    metrics.assert_results(&[("per-client allowed", 3), ("per-client denied", 1), ("window allowed", 3)]);
+    metrics.assert_results(&[("per-client allowed", 3), ("per-client rejected", 1), ("window allowed", 3)]);
     assert!(
         !metrics.render().contains(r#"in_flight{route="/download",policy="window"}"#),
         "it counts nothing in flight"
@@ -334,13 +335,13 @@ async fn a_store_that_is_away() {
         assert_eq!(send(&layer, "a").await, status);
     }
     layer.observe();
-    metrics.assert_results(&[("p allowed", 4), ("p denied", 2)]);
+    metrics.assert_results(&[("p allowed", 4), ("p rejected", 2)]);
     assert_eq!(metrics.of(r#"limiter_failures_total{policy="p"}"#), "6");
     let node = redis.health()[0].name().to_owned();
     assert_eq!(metrics.of(&format!(r#"store_breaker{{policy="p",node="{node}"}}"#)), "2");
     let calls = |result: &str| metrics.of(&format!(r#"store_call_duration_seconds_count{{result="{result}"}}"#));
     // The breaker is open for a moment after the fifth failure. If this takes longer, the sixth call is made as well.
-    let [unreachable, open] = ["unreachable", "breaker_open"].map(|result| calls(result).parse::<u32>().unwrap());
+    let [unreachable, open] = ["unreachable", "breaker-open"].map(|result| calls(result).parse::<u32>().unwrap());
     assert!(unreachable >= 5 && unreachable + open == 6, "{unreachable} and {open}");
     assert_eq!(calls("ok"), "0");
 }
@@ -436,7 +437,7 @@ async fn tables_are_read_when_they_are_observed() {
         let lost: u32 = value("evicted_live_total").parse().unwrap();
         let turned_away: u32 = value("turned_away_total").parse().unwrap();
         match when_full {
-            WhenFull::ForgetLeast => assert!(lost > 150 && turned_away == 0, "{lost}"),
+            WhenFull::EvictLeast => assert!(lost > 150 && turned_away == 0, "{lost}"),
             _ => assert!(lost == 0 && turned_away > 150, "{turned_away}"),
         }
         clock.advance(Duration::from_secs(7_200));
@@ -445,7 +446,7 @@ async fn tables_are_read_when_they_are_observed() {
         assert_eq!(value("evicted_live_total"), lost.to_string());
         metrics
     }
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject] {
+    for when_full in [WhenFull::EvictLeast, WhenFull::Reject] {
         fill(bucket(1), &clock, when_full).await;
         fill(FixedWindow::new(Quota::per_hour(1)), &clock, when_full).await;
     }
@@ -483,7 +484,7 @@ async fn large_tables_are_estimated() {
         for number in 0..20_000_u64 {
             let _ = limiter.decide(&Ask::charge(&PartitionKey::from(number), 1));
         }
-        let live = limiter.stats().table.unwrap().live;
+        let live = limiter.stats().table.unwrap().live_keys;
         // Six standard deviations: 4,096 slots with a chance of a fifth each.
         assert!(live.abs_diff(20_000) < 3_750, "{live}");
     }
@@ -505,7 +506,7 @@ async fn a_route_is_a_label_and_a_key_is_none() {
     one.observe();
     let all = metrics.render();
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "2");
-    assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="denied"}"#), "2");
+    assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="rejected"}"#), "2");
     assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");
     // A clone has the same route.
     send(&one.clone(), "c").await;
@@ -519,12 +520,12 @@ async fn two_layers_of_the_same_names_are_counted_as_one() {
         let layer = RateLimitLayer::new(policy("p", bucket(1)));
         assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [200, 429]);
     }
-    metrics.assert_results(&[("p allowed", 2), ("p denied", 2)]);
+    metrics.assert_results(&[("p allowed", 2), ("p rejected", 2)]);
 }
 
 #[tokio::test]
 async fn metrics_work_without_a_recorder() {
-    let layer = RateLimitLayer::new(policy("p", LeakyQueue::new(Quota::per_hour(1)).capacity(0)));
+    let layer = RateLimitLayer::new(policy("p", LeakyQueue::new(Quota::per_hour(1)).max_queue(0)));
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [200, 429]);
     layer.observe();
 }

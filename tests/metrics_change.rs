@@ -15,12 +15,10 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
 use tower_sluice::store::redis::{Redis, RedisStore, RedisTable};
 use tower_sluice::store::{MemoryStore, Stats, TableStats};
-use tower_sluice::{
-    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer,
-    RateLimiter,
-};
+use tower_sluice::{Concurrency, Decision, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::metrics::Metrics;
 
@@ -231,7 +229,7 @@ async fn evictions_of_an_inherited_table_are_counted_once() {
 struct Own(std::sync::atomic::AtomicU64);
 
 impl Limiter for Own {
-    fn decide(&self, _: &Ask<'_>) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
         Decision::allow(1, 0).into()
     }
 

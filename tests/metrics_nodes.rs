@@ -16,14 +16,15 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::store::{BreakerState, NodeHealth, Stats};
-use tower_sluice::{Ask, Check, Decision, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Decision, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
 use crate::support::metrics::Metrics;
 
-fn policy(name: &str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+fn policy(name: &str, limiter: impl tower_sluice::limiter::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
@@ -150,7 +151,7 @@ async fn the_breaker_of_a_key_value_store_is_a_gauge_and_logged() {
 struct Sharded(Mutex<Vec<NodeHealth>>);
 
 impl Limiter for Sharded {
-    fn decide(&self, _: &Ask<'_>) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
         Decision::allow(9, 8).into()
     }
 

@@ -7,7 +7,8 @@ mod process;
 
 use std::time::Duration;
 
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Pending, Quota};
+use tower_sluice::limiter::{Answer, Ask, Pending};
+use tower_sluice::{LeakyQueue, Limiter, Quota};
 
 use crate::effort::rounds;
 use crate::process::resident_kib;
@@ -18,16 +19,16 @@ const PER_KEY: usize = 10;
 #[tokio::test(start_paused = true)]
 async fn waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     let waiters = rounds(200_000, 1_000_000);
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(PER_KEY).max_wait(Duration::MAX).max_waiters(waiters);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(PER_KEY).max_wait(Duration::MAX).max_waiters(waiters);
     let queue = queue.max_keys(waiters);
     // The futures are stored by the caller, so their table is allocated before the measurement.
     let mut futures: Vec<Option<Pending>> = std::iter::repeat_with(|| None).take(waiters).collect();
     let mut free = futures.iter_mut();
     let before = resident_kib();
     for key in 0..(waiters / PER_KEY) as u64 {
-        assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(now)) if now.is_allowed()));
+        assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Answer::Ready(Ok(now)) if now.is_allowed()));
         for future in free.by_ref().take(PER_KEY) {
-            let Check::Pending(pending) = queue.decide(&Ask::charge(&key.into(), 1)) else {
+            let Answer::Pending(pending) = queue.decide(&Ask::charge(&key.into(), 1)) else {
                 panic!("the queue has room")
             };
             *future = Some(pending);
@@ -45,7 +46,7 @@ async fn waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     assert_eq!(queue.waiting(), 1);
     let before = resident_kib();
     for (number, future) in (0..).zip(&mut futures).filter(|(_, future)| future.is_none()) {
-        if let Check::Pending(pending) = queue.decide(&Ask::charge(&(number / PER_KEY as u64).into(), 1)) {
+        if let Answer::Pending(pending) = queue.decide(&Ask::charge(&(number / PER_KEY as u64).into(), 1)) {
             *future = Some(pending);
         }
     }

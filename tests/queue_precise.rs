@@ -11,8 +11,9 @@ use futures_util::FutureExt;
 use support::queue::{KEY, join, settle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, timeout};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Quota};
+use tower_sluice::{LeakyQueue, Limiter, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -24,8 +25,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// A queue in which the next request must wait.
 fn busy(quota: Quota) -> LeakyQueue {
-    let queue = LeakyQueue::new(quota).capacity(1_000).precise().max_wait(Duration::MAX);
-    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
+    let queue = LeakyQueue::new(quota).max_queue(1_000).precise().max_wait(Duration::MAX);
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(now)) if now.is_allowed()));
     queue
 }
 
@@ -39,8 +40,8 @@ async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
     for step in 0..100 {
         match random.below(4) {
             0 | 1 => match queue.decide(&Ask::charge(&random.below(2).into(), 1)) {
-                Check::Ready(decision) => decisions.push(format!("{step}: {decision:?}")),
-                Check::Pending(pending) => waiting.push((step, pending)),
+                Answer::Ready(decision) => decisions.push(format!("{step}: {decision:?}")),
+                Answer::Pending(pending) => waiting.push((step, pending)),
             },
             2 if !waiting.is_empty() => {
                 let index = random.below(waiting.len() as u64);
@@ -70,7 +71,7 @@ async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
 fn the_precise_timer_decides_like_tokios() {
     let _alone = alone();
     for seed in 0..300 {
-        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).max_wait(MS * 30);
+        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).max_queue(5).max_wait(MS * 30);
         let plain = paused().block_on(decisions(queue(), seed));
         let precise = paused().block_on(decisions(queue().precise(), seed));
         assert!(!plain.is_empty());
@@ -147,10 +148,10 @@ mod on_linux {
         runtime().block_on(async {
             let mut waiting: Vec<_> = (0..100).map(|_| join(&queue)).collect();
             for key in 0..100_u64 {
-                assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(_))));
+                assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Answer::Ready(Ok(_))));
                 waiting.extend(match queue.decide(&Ask::charge(&key.into(), 1)) {
-                    Check::Pending(pending) => Some(pending),
-                    Check::Ready(_) => None,
+                    Answer::Pending(pending) => Some(pending),
+                    Answer::Ready(_) => None,
                 });
             }
             settle().await;
@@ -207,8 +208,8 @@ mod on_linux {
                 let queue = busy(Quota::per_second(10_000));
                 // A request that need not wait means that the thread was descheduled: this attempt does not count.
                 let all = (0..500).map(|_| match queue.decide(&Ask::charge(&KEY, 1)) {
-                    Check::Pending(waits) => Some(waits),
-                    Check::Ready(_) => None,
+                    Answer::Pending(waits) => Some(waits),
+                    Answer::Ready(_) => None,
                 });
                 let Some(all) = all.collect::<Option<Vec<_>>>() else { return Duration::MAX };
                 let mut late = Vec::new();

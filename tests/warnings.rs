@@ -21,8 +21,9 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{
     ClientIp, ExtensionKey, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies,
 };
+use tower_sluice::rejection::RejectionBody;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RejectionBody, RequestHead};
+use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 
 use crate::log::Log;
 
@@ -80,7 +81,7 @@ fn mistakes_are_logged_once_and_without_addresses() {
     }
 
     // The wrong proxy, once for private and once for public addresses.
-    let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["192.0.2.0/24"]).unwrap());
+    let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["192.0.2.0/24"]).unwrap());
     assert_eq!(logged_by(&key, &["10.1.2.3", "203.0.113.9"], &[("x-real-ip", "203.0.113.7")]), NOTHING);
     let log = logged_by(&key, &["203.0.113.9"], &[XFF]);
     assert_once(&log, &["network=\"public\"", "header=x-forwarded-for", "not trusted", "TrustedProxies", "forgery"]);
@@ -95,12 +96,12 @@ fn mistakes_are_logged_once_and_without_addresses() {
     assert_once(&log, &["configured=x-forwarded-for", "seen=forwarded", "IpSource"]);
 
     // An unreadable list is not a short one.
-    let counting = ClientIp::new(IpSource::Forwarded, TrustedProxies::count(3));
+    let counting = ClientIp::new(IpSource::Forwarded, TrustedProxies::hops(3));
     assert_eq!(logged_by(&counting, &["192.0.2.7"], &[("forwarded", "for=\"203.0.113.7")]), NOTHING);
 
     // More proxies than there are.
-    let counting = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(3));
-    assert_once(&logged_by(&counting, &["192.0.2.7"], &[XFF]), &["count=3", "fewer elements"]);
+    let counting = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::hops(3));
+    assert_once(&logged_by(&counting, &["192.0.2.7"], &[XFF]), &["hops=3", "fewer elements"]);
 
     // A layer around the router instead of inside.
     let thousand = |requests: usize| {

@@ -2,18 +2,19 @@
 //! checkout, each time with the `ours.rs` of that checkout: what differs between their interfaces belongs here.
 
 use tower_sluice::headers::RateLimitFields;
-use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Policy, RateLimitLayer};
+use tower_sluice::limiter::{Ask, Answer};
+use tower_sluice::{Decision, Limiter, PartitionKey, Policy, RateLimitLayer};
 
 /// Charges one request, without patience.
 #[inline(always)]
-pub fn check<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> Check {
+pub fn check<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> Answer {
     limiter.decide(&Ask::charge(key, 1))
 }
 
 /// Whether one request is admitted at once.
 #[inline(always)]
 pub fn admits<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> bool {
-    matches!(check(limiter, key), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(check(limiter, key), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 /// The decision on one request, which may have to be waited for.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tower_sluice::LimiterError;
+use tower_sluice::limiter::Receipt;
 use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Target, Transition};
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{LimiterError, Receipt};
 
 use crate::dynamo::Dynamo;
 use crate::fault::{DynamoFault, FaultKind, failed};

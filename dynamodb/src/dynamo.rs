@@ -17,7 +17,7 @@ use crate::table::{SharedClock, Table};
 /// How many calls of a process may be in flight by default: as many as one partition writes within a second.
 const IN_FLIGHT: usize = 1_000;
 
-/// A table on DynamoDB, which the [stores](crate::DynamoStore) of many limiters can share.
+/// A table on DynamoDB, which many limiters can share, each with [settings](crate::DynamoStore) of its own.
 ///
 /// Cloning is cheap. Clones share the circuit breaker, the bound of calls in flight, and what is known of the clock.
 ///
@@ -101,7 +101,7 @@ impl Dynamo {
     /// Decides by another clock than the system's [wall clock](Wall), such as one that reads ClockBound. It must count
     /// from 1970, as those of all processes.
     #[must_use]
-    pub fn clock(mut self, clock: impl Clock) -> Self {
+    pub fn with_clock(mut self, clock: impl Clock) -> Self {
         self.table.clock = SharedClock(Arc::new(clock));
         self
     }

@@ -69,11 +69,11 @@ impl FaultKind {
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Unreachable => ("unreachable", "DynamoDB cannot be reached"),
-            Self::TimedOut => ("timeout", "DynamoDB did not answer in time"),
+            Self::TimedOut => ("timed-out", "DynamoDB did not answer in time"),
             Self::Cancelled => ("cancelled", "the call to DynamoDB was cancelled"),
-            Self::BreakerOpen => ("breaker_open", "DynamoDB was not called, because it kept failing"),
+            Self::BreakerOpen => ("breaker-open", "DynamoDB was not called, because it kept failing"),
             Self::TooManyInFlight => {
-                ("too_many_in_flight", "DynamoDB was not called, because too many calls were in flight")
+                ("too-many-in-flight", "DynamoDB was not called, because too many calls were in flight")
             }
             Self::Throttled => ("throttled", "DynamoDB throttles the table; raise its capacity, or lease more units"),
             Self::Unavailable => ("unavailable", "DynamoDB has an internal error"),

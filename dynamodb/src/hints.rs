@@ -6,7 +6,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many keys a store remembers. Two hundred kilobytes.
+/// How many keys a limiter remembers. Two hundred kilobytes.
 const KEYS: usize = 4_096;
 
 /// Requests for different keys shall not wait for one another.
@@ -40,7 +40,7 @@ pub(crate) const ALWAYS_BUSY: u8 = 15;
 /// Hints, with the hashes of their keys.
 type Places = Box<[Option<(u64, Hint)>]>;
 
-/// The hints of one store: each key has one place, which it may lose to another key.
+/// The hints of one limiter: each key has one place, which it may lose to another key.
 #[derive(Debug)]
 pub(crate) struct Hints {
     hasher: RandomState,

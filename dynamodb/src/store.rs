@@ -1,4 +1,4 @@
-//! [`DynamoStore`]: a store for one limiter.
+//! [`DynamoStore`]: the settings of one limiter.
 
 use std::time::Duration;
 
@@ -10,6 +10,15 @@ use crate::dynamo::Dynamo;
 use crate::items::Kept;
 
 /// The settings of a limiter whose keys are on DynamoDB, where all processes that name it alike share them.
+///
+/// [`RateLimiter::new`](tower_sluice::RateLimiter::new) makes the limiter from an algorithm and from these.
+///
+/// # Quotas
+///
+/// All quotas fit: limits, bursts and costs of up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
+/// (999,999,999,999,999), per nanosecond or per century. So ten terabytes a month are counted in bytes, and to the byte.
+/// DynamoDB keeps 38 digits of a number, and the greatest number of a bucket has 37. Staggered windows do not fit: see
+/// [`Unfit`](crate::Unfit).
 ///
 /// # Cost
 ///
@@ -24,8 +33,9 @@ use crate::items::Kept;
 /// | [leases](Self::leasing) of *n* requests | a share of the above: 1/*n* of it for a key in demand |
 ///
 /// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one read
-/// more at its start, and while its clock is wrong. An item takes about 100 bytes, so each write
-/// takes one write unit, and each read one read unit. Refunds and resets take one write each.
+/// more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota, and at
+/// most 450 with a name of 255 bytes. So each write takes one write unit (up to 1,024 bytes), and each read one read
+/// unit. Refunds and resets take one write each.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
@@ -41,29 +51,30 @@ use crate::items::Kept;
 ///
 /// # Another quota
 ///
-/// A store with another quota may have the same name: processes with the old one and with the new one share the state,
-/// as while a change is rolled out. Of a bucket, as many tokens stay owed; each change of the quota costs a write, so do
+/// A limiter with another quota may have the same name: processes with the old one and with the new one share the
+/// state, as while a change is rolled out. Of a bucket, as many tokens stay owed; each change of the quota costs a write, so do
 /// not let two quotas take turns for long. A window continues to count under another limit. With another period, or
 /// another calendar, windows start without a count.
 ///
 /// # Bans and debts
 ///
-/// The [ban](tower_sluice::Penalty#on-several-machines) of a key, and what it
-/// [owes](tower_sluice::Policy::owe_shortfalls) beyond its budget, are in the item of its state: each write has the condition
-/// that there is none, and otherwise returns the item, so a decision takes no further request. A ban and a debt take a read and a write each, in the
-/// background; the first charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has
-/// an item, and each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th.
-/// Refunds of earlier charges do nothing meanwhile.
+/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, and what
+/// it [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
+/// budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the item,
+/// so a decision takes no further request. A ban and a debt take a read and a write each, in the background; the first
+/// charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has an item, and
+/// each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th. Refunds of
+/// earlier charges do nothing meanwhile.
 ///
 /// # When DynamoDB fails, throttles, or does not answer
 ///
 /// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Dynamo::timeout), with a
 /// [`DynamoFault`](crate::DynamoFault) as the source of its error. Five failures in a row open the circuit breaker, and
-/// decisions fail at once; throttling is such a failure, and never a rejection. For the local fallback this store also
-/// counts what DynamoDB admits in a `MemoryStore`.
+/// decisions fail at once; throttling is such a failure, and never a rejection. For the local fallback, the limiter
+/// also counts in memory what DynamoDB admits.
 ///
 /// If an item of ours holds something else, its requests fail, and the item is left as it is. A
-/// [reset](tower_sluice::Mode::Reset) deletes it.
+/// [reset](tower_sluice::limiter::Mode::Reset) deletes it.
 ///
 /// # Cancel safety
 ///
@@ -72,8 +83,8 @@ use crate::items::Kept;
 pub struct DynamoStore(RemoteStore<DynamoBackend>);
 
 impl DynamoStore {
-    /// Creates a store for the one limiter that is called `name`: limiters that share a table need different names, and
-    /// those of several processes that are to share their budgets need the same.
+    /// Creates the settings of the one limiter that is called `name`: limiters that share a table need different names,
+    /// and limiters of several processes that share their budgets need the same.
     ///
     /// # Panics
     ///

@@ -51,14 +51,14 @@ impl<'a> Case<'a> {
     /// Checks the resolved client against the definition. `split` parses a line from the left, independently of the
     /// crate; `None` if the line is not well-formed, and so has no elements.
     pub fn check(&self, split: impl Fn(&'a [u8]) -> Option<Vec<&'a [u8]>>) {
-        let trusted = || TrustedProxies::ranges(["10.0.0.0/8", "fd00::/8"]).unwrap();
+        let trusted = || TrustedProxies::networks(["10.0.0.0/8", "fd00::/8"]).unwrap();
         let is_trusted = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.octets()[0] == 10,
             IpAddr::V6(ip) => ip.octets()[0] == 0xfd,
         };
         let count = usize::from(self.options >> 2 & 3) + 1;
         let by_range = self.resolve(trusted(), PROXY, &self.lines);
-        let by_count = self.resolve(trusted().and_count(count), PROXY, &self.lines);
+        let by_count = self.resolve(trusted().and_hops(count), PROXY, &self.lines);
 
         // A peer that is not trusted is the client.
         assert_eq!(self.resolve(trusted(), STRANGER, &self.lines), Some([192, 0, 2, 1].into()));
@@ -73,8 +73,8 @@ impl<'a> Case<'a> {
                 assert_eq!(self.resolve(trusted(), PROXY, &other_line), by_range, "after a line {garbage:?}");
             }
             if by_count.is_some() {
-                assert_eq!(self.resolve(trusted().and_count(count), PROXY, &same_line), by_count, "after {garbage:?}");
-                assert_eq!(self.resolve(trusted().and_count(count), PROXY, &other_line), by_count, "after a line");
+                assert_eq!(self.resolve(trusted().and_hops(count), PROXY, &same_line), by_count, "after {garbage:?}");
+                assert_eq!(self.resolve(trusted().and_hops(count), PROXY, &other_line), by_count, "after a line");
             }
         }
 
@@ -87,7 +87,7 @@ impl<'a> Case<'a> {
         if commas + self.lines.len() > 64 || bytes > 8 * 1024 {
             return;
         }
-        let read = |element: &&[u8]| self.resolve(TrustedProxies::count(1), PROXY, &[element]);
+        let read = |element: &&[u8]| self.resolve(TrustedProxies::hops(1), PROXY, &[element]);
         let from_right = || elements.iter().rev().map(read);
         let first = from_right().find(|ip| !ip.is_some_and(is_trusted));
         assert_eq!(by_range, first.unwrap_or_else(|| from_right().next_back().flatten()), "{:?}", self.lines);

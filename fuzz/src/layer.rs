@@ -9,7 +9,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::RateLimitLayer;
 
-pub type Answer = Response<tower_sluice::ResponseBody<Full<Bytes>>>;
+pub type Answer = Response<tower_sluice::layer::ResponseBody<Full<Bytes>>>;
 
 /// Returns the response, unless the request waits.
 pub fn send(layer: &RateLimitLayer, request: Request<()>) -> Option<Answer> {

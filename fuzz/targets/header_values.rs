@@ -11,7 +11,8 @@ use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBuck
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{IntoLimiter, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::limiter::IntoLimiter;
+use tower_sluice::{Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 use tower_sluice_fuzz::layer::{check_rate_limit_fields, send, wait};
 
 #[derive(Arbitrary, Debug)]

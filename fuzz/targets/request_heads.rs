@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let _entered = runtime.enter();
     let quota = Quota::per_hour(1);
     let last = if waits {
-        Policy::new("queue", LeakyQueue::new(quota).capacity(1).max_wait(Duration::from_secs(86_400)))
+        Policy::new("queue", LeakyQueue::new(quota).max_queue(1).max_wait(Duration::from_secs(86_400)))
     } else {
         Policy::new("bucket", TokenBucket::new(quota)).key(PathKey::raw())
     };

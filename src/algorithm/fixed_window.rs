@@ -19,7 +19,7 @@ use crate::values::{Decision, Quota, Receipt};
 ///
 /// All clients are readmitted at the same instant, too, and may all come back then, unless windows are
 /// [staggered](Self::staggered), or waits are lengthened at random
-/// ([`RateLimitLayerBuilder::retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter)).
+/// ([`RateLimitLayerBuilder::retry_jitter`](crate::layer::RateLimitLayerBuilder::retry_jitter)).
 ///
 /// # Live changes
 ///
@@ -120,15 +120,15 @@ impl Algorithm for FixedWindow {
         // More may have been used, if the limit was lowered.
         let free = limit.saturating_sub(used);
         if cost == 0 {
-            (answer(Decision::allow(limit, free), used), None)
+            (answer(Decision::admit(limit, free), used), None)
         } else if cost > limit {
-            (answer(Decision::deny(limit, free, None), used), None)
+            (answer(Decision::never(limit, free), used), None)
         } else if cost <= free {
             let used = used + cost;
-            let decision = answer(Decision::allow(limit, limit - used), used);
+            let decision = answer(Decision::admit(limit, limit - used), used);
             (decision.with_receipt(Receipt::of(ChargedIn(window))), Some(FixedWindowState { window, used }))
         } else {
-            (answer(Decision::deny(limit, free, Some(until_next)), used), None)
+            (answer(Decision::reject(limit, free, Some(until_next)), used), None)
         }
     }
 

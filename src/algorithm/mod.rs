@@ -79,7 +79,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///         match (seen, cost) {
 ///             (None, 1) => (Decision::allow(1, 0), Some(())),
 ///             (_, 0) => (Decision::allow(1, u64::from(seen.is_none())), None),
-///             _ => (Decision::deny(1, u64::from(seen.is_none()), None), None),
+///             _ => (Decision::reject(1, u64::from(seen.is_none()), None), None),
 ///         }
 ///     }
 ///
@@ -126,7 +126,7 @@ pub trait Algorithm: Send + Sync + 'static {
     }
 
     /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`,
-    /// after a [live change](crate::Limiter::inherit), or when a key gets [another quota](crate::Ask::under). By default it
+    /// after a [live change](crate::Limiter::inherit), or when a key gets [another quota](crate::limiter::Ask::under). By default it
     /// cannot, and the keys start without a state.
     ///
     /// Not called for buckets that the store keeps in a form of its own: they always inherit.
@@ -151,7 +151,7 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().period_nanos()
     }
 
-    /// Returns the same algorithm with another quota, so that each key can [have its own](crate::Ask::under): `None`, the
+    /// Returns the same algorithm with another quota, so that each key can [have its own](crate::limiter::Ask::under): `None`, the
     /// default, if it cannot have another. Whether it can must not depend on the quota.
     ///
     /// [`inherit`](Self::inherit) then converts the state of a key whose quota has changed.

@@ -192,22 +192,22 @@ impl Algorithm for SlidingWindow {
         };
 
         if cost == 0 {
-            return (answer(Decision::allow(limit, remaining(state.current)), &state), None);
+            return (answer(Decision::admit(limit, remaining(state.current)), &state), None);
         }
         if cost > limit {
-            return (answer(Decision::deny(limit, remaining(state.current), None), &state), None);
+            return (answer(Decision::never(limit, remaining(state.current)), &state), None);
         }
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
         if let Some(current) = current.filter(|current| weighted(*current) <= limit_units) {
             let next = SlidingWindowState { current, ..state };
             let left = remaining(current);
             let decision =
-                answer(Decision::allow(limit, left), &next).with_receipt(Receipt::of(ChargedIn(state.window)));
+                answer(Decision::admit(limit, left), &next).with_receipt(Receipt::of(ChargedIn(state.window)));
             let decision = if left == 0 { decision.with_next_after(self.wait(&next, now, 1)) } else { decision };
             return (decision, Some(next));
         }
         let wait = self.wait(&state, now, cost);
-        (answer(Decision::deny(limit, remaining(state.current), Some(wait)), &state), None)
+        (answer(Decision::reject(limit, remaining(state.current), Some(wait)), &state), None)
     }
 
     fn expires_at(&self, state: &SlidingWindowState) -> Timestamp {

@@ -123,6 +123,6 @@ fn only_weeks_have_a_first_day_and_only_months_a_date() {
         std::panic::catch_unwind(move || drop(change(window))).is_err()
     };
     let windows = || [CalendarWindow::daily(9), CalendarWindow::weekly(9), CalendarWindow::monthly(9)];
-    assert_eq!(windows().map(|window| panics(|it| it.anchored_on(5), window)), [true, true, false]);
-    assert_eq!(windows().map(|window| panics(|it| it.beginning_on(Weekday::Sunday), window)), [true, false, true]);
+    assert_eq!(windows().map(|window| panics(|it| it.anchor(5), window)), [true, true, false]);
+    assert_eq!(windows().map(|window| panics(|it| it.week_start(Weekday::Sunday), window)), [true, false, true]);
 }

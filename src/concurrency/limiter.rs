@@ -18,7 +18,9 @@ use crate::limiter::{IntoLimiter, Limiter, Permit};
 use crate::store::{Stats, TableStats};
 #[cfg(feature = "queue")]
 use crate::values::Backlog;
-use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms};
+use crate::values::{
+    Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms,
+};
 
 /// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`) does so
 /// over many.
@@ -42,8 +44,9 @@ use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError
 ///
 /// # Waiting
 ///
-/// A request that finds its key's units taken is rejected. With [`queue`](Self::queue), it waits until others are over,
-/// first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it waiting.
+/// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others
+/// are over, first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it
+/// waiting.
 ///
 /// # What clients are told
 ///
@@ -131,13 +134,13 @@ impl Concurrency {
     /// polled.
     #[cfg(feature = "queue")]
     #[must_use]
-    pub fn queue(self, waiters: usize) -> Self {
+    pub fn max_queue(self, waiters: usize) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
         Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
-    /// [`queue`](Self::queue).
+    /// [`max_queue`](Self::max_queue).
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -146,7 +149,7 @@ impl Concurrency {
     }
 
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
-    /// [`queue`](Self::queue).
+    /// [`max_queue`](Self::max_queue).
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
@@ -218,12 +221,12 @@ impl Concurrency {
         let remaining = self.limit.saturating_sub(units);
         match remaining.checked_sub(cost) {
             Some(remaining) => Decision::allow(self.limit, remaining),
-            None if cost > self.limit => Decision::deny(self.limit, remaining, None),
+            None if cost > self.limit => Decision::reject(self.limit, remaining, None),
             None => rejected(self.limit, remaining),
         }
     }
 
-    fn charge(&self, ask: &Ask<'_>) -> Check {
+    fn charge(&self, ask: &Ask<'_>) -> Answer {
         #[cfg(feature = "queue")]
         if let Some(queue) = self.queue {
             return self.charge_or_wait(queue, ask);
@@ -232,7 +235,7 @@ impl Concurrency {
     }
 
     #[cfg(feature = "queue")]
-    fn charge_or_wait(&self, queue: Bounds, ask: &Ask<'_>) -> Check {
+    fn charge_or_wait(&self, queue: Bounds, ask: &Ask<'_>) -> Answer {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
         let wanted = Wanted { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
         loop {
@@ -243,13 +246,13 @@ impl Concurrency {
             return match counts.wait_lists.join(&counts.slots, &place, slot, wanted) {
                 Joined::Taken { units } => admitted(slot, units, limit).into(),
                 Joined::Full { units } => rejected(limit, limit.saturating_sub(units)).into(),
-                Joined::Closed => Check::Ready(Err(super::closed())),
+                Joined::Closed => Answer::Ready(Err(super::closed())),
                 Joined::Gone => continue,
                 Joined::Waits(ticket) => {
                     let longest = queue.longest_wait(ask.patience());
                     match Waiting::new(Arc::clone(counts), ticket, (cost, limit), longest) {
-                        Ok(waiting) => Check::Pending(Box::pin(waiting)),
-                        Err(error) => Check::Ready(Err(error)),
+                        Ok(waiting) => Answer::Pending(Box::pin(waiting)),
+                        Err(error) => Answer::Ready(Err(error)),
                     }
                 }
             };
@@ -286,7 +289,7 @@ impl Limiter for Concurrency {
     ///
     /// A [shadow](Mode::Shadow) takes what is free, and never waits: it reports a request that would have to wait as
     /// rejected, and does not count it.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
             Mode::Shadow => self.take_at_once(ask.key(), ask.cost()).into(),
@@ -341,7 +344,7 @@ impl Limiter for Concurrency {
         let (live, units) = counts.totals();
         let table = TableStats {
             capacity: counts.keys() as u64,
-            live,
+            live_keys: live,
             turned_away: counts.turned_away(),
             number: Some(counts.number()),
             ..TableStats::default()

@@ -55,7 +55,7 @@ fn admitted(slot: usize, units: u64, limit: u64) -> Decision {
 
 /// The decision on a request whose key has `units` in flight, too many to add more.
 fn rejected(limit: u64, remaining: u64) -> Decision {
-    Decision::deny_until_released(limit, remaining)
+    Decision::reject_until_released(limit, remaining)
 }
 
 #[cfg(feature = "queue")]

@@ -5,7 +5,7 @@
 use std::task::{Context, Poll, Wake, Waker};
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
 use super::counts::{Attempt, Counts};
@@ -15,7 +15,7 @@ use super::wait_lists::{Joined, Ticket, Turn, Wanted};
 /// Counts, and how many units are in flight of the key that a model is about, counted apart.
 struct Shared {
     counts: Counts,
-    in_flight: AtomicU32,
+    in_flight: AtomicU64,
 }
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
@@ -33,7 +33,7 @@ fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
 }
 
 fn shared() -> Arc<Shared> {
-    Arc::new(Shared { counts: Counts::new(2), in_flight: AtomicU32::new(0) })
+    Arc::new(Shared { counts: Counts::new(2), in_flight: AtomicU64::new(0) })
 }
 
 fn beside<O: 'static>(shared: &Arc<Shared>, act: impl FnOnce(&Shared) -> O + 'static) -> thread::JoinHandle<O> {

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::limiter::{Limiter, LimiterExt};
-use crate::values::{Ask, Check, PartitionKey};
+use crate::values::{Answer, Ask, PartitionKey};
 
 #[test]
 fn of_32_threads_never_more_than_the_limit_are_in_flight() {
@@ -55,13 +55,13 @@ fn threads_that_share_slots_lose_no_unit() {
         }
     });
     let stats = limiter.stats();
-    assert_eq!((stats.in_flight, stats.table.unwrap().live), (Some(0), 0));
+    assert_eq!((stats.in_flight, stats.table.unwrap().live_keys), (Some(0), 0));
 }
 
 #[test]
 fn a_full_table_rejects_new_keys_and_forgets_none() {
     let limiter = Concurrency::new(2).max_keys(8);
-    let key = |number: u64| PartitionKey::from(u64::from(number));
+    let key = |number: u64| PartitionKey::from(number);
     let held: Vec<_> = (0..1_000).filter_map(|number| Some((number, limiter.try_acquire(&key(number), 1)?))).collect();
     // Two slots for each key of the capacity.
     assert_eq!(held.len(), 16);
@@ -89,7 +89,7 @@ fn a_table_holds_as_many_keys_as_it_says_in_16_bytes_each() {
         .map(|number| limiter.try_acquire(&PartitionKey::from(number), 1).expect("there is room"))
         .collect();
     let table = limiter.stats().table.unwrap();
-    assert_eq!((table.live, table.turned_away), (KEYS as u64, 0));
+    assert_eq!((table.live_keys, table.turned_away), (KEYS as u64, 0));
     assert!(limiter.size_in_bytes() <= 17 * KEYS, "{} bytes", limiter.size_in_bytes());
     drop(permits);
 }
@@ -155,20 +155,20 @@ mod waits {
         }
     }
 
-    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u64) -> Check {
+    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u64) -> Answer {
         limiter.decide(&Ask::charge(key, cost))
     }
 
-    fn pending(check: Check) -> Pending {
+    fn pending(check: Answer) -> Pending {
         match check {
-            Check::Pending(pending) => pending,
-            Check::Ready(result) => panic!("{result:?}"),
+            Answer::Pending(pending) => pending,
+            Answer::Ready(result) => panic!("{result:?}"),
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_for_its_turn_and_no_longer_than_it_may() {
-        let limiter = Concurrency::new(1).queue(2).max_wait(Duration::from_secs(5));
+        let limiter = Concurrency::new(1).max_queue(2).max_wait(Duration::from_secs(5));
         let key = PartitionKey::from("a");
         let permit = limiter.acquire(&key, 1).await.unwrap().admitted().unwrap();
         let (mut second, mut third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
@@ -188,7 +188,7 @@ mod waits {
 
     #[tokio::test(start_paused = true)]
     async fn the_patience_of_a_client_bounds_its_wait() {
-        let limiter = Concurrency::new(1).queue(2);
+        let limiter = Concurrency::new(1).max_queue(2);
         let key = PartitionKey::from("a");
         let _permit = limiter.try_acquire(&key, 1).unwrap();
         let begun = tokio::time::Instant::now();
@@ -199,7 +199,7 @@ mod waits {
 
     #[tokio::test(start_paused = true)]
     async fn units_that_a_dropped_waiter_was_granted_go_to_the_next() {
-        let limiter = Concurrency::new(1).queue(2);
+        let limiter = Concurrency::new(1).max_queue(2);
         let key = PartitionKey::from("a");
         let permit = limiter.try_acquire(&key, 1).unwrap();
         let (second, third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
@@ -214,7 +214,7 @@ mod waits {
     /// Tokio panics there, and the waiter has left by then.
     #[test]
     fn on_a_runtime_without_a_timer_no_unit_is_lost() {
-        let limiter = Concurrency::new(1).queue(9);
+        let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         let permit = limiter.try_acquire(&key, 1).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -229,7 +229,7 @@ mod waits {
 
     #[tokio::test(start_paused = true)]
     async fn a_great_cost_is_not_starved_by_small_ones() {
-        let limiter = Concurrency::new(3).queue(9);
+        let limiter = Concurrency::new(3).max_queue(9);
         let key = PartitionKey::from("a");
         let (first, second) = (limiter.try_acquire(&key, 1).unwrap(), limiter.try_acquire(&key, 1).unwrap());
         let (great, small) = (limiter.acquire(&key, 3), limiter.acquire(&key, 1));
@@ -243,7 +243,7 @@ mod waits {
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_limiter_ends_all_waits_and_begins_none() {
-        let limiter = Concurrency::new(1).queue(9);
+        let limiter = Concurrency::new(1).max_queue(9);
         let (key, other) = (PartitionKey::from("a"), PartitionKey::from("b"));
         let permit = limiter.try_acquire(&key, 1).unwrap();
         let waiting = pending(charge(&limiter, &key, 1));
@@ -258,7 +258,7 @@ mod waits {
 
     #[test]
     fn a_future_that_is_never_polled_holds_nothing() {
-        let limiter = Concurrency::new(1).queue(9);
+        let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         drop(limiter.acquire(&key, 1));
         assert_eq!(limiter.stats().in_flight, Some(0));
@@ -270,17 +270,17 @@ mod waits {
 
     #[test]
     fn outside_of_a_runtime_nothing_waits() {
-        let limiter = Concurrency::new(1).queue(9);
+        let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         let _permit = limiter.try_acquire(&key, 1).unwrap();
-        let Check::Ready(Err(error)) = charge(&limiter, &key, 1) else { panic!("it cannot wait") };
+        let Answer::Ready(Err(error)) = charge(&limiter, &key, 1) else { panic!("it cannot wait") };
         assert!(error.to_string().contains("tokio runtime"), "{error}");
         assert_eq!(limiter.stats().backlog.unwrap().waiting(), 0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
     async fn waiters_on_many_threads_are_all_served() {
-        let limiter = Arc::new(Concurrency::new(3).queue(1_000));
+        let limiter = Arc::new(Concurrency::new(3).max_queue(1_000));
         let (key, now) = (PartitionKey::from("hot"), Arc::new(AtomicU64::new(0)));
         let tasks: Vec<_> = (0..64)
             .map(|_| {

@@ -41,9 +41,9 @@ pub(super) fn unit(source: &Source<'_>, raw: &RawPolicy) -> Result<Option<Unit>,
         let problem = format!("{} is for fixed-window; choose that algorithm, or write a time such as 1day", shown());
         return Err(source.error(&per.span(), problem));
     }
-    if let Some(stagger) = raw.stagger.as_ref().filter(|stagger| unit.is_some() && *stagger.get_ref()) {
-        let problem = format!("stagger is for windows of one length, and not for {}; remove it", shown());
-        return Err(source.error(&stagger.span(), problem));
+    if let Some(staggered) = raw.staggered.as_ref().filter(|staggered| unit.is_some() && *staggered.get_ref()) {
+        let problem = format!("staggered is for windows of one length, and not for {}; remove it", shown());
+        return Err(source.error(&staggered.span(), problem));
     }
     Ok(unit)
 }
@@ -71,14 +71,14 @@ pub(super) fn limiter(
     };
     if let Some(anchor) = &raw.anchor {
         let day = number(source, "anchor", 1..=31, anchor)?;
-        window = window.anchored_on(u8::try_from(day).expect("it is at most 31"));
+        window = window.anchor(u8::try_from(day).expect("it is at most 31"));
     }
     if let Some(first) = &raw.week_start {
-        window = window.beginning_on((*first.get_ref()).into());
+        window = window.week_start((*first.get_ref()).into());
     }
     if let Some(zone) = &raw.zone {
         let problem = |error| source.error(&zone.span(), format_args!("zone: {error}"));
-        window = window.in_zone(zone.get_ref()).map_err(problem)?;
+        window = window.zone(zone.get_ref()).map_err(problem)?;
     }
     store.limiter(window).map_err(|problem| source.error(&per.span(), problem))
 }

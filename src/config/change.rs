@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::answer::Answer;
 use super::error::ConfigError;
-use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
+use super::raw::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse};
+use super::response::ResponseSettings;
 use super::source::Source;
 use super::{Common, Config, Draft, Route};
 use crate::util::log;
@@ -17,19 +17,19 @@ use crate::util::log;
 pub(super) struct Fixed {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
-    answer: Option<RawAnswer>,
+    response: Option<RawResponse>,
 }
 
 impl Fixed {
     pub(super) fn of(raw: &RawConfig) -> Self {
-        let RawConfig { client_ip, redis, answer, route: _ } = raw;
-        Self { client_ip: inner(client_ip), redis: inner(redis), answer: inner(answer) }
+        let RawConfig { client_ip, redis, response, route: _ } = raw;
+        Self { client_ip: inner(client_ip), redis: inner(redis), response: inner(response) }
     }
 
     fn check(&self, source: &Source<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
         check_same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
         check_same(source, "[redis]", &self.redis, &raw.redis)?;
-        check_same(source, "[answer]", &self.answer, &raw.answer)
+        check_same(source, "[response]", &self.response, &raw.response)
     }
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for Changed {
 
 impl Changed {
     /// Returns the policies whose keys all lose their state, each after the first path of its route: see
-    /// [`Replaced::not_inherited`](crate::Replaced::not_inherited).
+    /// [`Replaced::not_inherited`](crate::layer::Replaced::not_inherited).
     #[must_use]
     pub fn not_inherited(&self) -> &[(String, String)] {
         &self.not_inherited
@@ -114,7 +114,7 @@ impl Config {
     /// Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
-    /// is fixed: `[client-ip]`, `[redis]` and `[answer]`, and for each route its paths, its `answer`, its
+    /// is fixed: `[client-ip]`, `[redis]` and `[response]`, and for each route its paths, its `response`, its
     /// `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow = true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
@@ -151,8 +151,9 @@ impl Config {
         let source = Source::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
         self.fixed.check(&source, &raw)?;
-        // The layers keep the answers that they were built with.
-        let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };
+        // The layers keep the responses that they were built with.
+        let common =
+            Common { client_ip: &self.client_ip, response: ResponseSettings::default(), redis: self.redis.as_ref() };
         let drafts = common.read(&source, raw.route)?;
         let indices = self.match_routes(&source, &drafts)?;
 
@@ -199,8 +200,8 @@ impl Config {
 impl Route {
     /// Checks that a draft of this route changes nothing but its policies.
     fn check_fixed(&self, source: &Source<'_>, draft: &Draft) -> Result<(), ConfigError> {
-        let problem = if self.answer != draft.answer {
-            "the answer of this route differs from the one at the start"
+        let problem = if self.response != draft.response {
+            "the [response] of this route differs from the one at the start"
         } else if self.exempt_preflights != draft.exempt_preflights {
             "exempt-preflights of this route differs from the one at the start"
         } else {
@@ -217,40 +218,40 @@ impl Route {
 /// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
 /// becomes enforced.
 ///
-/// `is_excepting` says whether its route has exemptions, which are those of its policies, too.
-pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'static str> {
+/// `has_exemptions` says whether its route has exemptions, which are those of its policies, too.
+pub(super) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'static str> {
     // Without `..`, so that a new field does not compile until it is listed.
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
-        zone, anchor, week_start, burst, capacity, queue, max_wait, max_keys, lease, when_full, stagger, key,
-        cost, store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty, charge_once, except,
+        zone, anchor, week_start, burst, max_queue, max_wait, max_keys, lease, when_full, staggered, key,
+        cost, store, on_failure, on_missing_key, status, charge_when, settle_by, owe_shortfalls,
+        release_at, penalty, charge_once, exempt,
     } = raw;
     let fields = [
         ("zone", zone.is_some()),
         ("anchor", anchor.is_some()),
         ("week-start", week_start.is_some()),
         ("burst", burst.is_some()),
-        ("capacity", capacity.is_some()),
-        ("queue", queue.is_some()),
+        ("max-queue", max_queue.is_some()),
         ("max-wait", max_wait.is_some()),
         ("max-keys", max_keys.is_some()),
         ("lease", lease.is_some()),
         ("when-full", when_full.is_some()),
-        ("stagger", stagger.is_some()),
+        ("staggered", staggered.is_some()),
         ("key", key.is_some()),
         ("cost", cost.is_some()),
         ("store", store.is_some()),
-        ("on-store-error", on_store_error.is_some()),
+        ("on-failure", on_failure.is_some()),
         ("on-missing-key", on_missing_key.is_some()),
         ("status", status.is_some()),
-        ("charge-on", charge_on.is_some()),
-        ("settle", settle.is_some()),
-        ("shortfall", shortfall.is_some()),
+        ("charge-when", charge_when.is_some()),
+        ("settle-by", settle_by.is_some()),
+        ("owe-shortfalls", owe_shortfalls.is_some()),
         ("release-at", release_at.is_some()),
         ("penalty", penalty.is_some()),
         ("charge-once", charge_once.is_some()),
-        ("except", is_excepting || except.is_some()),
+        ("exempt", has_exemptions || exempt.is_some()),
     ];
     fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
 }

@@ -38,18 +38,18 @@
 //! prefix = "sluice"              # the start of all key names
 //! # secret = "..."               # the secret of the hashes that stand for clients on the server
 //!
-//! [answer]                       # optional; the responses that clients get
+//! [response]                     # optional; the responses that clients get
 //! fields = "draft-11"            # draft-11 | draft-07 | none: the syntax of the `RateLimit` fields
-//! x-ratelimit = "none"           # epoch | delta | none: the form of `X-RateLimit-Reset`, if it is sent
-//! tell = "always"                # always | refused | below-20% | never: which responses carry these fields
-//! rejection = "problem"          # problem | text | empty: the body of a rejection
+//! x-ratelimit = "none"           # epoch-seconds | delta-seconds | none: the form of `X-RateLimit-Reset`, if it is sent
+//! advertise = "always"           # always | rejected | below-20% | never: which responses carry these fields
+//! rejection-format = "problem"   # problem | text | empty: the body of a rejection
 //! grpc-status = "resource-exhausted"   # resource-exhausted | unavailable
 //! retry-jitter = "0s"            # the longest random time that is added to advertised waits
 //!
 //! [[route]]                      # at least one
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
-//!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
-//!   # except = { networks = ["10.0.0.0/8"] }   # requests that no policy of the route charges: as in a policy
+//!   # response = { advertise = "never" }   # any keys of [response], for this route; the others are as there
+//!   # exempt = { networks = ["10.0.0.0/8"] }   # requests that no policy of the route charges: as in a policy
 //!   # exempt-preflights = { limit = 50, per = "1s" }   # a separate budget for CORS preflights, also: burst; default: all count
 //!   [[route.policy]]
 //!   name = "per-client"          # 64 bytes at most
@@ -60,39 +60,38 @@
 //!   # anchor = 17                # month: the day on which months begin; default: 1
 //!   # week-start = "sunday"      # week: the day on which weeks begin; default: monday
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
-//!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
-//!   # queue = 10                 # concurrency: waiting requests of a key, on Redis in each process; default: none waits
+//!   # max-queue = 50             # waiting requests of a key; leaky-queue: default: the limit; concurrency: in each process; default: 0
 //!   # max-wait = "5s"            # leaky-queue and concurrency; default: 30s
 //!   # lease = "10s"              # concurrency on Redis: a dead process frees its units after this; 1s to 1h; kept until a restart
 //!   # max-keys = 65536           # in memory: the most keys with a leaky-queue, or with requests in flight, at a time
-//!   # when-full = "overflow"     # further keys: reject | overflow | forget-least; default: reject
-//!   # stagger = true             # windows in memory: the windows of each key begin at another instant; default: false
+//!   # when-full = "overflow"     # further keys: reject | overflow | evict-least; default: reject
+//!   # staggered = true           # windows in memory: the windows of each key begin at another instant; default: false
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
 //!   cost = 1                     # 0 would limit nothing, and is rejected
 //!   shadow = false
 //!   store = "memory"             # memory | redis; default: redis if there is one
-//!   on-store-error = "local-guard"   # local-guard | allow | deny
+//!   on-failure = "local-fallback"   # while the store fails: local-fallback | allow | reject
 //!   on-missing-key = "reject"    # reject | skip | share
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if clients share the key
-//!   # charge-on = [401, 403]     # count only requests whose response has one of these; default: count all
-//!   # settle = "handler"         # handler | content-bytes: charge in the end what the handler reports, or the response's bytes; not with charge-on
-//!   # shortfall = "owed"         # with settle: costs beyond the charge, where no units are left: forgiven | owed; default: forgiven
+//!   # charge-when = [401, 403]   # count only requests whose response has one of these; default: count all
+//!   # settle-by = "handler"      # handler | content-bytes: charge in the end what the handler reports, or the response's bytes; not with charge-when
+//!   # owe-shortfalls = true      # with settle-by: costs beyond the charge, where no units are left, are owed, not forgiven; default: false
 //!   # release-at = "head"        # concurrency: a request is over at the head of its response, or at its end: head | body; default: body
-//!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
+//!   # penalty = { rejections = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
 //!   # charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }   # free retries; in memory also: max-keys
-//!     [route.policy.except]      # optional; requests that are not charged, and count as skipped
+//!     [route.policy.exempt]      # optional; requests that are not charged, and count as skipped
 //!     networks = ["10.0.0.0/8"]  # of the client, as [client-ip] finds it
 //!     headers = { x-internal = "a long random text" }   # exact; or a list of values. Do not commit the file with it
 //!     paths = ["/healthz", "/assets/*"]   # exact, as sent; `/*` at the end for all below, without `..`, `//` and `%`
 //! ```
 //!
-//! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
-//! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::RejectionFormat) and
+//! The values of `[response]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
+//! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::rejection::RejectionFormat) and
 //! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
 //! gets `Retry-After` and `X-Rate-Limited-For`.
 //!
 //! [`ChargeOnce`](crate::ChargeOnce) has what `charge-once` admits in the worst case.
-//! [`Exemptions`] has what the keys of `except` mean, and why no client can forge them.
+//! [`Exemptions`] has what the keys of `exempt` mean, and why no client can forge them.
 //!
 //! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
 //! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets
@@ -111,16 +110,16 @@
 //! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a
 //! secret (`url`, `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
 
-mod answer;
 mod calendar;
 mod change;
 mod error;
-mod except;
+mod exempt;
 mod key;
 mod parser_errors;
 mod policy;
 mod raw;
 mod reader;
+mod response;
 #[cfg(feature = "axum")]
 mod router;
 mod source;
@@ -135,10 +134,10 @@ pub use self::change::Changed;
 pub use self::error::ConfigError;
 pub use self::reader::ConfigReader;
 
-use self::answer::Answer;
 use self::change::{Fixed, optional_fields};
 use self::policy::number;
-use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
+use self::raw::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
+use self::response::ResponseSettings;
 use self::source::Source;
 use self::store::{Redis, StoreSpec};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
@@ -169,7 +168,7 @@ pub struct Route {
     paths: Vec<String>,
     line: usize,
     /// As in the file, to find out what a change changes.
-    answer: Option<RawAnswer>,
+    response: Option<RawResponse>,
     /// As in the file, too.
     exempt_preflights: Option<RawBudget>,
     layer: Option<RateLimitLayer>,
@@ -182,9 +181,9 @@ struct Draft {
     paths: Vec<String>,
     /// Where its paths are in the file.
     at: Range<usize>,
-    answer: Option<RawAnswer>,
-    /// `answer`, with what it leaves out from the general one.
-    answers: Answer,
+    response: Option<RawResponse>,
+    /// `response`, with what it leaves out from the general one.
+    responses: ResponseSettings,
     exempt_preflights: Option<RawBudget>,
     /// `exempt_preflights`, checked.
     preflights: Option<Quota>,
@@ -197,7 +196,7 @@ struct Draft {
 /// The settings that the routes of a file share.
 struct Common<'a> {
     client_ip: &'a ClientIp,
-    answer: Answer,
+    response: ResponseSettings,
     redis: Option<&'a Redis>,
 }
 
@@ -225,9 +224,9 @@ impl Config {
             Some(raw) => client_ip(&source, raw.into_inner())?,
             None => ClientIp::peer(),
         };
-        let answer = match raw.answer {
-            Some(raw) => Answer::parse(&source, raw.get_ref())?,
-            None => Answer::default(),
+        let response = match raw.response {
+            Some(raw) => ResponseSettings::parse(&source, raw.get_ref())?,
+            None => ResponseSettings::default(),
         };
         let named = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
         let redis = redis.or(named);
@@ -235,7 +234,7 @@ impl Config {
             let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
             return Err(source.error(&source.end(), problem));
         }
-        let common = Common { client_ip: &client_ip, answer, redis: redis.as_ref() };
+        let common = Common { client_ip: &client_ip, response, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
         let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
         Ok(Self {
@@ -295,9 +294,9 @@ impl Route {
     }
 
     fn of(source: &Source<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
-        let Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, optional } = draft;
+        let Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional } = draft;
         let enforce = |policies| {
-            let builder = answers.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
+            let builder = responses.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
             let builder = match preflights {
                 Some(budget) => builder.exempt_preflights(budget),
                 None => builder,
@@ -305,7 +304,7 @@ impl Route {
             set_up(builder).build()
         };
         let layer = policies.map(enforce);
-        Self { paths, line: source.line(&at), answer, exempt_preflights, layer, optional }
+        Self { paths, line: source.line(&at), response, exempt_preflights, layer, optional }
     }
 }
 
@@ -336,13 +335,13 @@ impl Common<'_> {
             }
         }
 
-        let answers = match &raw.answer {
+        let responses = match &raw.response {
             Some(raw_answer) if raw.policy.is_empty() => {
-                let problem = "the route has no policy, so that its answer has no effect; remove it, or give the route a [[route.policy]]";
+                let problem = "the route has no policy, so that its [response] has no effect; remove it, or give the route a [[route.policy]]";
                 return Err(source.error(&raw_answer.span(), problem));
             }
-            Some(raw) => Answer::parse(source, raw.get_ref())?.or(self.answer),
-            None => self.answer,
+            Some(raw) => ResponseSettings::parse(source, raw.get_ref())?.or(self.response),
+            None => self.response,
         };
 
         let preflights = match &raw.exempt_preflights {
@@ -352,14 +351,14 @@ impl Common<'_> {
             }
             budget => budget.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?,
         };
-        let exemptions = match &raw.except {
-            Some(except) if raw.policy.is_empty() => {
-                let problem = "the route has no policy, so that all requests pass uncounted; remove except, or give it a [[route.policy]]";
-                return Err(source.error(&except.span(), problem));
+        let exemptions = match &raw.exempt {
+            Some(exempt) if raw.policy.is_empty() => {
+                let problem = "the route has no policy, so that all requests pass uncounted; remove exempt, or give it a [[route.policy]]";
+                return Err(source.error(&exempt.span(), problem));
             }
-            except => {
-                let add = |raw| except::add(source, Exemptions::new(), raw, self.client_ip);
-                except.as_ref().map(add).transpose()?
+            exempt => {
+                let add = |raw| exempt::add(source, Exemptions::new(), raw, self.client_ip);
+                exempt.as_ref().map(add).transpose()?
             }
         };
         let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
@@ -368,7 +367,7 @@ impl Common<'_> {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             let store = StoreSpec::of(source, &raw, &paths[0], self.redis)?;
             let fields = optional_fields(&raw, exemptions.is_some());
-            let policy = policy::build(source, raw, self.client_ip, store, exemptions.clone())?;
+            let policy = policy::build(source, &raw, self.client_ip, store, exemptions.clone())?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }
@@ -381,8 +380,8 @@ impl Common<'_> {
             // Each policy and the names were checked above, where their lines are known.
             Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
-        let answer = raw.answer.map(toml::Spanned::into_inner);
-        Ok(Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, optional })
+        let response = raw.response.map(toml::Spanned::into_inner);
+        Ok(Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional })
     }
 }
 
@@ -450,14 +449,14 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
     let trusted = match (raw.trusted, hops) {
         (Some(ranges), hops) => {
             let at = ranges.span();
-            let ranges = TrustedProxies::ranges(ranges.into_inner());
+            let ranges = TrustedProxies::networks(ranges.into_inner());
             let ranges = ranges.map_err(|error| source.error(&at, format_args!("trusted: {error}")))?;
             Some(match hops {
-                Some(hops) => ranges.and_count(hops),
+                Some(hops) => ranges.and_hops(hops),
                 None => ranges,
             })
         }
-        (None, Some(hops)) => Some(TrustedProxies::count(hops)),
+        (None, Some(hops)) => Some(TrustedProxies::hops(hops)),
         (None, None) => None,
     };
     let client_ip = match (ip_source, trusted) {

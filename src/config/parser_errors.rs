@@ -21,14 +21,14 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("redis.timeout", TIME, "\"50ms\""),
     ("redis.prefix", TEXT, "\"sluice\""),
     ("redis.secret", TEXT, "\"...\""),
-    ("answer.fields", WORD, "\"draft-11\""),
-    ("answer.x-ratelimit", WORD, "\"epoch\""),
-    ("answer.tell", TEXT, "\"always\""),
-    ("answer.retry-jitter", TIME, "\"5s\""),
-    ("answer.rejection", WORD, "\"problem\""),
-    ("answer.grpc-status", WORD, "\"unavailable\""),
+    ("response.fields", WORD, "\"draft-11\""),
+    ("response.x-ratelimit", WORD, "\"epoch-seconds\""),
+    ("response.advertise", TEXT, "\"always\""),
+    ("response.retry-jitter", TIME, "\"5s\""),
+    ("response.rejection-format", WORD, "\"problem\""),
+    ("response.grpc-status", WORD, "\"unavailable\""),
     ("route.path", TEXTS, "\"/api\""),
-    ("route.answer", "a table", "{ tell = \"never\" }"),
+    ("route.response", "a table", "{ advertise = \"never\" }"),
     ("policy.name", TEXT, "\"per-client\""),
     ("policy.algorithm", WORD, "\"token-bucket\""),
     ("policy.limit", NUMBER, "10"),
@@ -37,8 +37,7 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("policy.anchor", NUMBER, "17"),
     ("policy.week-start", WORD, "\"monday\""),
     ("policy.burst", NUMBER, "10"),
-    ("policy.capacity", NUMBER, "50"),
-    ("policy.queue", NUMBER, "100"),
+    ("policy.max-queue", NUMBER, "100"),
     ("policy.max-wait", TIME, "\"5s\""),
     ("policy.max-keys", NUMBER, "65536"),
     ("policy.lease", TIME, "\"10s\""),
@@ -46,23 +45,22 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("policy.key", TEXTS, "\"client-ip\""),
     ("policy.cost", NUMBER, "1"),
     ("policy.store", WORD, "\"memory\""),
-    ("policy.on-store-error", WORD, "\"deny\""),
+    ("policy.on-failure", WORD, "\"reject\""),
     ("policy.on-missing-key", WORD, "\"skip\""),
     ("policy.status", NUMBER, "429"),
-    ("policy.charge-on", LIST, "[401, 403]"),
-    ("policy.settle", WORD, "\"handler\""),
-    ("policy.shortfall", WORD, "\"owed\""),
+    ("policy.charge-when", LIST, "[401, 403]"),
+    ("policy.settle-by", WORD, "\"handler\""),
     ("policy.release-at", WORD, "\"head\""),
-    ("penalty.refusals", NUMBER, "30"),
+    ("penalty.rejections", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),
     ("penalty.ban", TIME, "\"10m\""),
     ("charge-once.header", TEXT, "\"idempotency-key\""),
     ("charge-once.within", TIME, "\"24h\""),
     ("charge-once.free-retries", NUMBER, "3"),
     ("charge-once.max-keys", NUMBER, "65536"),
-    ("except.networks", LIST, "[\"10.0.0.0/8\"]"),
-    ("except.headers", "a table", "{ x-internal = \"...\" }"),
-    ("except.paths", LIST, "[\"/healthz\"]"),
+    ("exempt.networks", LIST, "[\"10.0.0.0/8\"]"),
+    ("exempt.headers", "a table", "{ x-internal = \"...\" }"),
+    ("exempt.paths", LIST, "[\"/healthz\"]"),
     ("exempt-preflights.limit", NUMBER, "50"),
     ("exempt-preflights.per", TIME, "\"1s\""),
     ("exempt-preflights.burst", NUMBER, "100"),
@@ -76,20 +74,39 @@ const NUMBER: &str = "a whole number";
 const LIST: &str = "a list in brackets";
 
 /// Fields that are true or false.
-const FLAGS: [&str; 2] = ["policy.shadow", "policy.stagger"];
+const FLAGS: [&str; 3] = ["policy.shadow", "policy.staggered", "policy.owe-shortfalls"];
 
 /// Fields that are tables or lists of tables, with advice.
 const TABLES: [(&str, &str); 10] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
-    ("answer", "is one table; write [answer], in single brackets"),
+    ("response", "is one table; write [response], in single brackets"),
     ("route", "is a list of tables; write [[route]], in double brackets"),
     ("route.policy", "is a list of tables; write [[route.policy]], in double brackets"),
     ("route.exempt-preflights", "needs a table; write { limit = 50, per = \"1s\" }"),
-    ("route.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
-    ("policy.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("route.exempt", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("policy.exempt", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
     ("policy.charge-once", "needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }"),
-    ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
+    ("policy.penalty", "needs a table; write { rejections = 30, per = \"1m\", ban = \"10m\" }"),
+];
+
+/// The names that fields had in earlier editions of the format, and the names that they have now. A file may still have
+/// the old ones; nothing else knows them.
+const RENAMED: [(&str, &str); 14] = [
+    ("answer", "response"),
+    ("route.answer", "response"),
+    ("route.except", "exempt"),
+    ("response.tell", "advertise"),
+    ("response.rejection", "rejection-format"),
+    ("policy.capacity", "max-queue"),
+    ("policy.queue", "max-queue"),
+    ("policy.stagger", "staggered"),
+    ("policy.on-store-error", "on-failure"),
+    ("policy.charge-on", "charge-when"),
+    ("policy.settle", "settle-by"),
+    ("policy.shortfall", "owe-shortfalls"),
+    ("policy.except", "exempt"),
+    ("penalty.refusals", "rejections"),
 ];
 
 /// A kind of error that serde has, by the beginning of its message: those of `serde::de::Error::missing_field` and so on,
@@ -134,7 +151,9 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
             return format!("missing field `{field}`{}", advice.unwrap_or_default());
         }
         // Of a known field, this is a date, which the parser reads as a table with a field that no file has.
-        Mistake::UnknownField if !is_known(&found.name()) => return with_nearest(message),
+        Mistake::UnknownField if !is_known(&found.name()) => {
+            return renamed(&found.name()).unwrap_or_else(|| with_nearest(message));
+        }
         Mistake::UnknownField | Mistake::UnknownWord(_) | Mistake::Type => {}
     }
     let found = found.known();
@@ -152,6 +171,13 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         Some(value) => format!("{field} = {value}: {advice}"),
         None => format!("{field}: {advice}"),
     }
+}
+
+/// Names the field that has taken the place of one that no file may have any more.
+fn renamed(name: &str) -> Option<String> {
+    let (old, new) = RENAMED.iter().find(|(old, _)| *old == name)?;
+    let old = old.rsplit('.').next().unwrap_or(old);
+    Some(format!("unknown field `{old}`: it is called `{new}` now"))
 }
 
 /// Adds the field that was probably meant to the message on an unknown one, before the list of all.
@@ -233,7 +259,7 @@ impl<'a> Found<'a> {
 
     /// Returns the value as written, if a message may hold it.
     fn shown<'t>(&self, text: &'t str, name: &str) -> Option<&'t str> {
-        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master" | "except.headers");
+        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master" | "exempt.headers");
         let value = text.get(self.at.clone()).filter(|_| !is_secret)?;
         (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
     }

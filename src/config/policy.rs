@@ -1,7 +1,7 @@
 //! `[[route.policy]]`: builds a policy from its checked settings.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use toml::Spanned;
 
 use super::calendar;
 use super::error::ConfigError;
-use super::except;
+use super::exempt;
 use super::key::KeySpec;
 use super::raw::{
-    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName,
-    SettleName, ShortfallName, WhenFullName,
+    AlgorithmName, OnFailure, OnMissingKey, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName, SettleByName,
+    WhenFullName,
 };
 use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
@@ -31,32 +31,29 @@ const MOST_RECORDS: u64 = 1_000_000_000;
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
     source: &Source<'_>,
-    raw: RawPolicy,
+    raw: &RawPolicy,
     client_ip: &ClientIp,
     store: StoreSpec,
     exemptions: Option<Exemptions>,
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
-    let limiter = limiter(source, &raw, store)?;
+    let limiter = limiter(source, raw, store)?;
 
-    let key = match raw.key {
-        Some(key) => {
-            let at = key.span();
-            KeySpec::parse(&key.into_inner().into_vec()).map_err(|problem| source.error(&at, problem))?
-        }
+    let key = match &raw.key {
+        Some(key) => KeySpec::parse(key.get_ref().as_slice()).map_err(|problem| source.error(&key.span(), problem))?,
         None => KeySpec::Global,
     };
-    let mut policy = Policy::new(raw.name.into_inner(), limiter)
+    let mut policy = Policy::new(raw.name.get_ref().as_str(), limiter)
         .key(key.extractor(client_ip))
         .on_missing_key(match raw.on_missing_key.unwrap_or_default() {
             OnMissingKey::Reject => MissingKey::Reject,
             OnMissingKey::Skip => MissingKey::Skip,
             OnMissingKey::Share => MissingKey::Share,
         })
-        .on_failure(match raw.on_store_error.unwrap_or_default() {
-            OnStoreError::Allow => FailureMode::Allow,
-            OnStoreError::Deny => FailureMode::Deny,
-            OnStoreError::LocalFallback => FailureMode::LocalFallback,
+        .on_failure(match raw.on_failure.unwrap_or_default() {
+            OnFailure::Allow => FailureMode::Allow,
+            OnFailure::Reject => FailureMode::Reject,
+            OnFailure::LocalFallback => FailureMode::LocalFallback,
         });
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
@@ -72,19 +69,15 @@ pub(super) fn build(
         let code = u16::try_from(number(source, "status", 400..=599, status)?).ok();
         policy = policy.status(code.and_then(|code| StatusCode::from_u16(code).ok()).expect("it is from 400 to 599"));
     }
-    if let Some(statuses) = &raw.charge_on {
+    if let Some(statuses) = &raw.charge_when {
         policy = policy.charge_when(charged(source, statuses)?);
     }
-    if let (Some(settle), Some(_)) = (&raw.settle, &raw.charge_on) {
-        let problem = "settle and charge-on both say what is charged in the end; remove one";
-        return Err(source.error(&settle.span(), problem));
-    }
-    match raw.settle.as_ref().map(Spanned::get_ref) {
-        Some(SettleName::Handler) => policy = policy.settled_by_handler(),
-        Some(SettleName::ContentBytes) => policy = policy.charge_content_bytes(),
+    match raw.settle_by.as_ref().map(Spanned::get_ref) {
+        Some(SettleByName::Handler) => policy = policy.settle_by_handler(),
+        Some(SettleByName::ContentBytes) => policy = policy.settle_by_content_bytes(),
         None => {}
     }
-    if matches!(raw.shortfall.as_ref().map(Spanned::get_ref), Some(ShortfallName::Owed)) {
+    if raw.owe_shortfalls.as_ref().is_some_and(|owes| *owes.get_ref()) {
         policy = policy.owe_shortfalls();
     }
     if matches!(raw.release_at.as_ref().map(Spanned::get_ref), Some(ReleaseName::Head)) {
@@ -96,43 +89,72 @@ pub(super) fn build(
     if let Some(raw) = &raw.charge_once {
         policy = policy.charge_once(charge_once(source, raw)?);
     }
-    let exemptions = match &raw.except {
-        Some(except) => Some(except::add(source, exemptions.unwrap_or_default(), except, client_ip)?),
+    let exemptions = match &raw.exempt {
+        Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
     };
     if let Some(exemptions) = exemptions {
-        policy = policy.except(exemptions);
+        policy = policy.exempt(exemptions);
     }
     if raw.shadow {
         policy = policy.shadow();
     }
-    policy.validate().map_err(|error| {
-        let at = match &error {
-            PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
-            PolicyError::ChargeOnce { .. } => raw.charge_once.as_ref().map(|once| once.header.span()),
-            PolicyError::SettlementOfHeldUnits { .. } => {
-                raw.settle.as_ref().map(Spanned::span).or(raw.charge_on.as_ref().map(Spanned::span))
-            }
-            PolicyError::NothingOwed { .. } => raw.shortfall.as_ref().map(Spanned::span),
-            PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
-            PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
-                raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
-            }
-            PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
-            // A file cannot say which quota a key has.
-            PolicyError::QuotasNotTaken { .. }
-            | PolicyError::NoPolicy
-            | PolicyError::DuplicateName { .. }
-            | PolicyError::InvalidName { .. } => None,
-        };
-        source.error(&at.unwrap_or(name_at), error)
-    })?;
+    policy
+        .validate()
+        .map_err(|error| source.error(&place(raw, &error).unwrap_or(name_at), in_words_of_file(&error)))?;
     Ok(policy)
+}
+
+/// Where the file has the mistake. Of two fields that exclude each other, the one that comes last.
+fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
+    match error {
+        PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
+        PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
+        PolicyError::Conflict { option, other, .. } => {
+            let places = [option, other].into_iter().filter_map(|option| place_of(raw, option));
+            places.max_by_key(|at| at.start)
+        }
+        PolicyError::NoPolicy | PolicyError::DuplicateName { .. } | PolicyError::InvalidName { .. } => None,
+    }
+}
+
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after` and `quota_fn`.
+fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
+    match option {
+        "cost" => raw.cost.as_ref().map(Spanned::span),
+        "charge_when" => raw.charge_when.as_ref().map(Spanned::span),
+        "settle_by_handler" | "settle_by_content_bytes" => raw.settle_by.as_ref().map(Spanned::span),
+        "owe_shortfalls" => raw.owe_shortfalls.as_ref().map(Spanned::span),
+        "release_at_head" => raw.release_at.as_ref().map(Spanned::span),
+        "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+        "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
+        _ => None,
+    }
+}
+
+/// The message of an error, with the fields of a file in place of methods.
+fn in_words_of_file(error: &PolicyError) -> String {
+    let text = error.to_string();
+    let PolicyError::Conflict { name, .. } = error else { return text };
+    // The name of the policy stays as it is.
+    let (start, rest) = text.split_at(text.find(": ").unwrap_or(name.len()));
+    let words = rest.split('`').enumerate().map(|(index, word)| match word {
+        _ if index % 2 == 0 => word.to_owned(),
+        "settle_by_handler" => "`settle-by = \"handler\"`".to_owned(),
+        "settle_by_content_bytes" => "`settle-by = \"content-bytes\"`".to_owned(),
+        "release_at_head" => "`release-at = \"head\"`".to_owned(),
+        "MissingKey::Share" => "`on-missing-key = \"share\"`".to_owned(),
+        "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
+        "Concurrency" => "`concurrency`".to_owned(),
+        "cost_after" => "`cost_after` (in code)".to_owned(),
+        method => format!("`{}`", method.replace('_', "-")),
+    });
+    words.fold(start.to_owned(), |text, word| text + &word)
 }
 
 fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
     let RawPenalty { rejections, per, ban } = raw;
-    let rejections = quota(source, count(source, "refusals", 1, rejections)?.into(), "per", per)?;
+    let rejections = quota(source, count(source, "rejections", 1, rejections)?.into(), "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
@@ -167,7 +189,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
     let is_concurrency = raw.algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
-    let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
+    let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
         ("per", raw.per.as_ref().map(Spanned::span), !is_concurrency, "limits over time"),
         (
@@ -176,8 +198,12 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             !is_window && !is_concurrency,
             "token-bucket, leaky-bucket and leaky-queue",
         ),
-        ("capacity", raw.capacity.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
-        ("queue", raw.queue.as_ref().map(Spanned::span), is_concurrency, "concurrency"),
+        (
+            "max-queue",
+            raw.max_queue.as_ref().map(Spanned::span),
+            is_queue || is_concurrency,
+            "leaky-queue and concurrency",
+        ),
         (
             "max-wait",
             raw.max_wait.as_ref().map(Spanned::span),
@@ -192,7 +218,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         ),
         ("lease", raw.lease.as_ref().map(Spanned::span), is_concurrency, "concurrency on Redis"),
         ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
-        ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
+        ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
             let problem = format!("{field} is for {what}; remove it or choose that algorithm");
@@ -224,17 +250,17 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
         AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
-            let capacity = raw.capacity.as_ref().map(|capacity| count(source, "capacity", 0, capacity)).transpose()?;
+            let max_queue = raw.max_queue.as_ref().map(|waiters| count(source, "max-queue", 0, waiters)).transpose()?;
             let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
             let queue = QueueSpec {
                 quota,
-                capacity: capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX)),
+                max_queue: max_queue.map(|waiters| usize::try_from(waiters).unwrap_or(usize::MAX)),
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
                 max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
                 when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
                     WhenFullName::Reject => WhenFull::Reject,
                     WhenFullName::Overflow => WhenFull::Overflow,
-                    WhenFullName::ForgetLeast => WhenFull::ForgetLeast,
+                    WhenFullName::EvictLeast => WhenFull::EvictLeast,
                 }),
             };
             store.queue(queue)
@@ -248,15 +274,15 @@ fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let lease = raw.lease.as_ref().map(|lease| self::lease(source, lease, &store)).transpose()?;
     let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
-    let queue = raw.queue.as_ref().map(|queue| count(source, "queue", 0, queue)).transpose()?;
-    if let (Some(wait), None) = (&raw.max_wait, queue) {
-        let problem = "max-wait bounds the wait in a queue, and there is none; add queue = 100, or remove it";
+    let max_queue = raw.max_queue.as_ref().map(|waiters| count(source, "max-queue", 0, waiters)).transpose()?;
+    if let (Some(wait), None) = (&raw.max_wait, max_queue) {
+        let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
     let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     let concurrency = ConcurrencySpec {
         limit: number(source, "limit", 1..=most, &raw.limit)?,
-        queue: queue.map(in_range),
+        max_queue: max_queue.map(in_range),
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
         max_keys: max_keys.map(in_range),
         lease,
@@ -285,18 +311,18 @@ const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 /// may have as many as any quota.
 const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
-/// Parses `charge-on`: a predicate for responses with one of these statuses.
+/// Parses `charge-when`: a predicate for responses with one of these statuses.
 fn charged(
     source: &Source<'_>,
     statuses: &Spanned<Vec<i64>>,
 ) -> Result<impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static, ConfigError> {
     let bad = statuses.get_ref().iter().find(|status| !(200..600).contains(*status));
     if let Some(status) = bad {
-        let problem = format!("charge-on = [{status}]: no response has that status; write 200 to 599");
+        let problem = format!("charge-when = [{status}]: no response has that status; write 200 to 599");
         return Err(source.error(&statuses.span(), problem));
     }
     if statuses.get_ref().is_empty() {
-        let problem = "charge-on = []: no request would count; write the statuses that count, or leave it out";
+        let problem = "charge-when = []: no request would count; write the statuses that count, or leave it out";
         return Err(source.error(&statuses.span(), problem));
     }
     let statuses = statuses.get_ref().clone();

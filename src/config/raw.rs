@@ -10,7 +10,7 @@ use toml::Spanned;
 pub(super) struct RawConfig {
     pub(super) client_ip: Option<Spanned<RawClientIp>>,
     pub(super) redis: Option<Spanned<RawRedis>>,
-    pub(super) answer: Option<Spanned<RawAnswer>>,
+    pub(super) response: Option<Spanned<RawResponse>>,
     #[serde(default)]
     pub(super) route: Vec<RawRoute>,
 }
@@ -37,11 +37,11 @@ pub(super) struct RawRedis {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawAnswer {
+pub(super) struct RawResponse {
     pub(super) fields: Option<FieldsName>,
     pub(super) x_ratelimit: Option<ResetName>,
-    pub(super) tell: Option<Spanned<String>>,
-    pub(super) rejection: Option<RejectionName>,
+    pub(super) advertise: Option<Spanned<String>>,
+    pub(super) rejection_format: Option<RejectionFormatName>,
     pub(super) grpc_status: Option<GrpcStatusName>,
     pub(super) retry_jitter: Option<Spanned<String>>,
 }
@@ -50,9 +50,9 @@ pub(super) struct RawAnswer {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawRoute {
     pub(super) path: Spanned<OneOrMany>,
-    pub(super) answer: Option<Spanned<RawAnswer>>,
+    pub(super) response: Option<Spanned<RawResponse>>,
     pub(super) exempt_preflights: Option<Spanned<RawBudget>>,
-    pub(super) except: Option<Spanned<RawExcept>>,
+    pub(super) exempt: Option<Spanned<RawExempt>>,
     #[serde(default)]
     pub(super) policy: Vec<RawPolicy>,
 }
@@ -68,34 +68,32 @@ pub(super) struct RawPolicy {
     pub(super) anchor: Option<Spanned<i64>>,
     pub(super) week_start: Option<Spanned<WeekdayName>>,
     pub(super) burst: Option<Spanned<i64>>,
-    pub(super) capacity: Option<Spanned<i64>>,
-    pub(super) queue: Option<Spanned<i64>>,
+    pub(super) max_queue: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<String>>,
     pub(super) max_keys: Option<Spanned<i64>>,
     pub(super) lease: Option<Spanned<String>>,
     pub(super) when_full: Option<Spanned<WhenFullName>>,
-    pub(super) stagger: Option<Spanned<bool>>,
+    pub(super) staggered: Option<Spanned<bool>>,
     pub(super) key: Option<Spanned<OneOrMany>>,
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
     pub(super) shadow: bool,
     pub(super) store: Option<Spanned<StoreName>>,
-    pub(super) on_store_error: Option<OnStoreError>,
+    pub(super) on_failure: Option<OnFailure>,
     pub(super) on_missing_key: Option<OnMissingKey>,
     pub(super) status: Option<Spanned<i64>>,
-    pub(super) charge_on: Option<Spanned<Vec<i64>>>,
-    pub(super) settle: Option<Spanned<SettleName>>,
-    pub(super) shortfall: Option<Spanned<ShortfallName>>,
+    pub(super) charge_when: Option<Spanned<Vec<i64>>>,
+    pub(super) settle_by: Option<Spanned<SettleByName>>,
+    pub(super) owe_shortfalls: Option<Spanned<bool>>,
     pub(super) release_at: Option<Spanned<ReleaseName>>,
     pub(super) penalty: Option<RawPenalty>,
     pub(super) charge_once: Option<RawChargeOnce>,
-    pub(super) except: Option<Spanned<RawExcept>>,
+    pub(super) exempt: Option<Spanned<RawExempt>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawPenalty {
-    #[serde(rename = "refusals")]
     pub(super) rejections: Spanned<i64>,
     pub(super) per: Spanned<String>,
     pub(super) ban: Spanned<String>,
@@ -113,7 +111,7 @@ pub(super) struct RawChargeOnce {
 /// The requests that a policy, or all policies of a route, do not charge.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawExcept {
+pub(super) struct RawExempt {
     pub(super) networks: Option<Spanned<Vec<String>>>,
     pub(super) headers: Option<Spanned<RawHeaders>>,
     pub(super) paths: Option<Spanned<Vec<String>>>,
@@ -159,14 +157,14 @@ pub(super) enum FieldsName {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ResetName {
-    Epoch,
-    Delta,
+    EpochSeconds,
+    DeltaSeconds,
     None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum RejectionName {
+pub(super) enum RejectionFormatName {
     Problem,
     Text,
     Empty,
@@ -184,7 +182,7 @@ pub(super) enum GrpcStatusName {
 pub(super) enum WhenFullName {
     Reject,
     Overflow,
-    ForgetLeast,
+    EvictLeast,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -201,17 +199,9 @@ pub(super) enum AlgorithmName {
 /// What settles a charge once the response has ended.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum SettleName {
+pub(super) enum SettleByName {
     Handler,
     ContentBytes,
-}
-
-/// What becomes of costs beyond the charge.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum ShortfallName {
-    Forgiven,
-    Owed,
 }
 
 /// When a request in flight is over.
@@ -244,12 +234,11 @@ pub(super) enum StoreName {
 
 #[derive(Clone, Copy, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum OnStoreError {
+pub(super) enum OnFailure {
     #[default]
-    #[serde(rename = "local-guard")]
     LocalFallback,
     Allow,
-    Deny,
+    Reject,
 }
 
 #[derive(Clone, Copy, Deserialize, Default)]

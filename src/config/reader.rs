@@ -11,8 +11,8 @@ use crate::http::RateLimitLayerBuilder;
 /// use std::convert::Infallible;
 ///
 /// use tower::{Layer, ServiceExt, service_fn};
-/// use tower_sluice::Verdict;
 /// use tower_sluice::config::Config;
+/// use tower_sluice::Verdict;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_sluice::config::ConfigError> {

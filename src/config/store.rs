@@ -77,7 +77,7 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
 #[derive(Clone, Copy)]
 pub(super) struct QueueSpec {
     pub(super) quota: Quota,
-    pub(super) capacity: Option<usize>,
+    pub(super) max_queue: Option<usize>,
     pub(super) max_wait: Option<Duration>,
     pub(super) max_keys: Option<usize>,
     pub(super) when_full: Option<WhenFull>,
@@ -87,7 +87,7 @@ pub(super) struct QueueSpec {
 #[derive(Clone, Copy)]
 pub(super) struct ConcurrencySpec {
     pub(super) limit: u64,
-    pub(super) queue: Option<usize>,
+    pub(super) max_queue: Option<usize>,
     pub(super) max_wait: Option<Duration>,
     /// In memory.
     pub(super) max_keys: Option<usize>,
@@ -153,8 +153,8 @@ impl StoreSpec {
                 if let Some(max_keys) = spec.max_keys {
                     concurrency = concurrency.max_keys(max_keys);
                 }
-                if let Some(waiters) = spec.queue {
-                    concurrency = concurrency.queue(waiters);
+                if let Some(waiters) = spec.max_queue {
+                    concurrency = concurrency.max_queue(waiters);
                 }
                 if let Some(max_wait) = spec.max_wait {
                     concurrency = concurrency.max_wait(max_wait);
@@ -167,8 +167,8 @@ impl StoreSpec {
                 if let Some(lease) = spec.lease {
                     concurrency = concurrency.lease(lease);
                 }
-                if let Some(waiters) = spec.queue {
-                    concurrency = concurrency.queue(waiters);
+                if let Some(waiters) = spec.max_queue {
+                    concurrency = concurrency.max_queue(waiters);
                 }
                 if let Some(max_wait) = spec.max_wait {
                     concurrency = concurrency.max_wait(max_wait);
@@ -184,12 +184,12 @@ impl StoreSpec {
     ///
     /// If Redis cannot keep its quota.
     pub(super) fn queue(self, queue: QueueSpec) -> Result<Arc<dyn Limiter>, String> {
-        let QueueSpec { quota, capacity, max_wait, max_keys, when_full } = queue;
+        let QueueSpec { quota, max_queue, max_wait, max_keys, when_full } = queue;
         match self {
             Self::Memory => {
                 let mut queue = LeakyQueue::new(quota);
-                if let Some(capacity) = capacity {
-                    queue = queue.capacity(capacity);
+                if let Some(waiters) = max_queue {
+                    queue = queue.max_queue(waiters);
                 }
                 if let Some(max_wait) = max_wait {
                     queue = queue.max_wait(max_wait);
@@ -204,14 +204,14 @@ impl StoreSpec {
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
-                // A queue has the limit as its capacity before another is set.
-                let default_capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-                let most_waiting = capacity.unwrap_or(0).max(default_capacity);
+                // As many may wait as the limit says, until another bound is set.
+                let default_max_queue = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+                let most_waiting = max_queue.unwrap_or(0).max(default_max_queue);
                 RedisQueue::check_fit(&quota, most_waiting, max_wait.unwrap_or_default())
                     .map_err(|problem| problem.to_string())?;
                 let mut queue = RedisQueue::new(&redis, &name, quota);
-                if let Some(capacity) = capacity {
-                    queue = queue.capacity(capacity);
+                if let Some(waiters) = max_queue {
+                    queue = queue.max_queue(waiters);
                 }
                 if let Some(max_wait) = max_wait {
                     queue = queue.max_wait(max_wait);

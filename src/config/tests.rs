@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::answer::Answer;
 use super::key::KeySpec;
 use super::policy::{duration, number};
-use super::raw::RawAnswer;
+use super::raw::RawResponse;
+use super::response::ResponseSettings;
 use super::*;
 
 /// Reads `a = VALUE` as the last of three lines.
@@ -99,34 +99,34 @@ fn the_source_of_the_client_is_named_in_any_case() {
         ("FORWARDED", IpSource::Forwarded),
         ("X-Real-IP", IpSource::x_real_ip()),
     ] {
-        let expected = ClientIp::new(expected, TrustedProxies::count(1));
+        let expected = ClientIp::new(expected, TrustedProxies::hops(1));
         assert_eq!(read(&format!("source = \"{name}\"\nhops = 1")), Ok(format!("{expected:?}")), "{name}");
     }
 }
 
 #[test]
 fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
-    let answer = |text: &str| {
-        let (file, raw) = value_of::<RawAnswer>(text);
-        Answer::parse(&Source::new("f.toml", &file), raw.get_ref()).unwrap()
+    let response = |text: &str| {
+        let (file, raw) = value_of::<RawResponse>(text);
+        ResponseSettings::parse(&Source::new("f.toml", &file), raw.get_ref()).unwrap()
     };
-    let own = answer("{ tell = \"never\", retry-jitter = \"1s\" }");
-    let general = answer("{ tell = \"refused\", fields = \"draft-07\" }");
-    let both = answer("{ tell = \"never\", retry-jitter = \"1s\", fields = \"draft-07\" }");
+    let own = response("{ advertise = \"never\", retry-jitter = \"1s\" }");
+    let general = response("{ advertise = \"rejected\", fields = \"draft-07\" }");
+    let both = response("{ advertise = \"never\", retry-jitter = \"1s\", fields = \"draft-07\" }");
     assert_eq!(own.or(general), both);
 }
 
 #[test]
 fn how_much_is_left_is_advertised_always_never_or_below_a_share() {
     let parse = |text: &str| {
-        let (file, raw) = value_of::<RawAnswer>(&format!("{{ tell = \"{text}\" }}"));
-        Answer::parse(&Source::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
+        let (file, raw) = value_of::<RawResponse>(&format!("{{ advertise = \"{text}\" }}"));
+        ResponseSettings::parse(&Source::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
     };
-    for text in ["always", "refused", "never", "below-0%", "below-20%", "below-100%"] {
+    for text in ["always", "rejected", "never", "below-0%", "below-20%", "below-100%"] {
         assert!(parse(text).is_ok(), "{text}");
     }
     for text in ["", "sometimes", "below-101%", "below-+5%", "below-5", "below-%"] {
-        assert!(parse(text).is_err_and(|error| error.starts_with("f.toml:3: tell = ")), "{text}");
+        assert!(parse(text).is_err_and(|error| error.starts_with("f.toml:3: advertise = ")), "{text}");
     }
 }
 
@@ -155,12 +155,12 @@ fn no_message_repeats_a_secret() {
         "[redis]\nurl = \"redis://:swordfish@h\"\nsecret = [\"swordfish\"]\n",
         "[redis]\nurl = \"redis://:swordfish@h\nsecret = \"x\"\n",
         "[redis]\nurl = \"redis://:swordfish@h\"\nmaster = { name = \"swordfish\" }\n",
-        "[[route]]\npath = \"/\"\nexcept = { headers = \"swordfish\" }\n",
-        "[[route]]\npath = \"/\"\nexcept = { headers = [\"swordfish\"] }\n",
-        "[[route]]\npath = \"/\"\nexcept = { headers = { x = { y = \"swordfish\" } } }\n",
-        "[[route]]\npath = \"/\"\nexcept = { headers = { x = [\"swordfish\", 1] } }\n",
-        "[[route]]\npath = \"/\"\nexcept = { header = { x = \"swordfish\" } }\n",
-        "[[route]]\npath = \"/\"\nexcept = { headers = { x = \" swordfish\" } }\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"\n",
+        "[[route]]\npath = \"/\"\nexempt = { headers = \"swordfish\" }\n",
+        "[[route]]\npath = \"/\"\nexempt = { headers = [\"swordfish\"] }\n",
+        "[[route]]\npath = \"/\"\nexempt = { headers = { x = { y = \"swordfish\" } } }\n",
+        "[[route]]\npath = \"/\"\nexempt = { headers = { x = [\"swordfish\", 1] } }\n",
+        "[[route]]\npath = \"/\"\nexempt = { header = { x = \"swordfish\" } }\n",
+        "[[route]]\npath = \"/\"\nexempt = { headers = { x = \" swordfish\" } }\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"\n",
     ] {
         let error = Config::parse("f.toml", text).unwrap_err().to_string();
         assert!(!error.contains("swordfish"), "{error}");

@@ -1,7 +1,7 @@
 //! An allow-list: requests that are not limited.
 //!
-//! **You want** health checks, callers of your own and a customer's monitoring to pass. [`except`](crate::Policy::except)
-//! takes networks, secret header values and paths out of a policy:
+//! **You want** health checks, callers of your own and a customer's monitoring to pass.
+//! [`exempt`](crate::Policy::exempt) takes networks, secret header values and paths out of a policy:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -12,13 +12,13 @@
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
 //!     // The proxies are 10.0.0.0/24. Without a proxy: `ClientIp::peer()`.
-//!     let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
+//!     let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["10.0.0.0/24"])?);
 //!     let exemptions = Exemptions::new()
 //!         .networks(client.clone(), ["10.1.0.0/16", "2001:db8:1::/48", "203.0.113.7"])?
 //!         .header(HeaderName::from_static("x-internal"), "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7")?
 //!         .path("/healthz")?
 //!         .path("/assets/*")?;
-//!     let policy = Policy::new("per-client", Quota::per_second(1)).key(client).except(exemptions);
+//!     let policy = Policy::new("per-client", Quota::per_second(1)).key(client).exempt(exemptions);
 //!     Ok(Router::new()
 //!         .route("/", get(|| async { "hello" }))
 //!         .route("/healthz", get(|| async { "ok" }))
@@ -53,7 +53,7 @@
 //! In a [configuration file](super::configuration):
 //!
 //! ```toml
-//! [route.policy.except]
+//! [route.policy.exempt]
 //! networks = ["10.1.0.0/16"]
 //! headers = { x-internal = "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7" }   # do not commit the file with it
 //! paths = ["/healthz", "/assets/*"]
@@ -71,7 +71,7 @@
 //! | you want to exempt | also |
 //! |---|---|
 //! | one route | add it [outside of the layer](super::start#on-one-route) |
-//! | CORS preflights | put the CORS layer outside, or [`exempt_preflights`](crate::RateLimitLayerBuilder::exempt_preflights) |
+//! | CORS preflights | put the CORS layer outside, or [`exempt_preflights`](crate::layer::RateLimitLayerBuilder::exempt_preflights) |
 //! | a method, or anything else in the head | [`when`](crate::Policy::when); the client chooses these, so be sure that they give nothing away |
 //! | some customers | not at all: give them [a quota of their own](super::plans), which may be large |
 //!

@@ -14,7 +14,7 @@
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let customer = || HeaderKey::from_static("x-api-key");
 //!     // From the first to the first, by the clocks of Berlin.
-//!     let plan = CalendarWindow::monthly(10_000).in_zone("Europe/Berlin")?;
+//!     let plan = CalendarWindow::monthly(10_000).zone("Europe/Berlin")?;
 //!     let layer = RateLimitLayer::new([
 //!         Policy::new("plan", plan).key(customer()),
 //!         // A quota per month does not protect the service: all of it may come in one second.
@@ -33,10 +33,10 @@
 //! | you want | write |
 //! |---|---|
 //! | calendar months | `CalendarWindow::monthly(10_000)` |
-//! | billing months from the 17th | `CalendarWindow::monthly(10_000).anchored_on(17)` |
-//! | the last day of each month | `CalendarWindow::monthly(10_000).anchored_on(31)` |
-//! | weeks from Monday, or from another day | `CalendarWindow::weekly(2_500)`, `.beginning_on(Weekday::Sunday)` |
-//! | days of a country | `CalendarWindow::daily(500).in_zone("America/New_York")?` |
+//! | billing months from the 17th | `CalendarWindow::monthly(10_000).anchor(17)` |
+//! | the last day of each month | `CalendarWindow::monthly(10_000).anchor(31)` |
+//! | weeks from Monday, or from another day | `CalendarWindow::weekly(2_500)`, `.week_start(Weekday::Sunday)` |
+//! | days of a country | `CalendarWindow::daily(500).zone("America/New_York")?` |
 //! | days of UTC | `FixedWindow::new(Quota::per_day(500))`: the same windows, in a third of the memory, without the feature |
 //!
 //! Without a zone, windows begin at midnight UTC. A month with an anchor that it does not have begins on its last day.

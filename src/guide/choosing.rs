@@ -38,7 +38,7 @@
 //! - **The buckets** spend the saved tokens, and then admit every other request: evenly.
 //! - **The fixed window** admits everything for half a second and nothing for the other half. The service behind it
 //!   gets the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
-//!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::RateLimitLayerBuilder::retry_jitter) is
+//!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
 //! - **The queue** admits no more than the others, and makes every request wait for the longest time: a queue

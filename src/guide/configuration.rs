@@ -29,7 +29,7 @@
 //!   limit = 5
 //!   per = "15m"
 //!   key = "client-ip"
-//!   charge-on = [401]
+//!   charge-when = [401]
 //! ```
 //!
 //! `main.rs`: a complete program, which reads the file again on SIGHUP:
@@ -109,7 +109,7 @@
 //! - The [whole format](crate::config#format), with the default of each key beside it.
 //!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
 //! - [What a change keeps](super::operating#change-a-limit): used quota carries over, and requests that wait are evaluated
-//!   again. Paths, `[client-ip]`, `[redis]` and `[answer]` need a restart, and the error says so.
+//!   again. Paths, `[client-ip]`, `[redis]` and `[response]` need a restart, and the error says so.
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines).
 //! - What a file cannot have is code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers,
 //!   [a response of your own](super::rejections) for instance. Quotas [per customer](super::plans) need a policy in code.

@@ -10,9 +10,9 @@
 //! | [`burst`](crate::Quota::burst) | of a bucket the limit; of a queue 1. Windows have none: their whole limit may come at once |
 //! | the algorithm, where a quota is given in place of one | [`TokenBucket`](crate::TokenBucket), in memory |
 //! | [`staggered`](crate::FixedWindow::staggered), of a window | no: the windows of all keys begin at one instant |
-//! | [`in_zone`](crate::CalendarWindow::in_zone), of a calendar window | UTC |
-//! | [`anchored_on`](crate::CalendarWindow::anchored_on), of months | 1, the first |
-//! | [`beginning_on`](crate::CalendarWindow::beginning_on), of weeks | Monday |
+//! | [`zone`](crate::CalendarWindow::zone), of a calendar window | UTC |
+//! | [`anchor`](crate::CalendarWindow::anchor), of months | 1, the first |
+//! | [`week_start`](crate::CalendarWindow::week_start), of weeks | Monday |
 //!
 //! # `Policy`
 //!
@@ -21,12 +21,12 @@
 //! | [`key`](crate::Policy::key) | none: all clients share one budget. `RateLimitLayer::per_client` has [`PeerIp`](crate::key::PeerIp) |
 //! | [`cost`](crate::Policy::cost), [`cost_fn`](crate::Policy::cost_fn) | 1 |
 //! | [`quota_fn`](crate::Policy::quota_fn) | none: all keys have the quota of the policy |
-//! | [`charge_when`](crate::Policy::charge_when), [`cost_after`](crate::Policy::cost_after), [`settled_by_handler`](crate::Policy::settled_by_handler), [`charge_content_bytes`](crate::Policy::charge_content_bytes) | none: what was charged stays charged |
+//! | [`charge_when`](crate::Policy::charge_when), [`cost_after`](crate::Policy::cost_after), [`settle_by_handler`](crate::Policy::settle_by_handler), [`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes) | none: what was charged stays charged |
 //! | [`owe_shortfalls`](crate::Policy::owe_shortfalls) | no: a shortfall is charged as far as units are left |
 //! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |
 //! | [`release_at_head`](crate::Policy::release_at_head) | no: what is in flight is so until its body has ended |
 //! | [`penalty`](crate::Policy::penalty) | none: nobody is banned |
-//! | [`when`](crate::Policy::when), [`except`](crate::Policy::except) | all requests |
+//! | [`when`](crate::Policy::when), [`exempt`](crate::Policy::exempt) | all requests |
 //! | [`shadow`](crate::Policy::shadow) | no: it is enforced |
 //! | [`on_missing_key`](crate::Policy::on_missing_key) | [`Reject`](crate::MissingKey::Reject): 400 |
 //! | [`on_failure`](crate::Policy::on_failure) | [`LocalFallback`](crate::FailureMode::LocalFallback): this process decides, with the same quota |
@@ -52,35 +52,35 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`fields`](crate::RateLimitLayerBuilder::fields) | [`draft11`](crate::headers::RateLimitFields::draft11): `RateLimit` and `RateLimit-Policy` |
+//! | [`fields`](crate::layer::RateLimitLayerBuilder::fields) | [`draft11`](crate::headers::RateLimitFields::draft11): `RateLimit` and `RateLimit-Policy` |
 //! | [`RateLimitFields::advertise`](crate::headers::RateLimitFields::advertise) | [`Always`](crate::headers::Advertise::Always): on all responses |
-//! | [`RateLimitFields::x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) | none |
+//! | [`RateLimitFields::x_ratelimit`](crate::headers::RateLimitFields::x_ratelimit) | none |
 //! | [`RateLimitFields::partition_key`](crate::headers::RateLimitFields::partition_key), [`partition_key_by`](crate::headers::RateLimitFields::partition_key_by) | none |
-//! | [`wait_fields`](crate::RateLimitLayerBuilder::wait_fields) | `Retry-After` and `X-Rate-Limited-For`, in seconds |
+//! | [`wait_fields`](crate::layer::RateLimitLayerBuilder::wait_fields) | `Retry-After` and `X-Rate-Limited-For`, in seconds |
 //! | [`WaitFields::exact_wait_named`](crate::headers::WaitFields::exact_wait_named), [`exact_wait_in_millis`](crate::headers::WaitFields::exact_wait_in_millis), [`without_exact_wait`](crate::headers::WaitFields::without_exact_wait) | `X-Rate-Limited-For`, in seconds |
 //! | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) | no |
-//! | [`retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter) | none: waits are exact |
-//! | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) | no |
-//! | [`rejection_format`](crate::RateLimitLayerBuilder::rejection_format), [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) | problem details in JSON (RFC 9457) |
-//! | [`exempt_preflights`](crate::RateLimitLayerBuilder::exempt_preflights) | none: preflights count |
-//! | [`verdict`](crate::RateLimitLayerBuilder::verdict) | no |
-//! | [`route`](crate::RateLimitLayerBuilder::route) | no label |
-//! | [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status) | [`ResourceExhausted`](crate::grpc::GrpcStatus::ResourceExhausted) |
+//! | [`retry_jitter`](crate::layer::RateLimitLayerBuilder::retry_jitter) | none: waits are exact |
+//! | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | no |
+//! | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format), [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) | problem details in JSON (RFC 9457) |
+//! | [`exempt_preflights`](crate::layer::RateLimitLayerBuilder::exempt_preflights) | none: preflights count |
+//! | [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) | no |
+//! | [`route`](crate::layer::RateLimitLayerBuilder::route) | no label |
+//! | [`grpc_status`](crate::layer::RateLimitLayerBuilder::grpc_status) | [`ResourceExhausted`](crate::grpc::GrpcStatus::ResourceExhausted) |
 //!
 //! # Limiters in memory
 //!
 //! | setting | default |
 //! |---|---|
 //! | [`MemoryStore::with_capacity`](crate::store::MemoryStore::with_capacity) | 65,536 keys |
-//! | [`MemoryStore::when_full`](crate::store::MemoryStore::when_full) | [`ForgetLeast`](crate::store::WhenFull::ForgetLeast): evicts the key that owes least |
+//! | [`MemoryStore::when_full`](crate::store::MemoryStore::when_full) | [`EvictLeast`](crate::store::WhenFull::EvictLeast): evicts the key that owes least |
 //! | [`MemoryStore::with_clock`](crate::store::MemoryStore::with_clock) | `Monotonic` |
-//! | [`LeakyQueue::capacity`](crate::LeakyQueue::capacity) | the limit of the quota, per key |
+//! | [`LeakyQueue::max_queue`](crate::LeakyQueue::max_queue) | the limit of the quota, per key |
 //! | [`LeakyQueue::max_wait`](crate::LeakyQueue::max_wait) | 30 s |
 //! | [`LeakyQueue::max_waiters`](crate::LeakyQueue::max_waiters) | 65,536 over all keys |
 //! | [`LeakyQueue::max_keys`](crate::LeakyQueue::max_keys) | 65,536 |
 //! | [`LeakyQueue::when_full`](crate::LeakyQueue::when_full) | [`Reject`](crate::store::WhenFull::Reject) |
 //! | `LeakyQueue::precise` (feature `precise-timer`) | no: tokio's timer, in milliseconds |
-//! | [`Concurrency::queue`](crate::Concurrency::queue) | 0: none waits |
+//! | [`Concurrency::max_queue`](crate::Concurrency::max_queue) | 0: none waits |
 //! | [`Concurrency::max_wait`](crate::Concurrency::max_wait) | 30 s |
 //! | [`Concurrency::max_waiters`](crate::Concurrency::max_waiters) | 65,536 over all keys |
 //! | [`Concurrency::max_keys`](crate::Concurrency::max_keys) | 65,536 |
@@ -96,12 +96,12 @@
 //! | [`RedisBuilder::secret`](crate::store::redis::RedisBuilder::secret) | none: hashes of clients have no secret |
 //! | [`RedisStore::leasing`](crate::store::redis::RedisStore::leasing) | none: each request asks |
 //! | [`RedisStore::without_coalescing`](crate::store::redis::RedisStore::without_coalescing) | no: requests of a key share calls |
-//! | [`RedisQueue::capacity`](crate::RedisQueue::capacity), [`max_wait`](crate::RedisQueue::max_wait), [`max_waiters`](crate::RedisQueue::max_waiters) | as of `LeakyQueue` |
+//! | [`RedisQueue::max_queue`](crate::RedisQueue::max_queue), [`max_wait`](crate::RedisQueue::max_wait), [`max_waiters`](crate::RedisQueue::max_waiters) | as of `LeakyQueue` |
 //! | [`RedisConcurrency::lease`](crate::RedisConcurrency::lease) | 10 s |
-//! | [`RedisConcurrency::queue`](crate::RedisConcurrency::queue), [`max_wait`](crate::RedisConcurrency::max_wait), [`max_waiters`](crate::RedisConcurrency::max_waiters) | as of `Concurrency` |
+//! | [`RedisConcurrency::max_queue`](crate::RedisConcurrency::max_queue), [`max_wait`](crate::RedisConcurrency::max_wait), [`max_waiters`](crate::RedisConcurrency::max_waiters) | as of `Concurrency` |
 //! | [`RemoteStore::secret`](crate::store::remote::RemoteStore::secret), [`leasing`](crate::store::remote::RemoteStore::leasing), [`without_coalescing`](crate::store::remote::RemoteStore::without_coalescing) | as of `RedisStore` |
 //! | [`KeyValueBackend::bounded`](crate::store::remote::KeyValueBackend::bounded) | 100 ms, and 1,024 calls in flight |
-//! | [`KeyValueBackend::clock`](crate::store::remote::KeyValueBackend::clock) | [`Wall`](crate::time::Wall) |
+//! | [`KeyValueBackend::with_clock`](crate::store::remote::KeyValueBackend::with_clock) | [`Wall`](crate::time::Wall) |
 //!
 //! # Clients
 //!

@@ -21,8 +21,8 @@
 //! | an algorithm in memory | [`check`](crate::RateLimiter::check) | at once, and cannot fail |
 //! | the same with a cost; on Redis; a queue | [`acquire`](crate::LimiterExt::acquire)`(&key, cost).await` | at once, after a round trip, or when it is its turn |
 //! | what is in flight | `acquire`, `acquire_owned`, or [`Concurrency::try_acquire`](crate::Concurrency::try_acquire) | with a permit, which holds the units until it is dropped |
-//! | one that [can be peeked at](crate::LimiterExt::peek), to look without charging | `peek(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
-//! | one that [can be reset](crate::LimiterExt::reset) | `reset(&key).await` | as above. Only a [`RateLimiter`](crate::RateLimiter) can |
+//! | the same, to look without charging | [`peek`](crate::LimiterExt::peek)`(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
+//! | the same, to forget what a key owes | [`reset`](crate::LimiterExt::reset)`(&key).await` | as above. A [`RateLimiter`](crate::RateLimiter) can; queues and limits of requests in flight cannot |
 //!
 //! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
 //! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
@@ -40,7 +40,8 @@
 //! use axum::{Extension, Router, routing::post};
 //! use tower_sluice::headers::{DecisionFields, RateLimitFields};
 //! use tower_sluice::key::User;
-//! use tower_sluice::{IntoLimiter, Limiter, LimiterExt, PartitionKey, Quota, Rejection};
+//! use tower_sluice::limiter::IntoLimiter;
+//! use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, Rejection};
 //!
 //! #[derive(Clone)]
 //! struct App {
@@ -55,7 +56,7 @@
 //!     Extension(user): Extension<User>,
 //!     body: String,
 //! ) -> Result<(HeaderMap, String), Box<Rejection>> {
-//!     let rows = u32::try_from(body.lines().count()).unwrap_or(u32::MAX);
+//!     let rows = body.lines().count() as u64;
 //!     let permit = app.rows.acquire(&PartitionKey::from(user.id()), rows).await?;
 //!     let permit = Rejection::unless_allowed("rows", permit)?;
 //!     Ok((app.fields.of(&permit), format!("{rows} rows\n")))
@@ -80,16 +81,17 @@
 //! # }
 //! ```
 //!
-//! To *know* what is left, a handler need not ask: with [`verdict`](crate::RateLimitLayerBuilder::verdict) on the layer, it
+//! To *know* what is left, a handler need not ask: with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) on the layer, it
 //! takes a [`Verdict`](crate::Verdict) as an argument.
 //!
-//! A layer may be enough: it can charge what the handler [reports](crate::Policy::settled_by_handler), and a middleware can
-//! put what it reads from a body [into the request](super::login).
+//! A layer may be enough: it can charge what the handler [reports](crate::Policy::settle_by_handler), and a middleware
+//! can put what it reads from a body [into the request](super::login).
 //!
 //! # A job
 //!
-//! Jobs wait instead of being rejected: a [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order,
-//! and a [`Concurrency`](crate::Concurrency) bounds how many run at once.
+//! Jobs wait instead of being rejected: a [`Concurrency`](crate::Concurrency) bounds how many run at once, and a
+//! [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order. Wait for the pace last: a job that waits for
+//! anything after its turn starts later than that, at the same instant as others perhaps.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -99,22 +101,21 @@
 //! /// Returns whether the letter was sent. If not, put it back and come again later.
 //! async fn send(letter: u32, pace: &LeakyQueue, senders: &Concurrency) -> Result<bool, LimiterError> {
 //!     let key = PartitionKey::from("mail");
+//!     let Some(_permit) = senders.acquire(&key, 1).await?.admitted() else { return Ok(false) };
 //!     let turn = pace.acquire(&key, 1).await?;
 //!     if !turn.is_allowed() {
 //!         println!("letter {letter}: not before {:?} have passed", turn.retry_after());
 //!         return Ok(false);
 //!     }
-//!     let Some(permit) = senders.acquire(&key, 1).await?.admitted() else { return Ok(false) };
 //!     println!("sending letter {letter}");
-//!     drop(permit); // or when it goes out of scope, also by a panic
-//!     Ok(true)
+//!     Ok(true) // the permit goes out of scope here, as it would by a panic
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Ten per second; a job that would wait for more than a minute is put back.
-//! let pace = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(600).max_wait(Duration::from_secs(60)));
-//! let senders = Arc::new(Concurrency::new(4).queue(1_000));
+//! let pace = Arc::new(LeakyQueue::new(Quota::per_second(10)).max_queue(600).max_wait(Duration::from_secs(60)));
+//! let senders = Arc::new(Concurrency::new(4).max_queue(1_000));
 //! let mut jobs = tokio::task::JoinSet::new();
 //! for letter in 0..1_000 {
 //!     let (pace, senders) = (Arc::clone(&pace), Arc::clone(&senders));
@@ -128,6 +129,14 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A job that is cancelled while it waits leaves its line. One that has had its turn, and does nothing with it, gives it back by
+//! [`Permit::refund`](crate::limiter::Permit::refund): the next in line then departs at once, if that departure was the last.
+//! To join the line at once and wait in another task, call [`acquire_owned`](crate::LimiterExt::acquire_owned) and move the
+//! future into the task.
+//!
+//! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies and `ThrottleLayer` do. Ask
+//! [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
 //!
 //! Around a Tower service of jobs, a [`ThrottleLayer`](crate::ThrottleLayer) does the same. For workers on several machines,
 //! the queue is a [`RedisQueue`](super::machines#a-shared-queue).

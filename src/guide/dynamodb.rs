@@ -20,9 +20,16 @@
 //! ```
 //!
 //! One table serves all limiters: each has a name, which the keys of its items begin with. Clients are stored as hashes.
-//! An item takes about 100 bytes. Deletions by expiry are free, and may take days, for which the decisions do not wait.
-//! No global table: regions would each admit the limit, and overwrite each other's items. No cache (DAX) in front: it
-//! passes writes on, and its reads are stale.
+//! An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which the
+//! decisions do not wait. No global table: regions would each admit the limit, and overwrite each other's items. No cache
+//! (DAX) in front: it passes writes on, and its reads are stale.
+//!
+//! # The quotas
+//!
+//! All quotas fit. DynamoDB keeps 38 digits of a number, so limits, bursts and costs of up to
+//! [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) are exact, and limits of bytes
+//! ([`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes)) are counted in bytes. In `dynamodb/src/tests/wide.rs`,
+//! two processes send ten terabytes of a month at the same time, and both know to the byte what is left.
 //!
 //! # The permissions
 //!
@@ -34,7 +41,7 @@
 //! }
 //! ```
 //!
-//! `DeleteItem` is for [resets](crate::Mode::Reset) alone. Who creates the table needs `CreateTable`, `DescribeTable`,
+//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. Who creates the table needs `CreateTable`, `DescribeTable`,
 //! `DescribeTimeToLive` and `UpdateTimeToLive`.
 //!
 //! # What it costs

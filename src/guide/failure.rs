@@ -9,7 +9,7 @@
 //! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
 //! |---|---|---|
 //! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota: each has one of its own. Counted until after the recovery, up to *n* + 1 times: Redis has its own, too |
-//! | `Deny` | is answered 503 | nothing |
+//! | `Reject` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
@@ -20,7 +20,7 @@
 //! let store = RedisStore::new(&redis, "logins");
 //! let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), store);
 //! // Fail closed: an outage must not help to guess passwords.
-//! let policy = Policy::new("logins", logins).on_failure(FailureMode::Deny);
+//! let policy = Policy::new("logins", logins).on_failure(FailureMode::Reject);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -38,13 +38,13 @@
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
 //! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
-//!   returns [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
+//!   returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
 //!
 //! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and, for
 //! any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
 //! [`store_breaker`](super::operating#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
-//! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back) identifies them.
+//! [`PolicyVerdict::fell_back`](crate::rejection::PolicyVerdict::fell_back) identifies them.
 //!
 //! # A process dies
 //!
@@ -87,8 +87,8 @@
 //! | a limit that clients share is used up | 503 | `RESOURCE_EXHAUSTED` | the same |
 //! | the request costs more than is ever admitted | 429 or 503 | `RESOURCE_EXHAUSTED` | none: do not retry |
 //! | the request has no key, or has it twice | 400 | `INVALID_ARGUMENT` | none |
-//! | the limiter failed, and the policy denies | 503 | `UNAVAILABLE` | 1 |
+//! | the limiter failed, and the policy rejects | 503 | `UNAVAILABLE` | 1 |
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!
 //! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the
-//! [layer](crate::RateLimitLayerBuilder::grpc_status).
+//! [layer](crate::layer::RateLimitLayerBuilder::grpc_status).

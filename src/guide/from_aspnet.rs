@@ -28,12 +28,12 @@
 //! | `FixedWindowRateLimiterOptions { PermitLimit, Window }` | [`FixedWindow`](crate::FixedWindow)`::new(Quota::per(permit_limit, window))` |
 //! | `SlidingWindowRateLimiterOptions { PermitLimit, Window, SegmentsPerWindow }` | [`SlidingWindow`](crate::SlidingWindow); there are no segments to choose |
 //! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::TokenBucket)`::new(Quota::per(tokens_per_period, replenishment_period).burst(token_limit))` |
-//! | `ConcurrencyLimiterOptions { PermitLimit, QueueLimit }` | [`Concurrency`](super::in_flight)`::new(permit_limit).queue(queue_limit)` |
-//! | `QueueLimit = n` | [`LeakyQueue`](crate::LeakyQueue)`::new(quota).capacity(n)` in place of the limiter |
+//! | `ConcurrencyLimiterOptions { PermitLimit, QueueLimit }` | [`Concurrency`](super::in_flight)`::new(permit_limit).max_queue(queue_limit)` |
+//! | `QueueLimit = n` | [`LeakyQueue`](crate::LeakyQueue)`::new(quota).max_queue(n)` in place of the limiter |
 //! | `QueueProcessingOrder.OldestFirst` | always so; there is no `NewestFirst` |
 //! | `AutoReplenishment`, `TryReplenish()` | nothing: tokens follow from the time, without a timer |
 //! | `RateLimitPartition.Get…Limiter(key, …)` | [`.key(…)`](crate::Policy::key): see [keys](super::keys) |
-//! | `RateLimitPartition.GetNoLimiter(key)` | [`.except(…)`](super::allow_list), or a [`.when(…)`](crate::Policy::when) that is false for it |
+//! | `RateLimitPartition.GetNoLimiter(key)` | [`.exempt(…)`](super::allow_list), or a [`.when(…)`](crate::Policy::when) that is false for it |
 //! | different options per partition | [`.quota_fn(…)`](super::quotas#a-quota-per-customer) |
 //! | `PartitionedRateLimiter.CreateChained(…)` | several policies in one layer |
 //! | `GlobalLimiter`, and a policy per endpoint | a layer around the router, and one on the route |
@@ -57,7 +57,7 @@
 //!
 //! // Four at once, then one every half second; ten may wait, which takes five seconds.
 //! let queue = LeakyQueue::new(Quota::per_second(2).burst(4))
-//!     .capacity(10)
+//!     .max_queue(10)
 //!     .max_wait(Duration::from_secs(5));
 //! let layer = RateLimitLayer::new(Policy::new("reports", queue));
 //! ```
@@ -68,7 +68,7 @@
 //!   where a limiter that is replenished once a second releases two at a time. Windows do not queue.
 //! - **A queue is bounded in time**, not only in length: [`max_wait`](crate::LeakyQueue::max_wait), 30
 //!   seconds unless set. Requests that would wait for longer are rejected on arrival. `QueueLimit` counts permits;
-//!   `capacity` counts requests.
+//!   `max_queue` counts requests.
 //! - **Windows begin at full periods of the clock**, on the hour or at midnight UTC; there, a window begins when its
 //!   limiter was made, and each partition has its own.
 //! - **Tokens come continuously**: ten per second are one every 100 ms, and not ten at each full second.

@@ -23,11 +23,11 @@
 //!
 //! let health = Exemptions::new().path("/health")?;
 //! let layer = RateLimitLayer::new([
-//!     Policy::new("default", Quota::per_second(10)).key(PeerIp::new()).except(health.clone()),
-//!     Policy::new("auth", Quota::per_minute(600)).key(HeaderKey::from_static("authorization")).except(health),
+//!     Policy::new("default", Quota::per_second(10)).key(PeerIp::new()).exempt(health.clone()),
+//!     Policy::new("auth", Quota::per_minute(600)).key(HeaderKey::from_static("authorization")).exempt(health),
 //! ]);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
-//! # Ok::<_, tower_sluice::ExemptionError>(())
+//! # Ok::<_, tower_sluice::policy::ExemptionError>(())
 //! ```
 //!
 //! | `axum-governor` | here |
@@ -47,8 +47,8 @@
 //! | `with_async_extractor` | a middleware that puts what it found into the extensions, further out |
 //! | `whitelist_paths`, `whitelist_ips` | [`Exemptions`](super::allow_list) |
 //! | `whitelist_methods` | `.when(…)` |
-//! | `body_preset`, `error_handler` | [`rejection_format`](crate::RateLimitLayerBuilder::rejection_format), [`rejection_response`](super::rejections) |
-//! | `legacy_reset_epoch(true)`; `X-RateLimit-*` always | [`x_rate_limit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_rate_limit); off unless set |
+//! | `body_preset`, `error_handler` | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format), [`rejection_response`](super::rejections) |
+//! | `legacy_reset_epoch(true)`; `X-RateLimit-*` always | [`x_ratelimit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_ratelimit); off unless set |
 //! | `gc_interval`, `gc_disable`, `max_keys` | nothing: a table of [a fixed size](super::operating#how-much-memory) |
 //! | `expect_connect_info` | nothing to declare; the service is made by the same `into_make_service_with_connect_info` |
 //! | `redact_keys` | always: no log has a key |

@@ -24,7 +24,7 @@
 //!
 //! const QUARTER: Quota = Quota::per(100, Duration::from_secs(15 * 60));
 //!
-//! let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(1));
+//! let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::hops(1));
 //! let layer = RateLimitLayer::builder(Policy::new("api", FixedWindow::new(QUARTER).staggered()).key(client))
 //!     .fields(RateLimitFields::draft07())
 //!     .build();
@@ -43,13 +43,13 @@
 //! | `limit: 0` blocks all | not a quota: reject in the handler |
 //! | `keyGenerator` | [`key`](crate::Policy::key): see [keys](super::keys) |
 //! | `trust proxy` in Express | [`ClientIp`](super::proxies) |
-//! | `skip` | [`except`](super::allow_list), [`when`](crate::Policy::when), or a route outside the layer |
+//! | `skip` | [`exempt`](super::allow_list), [`when`](crate::Policy::when), or a route outside the layer |
 //! | `skipSuccessfulRequests`, `skipFailedRequests`, `requestWasSuccessful` | [`charge_when(\|response\| …)`](crate::Policy::charge_when) |
 //! | `message`, `handler` | [`rejection_response`](super::rejections) |
 //! | `statusCode` (429) | [`status`](crate::Policy::status) |
 //! | `standardHeaders: 'draft-7'` | [`RateLimitFields::draft07`](crate::headers::RateLimitFields::draft07); unless set, draft-11 |
-//! | `legacyHeaders: true`, with `X-RateLimit-Reset` as an instant | [`x_rate_limit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_rate_limit) |
-//! | `req.rateLimit` | [`verdict`](crate::RateLimitLayerBuilder::verdict), and a [`Verdict`](crate::Verdict) as an argument of the handler |
+//! | `legacyHeaders: true`, with `X-RateLimit-Reset` as an instant | [`x_ratelimit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_ratelimit) |
+//! | `req.rateLimit` | [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and a [`Verdict`](crate::Verdict) as an argument of the handler |
 //! | `store: new RedisStore(…)` | [`RedisStore`](super::machines) |
 //! | `limiter.resetKey(key)`, `getKey(key)` | [`RateLimitLayer::reset`](crate::RateLimitLayer::reset), [`peek`](crate::RateLimitLayer::peek) |
 //! | `validate` | always: [mistakes in the set-up](super::misconfigured) are logged once each |

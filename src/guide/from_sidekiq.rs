@@ -15,8 +15,9 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_sluice::layer::ThrottleError;
 //! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::{Quota, RedisQueue, ThrottleError, ThrottleLayer};
+//! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
 //! async fn call_shop(order: u32) -> std::io::Result<u32> {
@@ -29,7 +30,7 @@
 //!     // Sixty at once, then one per second.
 //!     // A job that would wait for more than five seconds gets the time after which to retry.
 //!     let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
-//!     let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
+//!     let shop = shop.max_queue(5).max_wait(Duration::from_secs(5));
 //!     let mut shop = ServiceBuilder::new()
 //!         .layer(ThrottleLayer::new(shop))
 //!         .service(service_fn(call_shop));
@@ -55,7 +56,7 @@
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
 //! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
-//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](crate::ThrottleError::Rejected), with the exact wait | the same |
+//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](crate::layer::ThrottleError::Rejected), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
 //!
 //! Names and keys:
@@ -66,7 +67,7 @@
 //!
 //! struct Call {
 //!     shop: u64,
-//!     points: u32,
+//!     points: u64,
 //! }
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -86,10 +87,10 @@
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty depart at once, as `leaky` does.
 //! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge
-//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::Mode::UpTo), [`refund`](crate::Limiter::refund). In
+//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::limiter::Mode::UpTo), [`refund`](crate::Limiter::refund). In
 //!   a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
-//!   [`FailureMode::Deny`](crate::FailureMode::Deny): [`on_failure`](crate::ThrottleLayer::on_failure).
+//!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::ThrottleLayer::on_failure).
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
 //! [`FixedWindow`]: crate::FixedWindow

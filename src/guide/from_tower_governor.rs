@@ -20,7 +20,7 @@
 //! let policy = Policy::new("per-client", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(policy);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
-//! # Ok::<_, tower_sluice::QuotaError>(())
+//! # Ok::<_, tower_sluice::limiter::QuotaError>(())
 //! ```
 //!
 //! **Check the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
@@ -40,7 +40,7 @@
 //! | `GlobalKeyExtractor` | no key |
 //! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
 //! | `methods(vec![Method::POST])` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
-//! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) for the old ones |
+//! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_ratelimit`](crate::headers::RateLimitFields::x_ratelimit) for the old ones |
 //! | `error_handler(…)` | [`rejection_response`](super::rejections) |
 //! | a thread that calls `retain_recent()` | nothing |
 //! | `GovernorLayer<K, M, RespBody>` | [`RateLimitLayer`](crate::RateLimitLayer), no parameters |
@@ -54,7 +54,7 @@
 //!
 //! let policy = Policy::new("per-client", Quota::per_second(2));
 //! let layer = RateLimitLayer::builder(policy)
-//!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds))
+//!     .fields(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds))
 //!     .build();
 //! ```
 //!
@@ -74,6 +74,6 @@
 //! - **gRPC by request**: one layer serves HTTP and gRPC, and decides by the request, not by the type of the body.
 //! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
 //! - **CORS preflights count** where they arrive, unless [you exempt
-//!   them](crate::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
+//!   them](crate::layer::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
 //! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
 //!   each for itself.

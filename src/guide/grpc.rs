@@ -71,7 +71,7 @@
 //! `RESOURCE_EXHAUSTED`, in one block of headers, so that clients may retry it, with `RetryInfo` and `QuotaFailure` in
 //! the details, and the exact wait in `grpc-retry-pushback-ms`. [All fields](crate::grpc).
 //!
-//! For clients that only retry `UNAVAILABLE`, set [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status);
+//! For clients that only retry `UNAVAILABLE`, set [`grpc_status`](crate::layer::RateLimitLayerBuilder::grpc_status);
 //! OpenTelemetry then counts rejections as errors of the server.
 //!
 //! ## Different limits per method

@@ -34,7 +34,7 @@
 //! name = "in-flight"
 //! algorithm = "concurrency"
 //! limit = 4
-//! queue = 10          # ten more of a key may wait
+//! max-queue = 10      # ten more of a key may wait
 //! max-wait = "5s"
 //! key = "header:x-api-key"
 //! ```
@@ -85,11 +85,11 @@
 //!
 //! # Wait or reject
 //!
-//! Without [`queue`](crate::Concurrency::queue), a request too many is rejected: with 429 if it has a key of its own, with 503 if
-//! all clients share the limit. It carries **no `Retry-After`**, since nobody knows when a request will be over; a client
-//! that counts its own requests needs none. With a queue, it waits for its turn, first come, first served. Little's law
-//! says for how long: *waiting = rate × wait*. If requests take a second each and 4 run at once, 4 are over per second, and
-//! the twentieth in line waits for five.
+//! Without [`max_queue`](crate::Concurrency::max_queue), a request too many is rejected: with 429 if it has a key of
+//! its own, with 503 if all clients share the limit. It carries **no `Retry-After`**, since nobody knows when a request
+//! will be over; a client that counts its own requests needs none. With a queue, it waits for its turn, first come,
+//! first served. Little's law says for how long: *waiting = rate × wait*. If requests take a second each and 4 run at
+//! once, 4 are over per second, and the twentieth in line waits for five.
 //!
 //! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request that
 //! waits in a queue after it has its permit counts as in flight.
@@ -97,14 +97,14 @@
 //! # On several machines
 //!
 //! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all of
-//! them](super::machines#what-is-in-flight-on-all-machines). Its [`queue`](crate::RedisConcurrency::queue) is a line in each
-//! process, first come, first served; [between processes](crate::RedisConcurrency#waiting), chance decides. In a file with
-//! `[redis]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which time the units of a process that
-//! has died are free; `store = "memory"` keeps a policy in the process.
+//! them](super::machines#what-is-in-flight-on-all-machines). Its [`max_queue`](crate::RedisConcurrency::max_queue) is a
+//! line in each process, first come, first served; [between processes](crate::RedisConcurrency#waiting), chance
+//! decides. In a file with `[redis]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which
+//! time the units of a process that has died are free; `store = "memory"` keeps a policy in the process.
 //!
 //! # Jobs, tasks, calls
 //!
-//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::Permit), and
+//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::limiter::Permit), and
 //! [`ThrottleLayer`](crate::ThrottleLayer) holds one for as long as the future of a service runs:
 //!
 //! ```
@@ -112,7 +112,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_sluice::LimiterError> {
-//! let exports = Concurrency::new(2).queue(100);
+//! let exports = Concurrency::new(2).max_queue(100);
 //! let customer = PartitionKey::from("customer 7");
 //! if let Some(permit) = exports.acquire(&customer, 1).await?.admitted() {
 //!     // … export …

@@ -84,7 +84,7 @@
 //! }
 //!
 //! fn app() -> Router {
-//!     let is_failure = |response: &tower_sluice::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
+//!     let is_failure = |response: &tower_sluice::policy::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
 //!     let failures = RateLimitLayer::new([
 //!         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS))
 //!             .key(PeerIp::new())
@@ -221,15 +221,15 @@
 //!   limit + rate × time, so up to ten in an unlucky quarter; 5 to 9 were measured.
 //! - If your rule is "five per account", set `account` to 5 and drop `account-here`. Then new devices wait during an attack,
 //!   and known devices do not.
-//! - Responses show the quotas to guessers; [`.fields(RateLimitFields::none())`](crate::RateLimitLayerBuilder::fields)
+//! - Responses show the quotas to guessers; [`.fields(RateLimitFields::none())`](crate::layer::RateLimitLayerBuilder::fields)
 //!   hides them.
 //! - Of 50 guesses per quarter of an hour, 4,800 are made in a day, over all addresses: a password that is among the
 //!   commonest thousand will be found. These limits buy time; they do not replace a second factor.
 //! - An attacker may invent names. Each takes a slot of the table for a quarter of an hour, and a full table
 //!   [forgets the keys that owe least](crate::store::WhenFull). Size it, or choose another answer:
 //!   `RateLimiter::new(window, MemoryStore::with_capacity(1 << 20))` in place of the window.
-//! - On [several machines](super::machines), choose [`FailureMode::Deny`](super::failure) if an outage of Redis must not
-//!   help to guess.
+//! - On [several machines](super::machines), choose [`FailureMode::Reject`](super::failure) if an outage of Redis must
+//!   not help to guess.
 //! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
 //! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key: for
 //!   `account-here`, the pair of name and address.

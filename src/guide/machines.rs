@@ -63,7 +63,7 @@
 //! | [leased](crate::store::redis::RedisStore::leasing) units | in the process that leased them | they are spent there, or come back when the lease ends; a ban by another process is seen then |
 //! | which requests come too early, as counted for a ban | in each process | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned |
 //! | bans and debts of [queues](super::queue), of limits of [requests in flight](super::in_flight), and of stores that [keep none](crate::store::remote::Backend::keeps_standing) | in each process | [reset](crate::RateLimitLayer::reset) such a key in each |
-//! | the budget of [exempt preflights](crate::RateLimitLayerBuilder::exempt_preflights) | in each process | *n* processes exempt up to *n* times as many |
+//! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | in each process | *n* processes exempt up to *n* times as many |
 //! | the count of what a [shadow](crate::Policy::shadow) would have rejected, and all [metrics](super::operating#metrics) | in each process | add them up |
 //! | [live changes](super::operating#change-a-limit) | in each process | change each of them |
 //! | [waiters](#a-shared-queue) | in the process that has the request | they leave when the server's order says so |
@@ -154,7 +154,7 @@
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10))
-//!     .capacity(20)
+//!     .max_queue(20)
 //!     .max_wait(Duration::from_secs(2));
 //! let layer: ThrottleLayer<http::Request<String>> = ThrottleLayer::new(queue);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -182,9 +182,9 @@
 //!
 //! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and waits for none when it is over. With [`queue`](crate::RedisConcurrency::queue), requests
-//! that do not fit wait in their process, and a line of them costs a bounded number of
-//! [calls](crate::RedisConcurrency#waiting).
+//! round trip when it comes, and waits for none when it is over. With
+//! [`max_queue`](crate::RedisConcurrency::max_queue), requests that do not fit wait in their process, and a line of
+//! them costs a bounded number of [calls](crate::RedisConcurrency#waiting).
 //!
 //! # Without Redis
 //!

@@ -7,7 +7,7 @@
 //! is misconfigured." and, for gRPC, `INTERNAL`.
 //!
 //! Mistakes that can be found without a request are errors at the start: of
-//! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::PolicyError)), of
+//! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::policy::PolicyError)), of
 //! [`Config::parse`](crate::config::Config::parse) (with file and line), and of `Redis::open`.
 //!
 //! # Requests have no key
@@ -87,9 +87,9 @@
 //!
 //! > fewer elements than proxies
 //!
-//! With [`TrustedProxies::count`](crate::key::TrustedProxies::count) (`hops` in TOML), the header must have an element for
-//! each proxy, and a request had fewer. Either there are fewer proxies than `count`: lower it. Or a client has reached the
-//! server past a proxy: close that way, since such a client chooses its own key.
+//! With [`TrustedProxies::hops`](crate::key::TrustedProxies::hops) (`hops` in TOML), the header must have an element
+//! for each proxy, and a request had fewer. Either there are fewer proxies than `hops`: lower it. Or a client has
+//! reached the server past a proxy: close that way, since such a client chooses its own key.
 //!
 //! # All requests had the same key
 //!
@@ -162,14 +162,14 @@
 //! > a handler takes a Verdict that no layer adds
 //!
 //! The handler has an argument of type [`Verdict`](crate::Verdict), and its requests have none; they are answered 500. Build
-//! the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict), and mount it around the handler. If some of its routes
+//! the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and mount it around the handler. If some of its routes
 //! have no limit, take an `Option<Verdict>`.
 //!
 //! # The body of a custom rejection failed
 //!
 //! > the body of a custom rejection failed and was cut off
 //!
-//! A body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returned has failed with `error` while
+//! A body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returned has failed with `error` while
 //! it was sent. The client got a part of it. Return a text or bytes, which cannot fail.
 //!
 //! # A memory store is filling up

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Ask, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let layer = RateLimitLayer::new([
 //!     Policy::new("per-client", Quota::per_second(50)).key(PeerIp::new()),
@@ -31,8 +31,8 @@
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](crate::store::redis::Redis::health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
-//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
-//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
+//! | [`evicted_live`](crate::RateLimiter::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
+//! | [`turned_away`](crate::RateLimiter::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
@@ -55,7 +55,7 @@
 //!
 //! # Which requests
 //!
-//! [`verdict`](crate::RateLimitLayerBuilder::verdict) puts the decisions of all policies into the extensions of
+//! [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) puts the decisions of all policies into the extensions of
 //! every response, also of admitted requests. An outer layer can log or count them, together with its own data on the
 //! request:
 //!
@@ -136,7 +136,7 @@
 //!
 //! | `tower_sluice_rate_limiting_…` | type | labels | meaning |
 //! |---|---|---|---|
-//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `denied`, `shadow-denied`, `skipped`, `no-key`, `store-error`, `cancelled` |
+//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `rejected`, `shadow-rejected`, `skipped`, `missing-key`, `limiter-failed`, `cancelled` |
 //! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
@@ -183,11 +183,11 @@
 //! | it says | do |
 //! |---|---|
 //! | rate limiter misconfigured: requests have no key | follow its [advice](super::misconfigured#requests-have-no-key); requests are answered 500. With axum 0.8, serve by `into_make_service_with_connect_info` |
-//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`except`](crate::Policy::except) are not known |
+//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`exempt`](crate::Policy::exempt) are not known |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
 //! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
 //! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
-//! | fewer elements than proxies | lower the count, or close the way past the proxies |
+//! | fewer elements than proxies | lower `hops`, or close the way past the proxies |
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
 //! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
 //! | none of the first 1,000 requests had a matched route | put the layer inside the router |
@@ -200,8 +200,8 @@
 //! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
-//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::RateLimitLayerBuilder::verdict) |
-//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
+//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) |
+//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!
@@ -241,7 +241,7 @@
 //! use axum::http::StatusCode;
 //! use axum::{Router, routing::post};
 //! use tower_sluice::key::{ExtensionKey, IpNetwork, PeerIp};
-//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
+//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! /// The key of an address, as `PeerIp` and `ClientIp` make it unless another prefix is set.
 //! fn key_of_address(address: IpAddr) -> PartitionKey {
@@ -257,11 +257,21 @@
 //!     let both = PartitionKey::from_parts([name.as_bytes(), address.as_bytes()]);
 //!     let mut answer = String::new();
 //!     for (policy, key) in [("account-here", both), ("address", address)] {
-//!         let before = logins.peek(policy, &key).await.map_err(|_| StatusCode::BAD_GATEWAY)?.remaining();
-//!         let after = logins.reset(policy, &key).await.map_err(|_| StatusCode::BAD_GATEWAY)?.remaining();
+//!         let before = logins.peek(policy, &key).await.map_err(status_of)?.remaining();
+//!         let after = logins.reset(policy, &key).await.map_err(status_of)?.remaining();
 //!         answer += &format!("{policy}: {before} left before, {after} now\n");
 //!     }
 //!     Ok(answer)
+//! }
+//!
+//! /// The message of an error does not repeat its source: what a server answered is in that.
+//! fn status_of(error: LimiterError) -> StatusCode {
+//!     eprintln!("{error}: {:?}", std::error::Error::source(&error));
+//!     match () {
+//!         () if error.is_unknown_policy() => StatusCode::NOT_FOUND,
+//!         () if error.is_unsupported() => StatusCode::METHOD_NOT_ALLOWED, // a queue, say, cannot be reset
+//!         () => StatusCode::BAD_GATEWAY,
+//!     }
 //! }
 //!
 //! #[derive(Clone)]
@@ -328,7 +338,8 @@
 //!
 //! ```
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
+//! use tower_sluice::policy::PolicyError;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let clients = |quota| Policy::new("clients", quota).key(PeerIp::new());
 //! let layer = RateLimitLayer::new(clients(Quota::per_second(10)));
@@ -344,10 +355,10 @@
 //! | limit, period or burst of a bucket | the debt of a key stays, in tokens, and is paid at the new rate |
 //! | the limit of a window | the counts stay |
 //! | the period of a window | the count of the present window counts in the present window of the new period. Back to a longer one, it is [gone](crate::LimitsHandle#the-period-of-a-window): from 1,000 per day to 10 per second and back, 1,000 more pass |
-//! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
+//! | rate, `max_queue` or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
 //! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced, but for those that [a server keeps](crate::Penalty#on-several-machines) |
-//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
+//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::layer::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
 //! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at the

@@ -99,7 +99,7 @@
 //!
 //! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε of the true time,
 //! up to rate × 2ε more is admitted, once. If your store shows its own time, set a
-//! [clock](crate::store::remote::KeyValueBackend::clock) that follows it.
+//! [clock](crate::store::remote::KeyValueBackend::with_clock) that follows it.
 //!
 //! A clock that is wrong by more than a minute locks no key: what it has used counts as used when a right one reads it. But
 //! keys that both serve are not limited.

@@ -16,7 +16,8 @@
 //! use hyper_util::client::legacy::Client;
 //! use hyper_util::rt::TokioExecutor;
 //! use tower::{Service, ServiceBuilder, ServiceExt};
-//! use tower_sluice::{PacerError, PacerLayer};
+//! use tower_sluice::layer::PacerError;
+//! use tower_sluice::PacerLayer;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn Error>> {
@@ -134,8 +135,8 @@
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
-//! use tower_sluice::PacerLayer;
 //! use tower_sluice::store::redis::Redis;
+//! use tower_sluice::PacerLayer;
 //!
 //! # type Body = http_body_util::Full<bytes::Bytes>;
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;

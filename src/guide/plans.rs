@@ -8,7 +8,7 @@
 //! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
 //! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
 //! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
-//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settled_by_handler) when the response has ended | [real costs](super::real_costs) |
+//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! In `Cargo.toml`:
 //!
@@ -36,16 +36,17 @@
 //! use axum::{Router, routing::{get, post}};
 //! use futures_util::{StreamExt, stream};
 //! use tower_sluice::key::{KeyExtractor, PeerIp, User};
+//! use tower_sluice::limiter::IntoLimiter;
 //! use tower_sluice::{
-//!     CalendarWindow, Concurrency, IntoLimiter, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection, RequestHead,
-//!     Settlement, SlidingWindow, Verdict,
+//!     CalendarWindow, Concurrency, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection,
+//!     RequestHead, Settlement, SlidingWindow, Verdict,
 //! };
 //!
 //! /// What a plan allows.
 //! #[derive(Clone, Copy)]
 //! struct Plan {
 //!     pace: Quota,
-//!     per_month: u32,
+//!     per_month: u64,
 //!     tokens: Quota,
 //! }
 //!
@@ -86,7 +87,7 @@
 //! }
 //!
 //! /// The cost of a request: nothing for one that only asks what is left.
-//! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u32 {
+//! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u64 {
 //!     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
 //! }
 //!
@@ -109,7 +110,7 @@
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
 //!     // Each quota of a policy is that of a customer without a plan.
-//!     let month = CalendarWindow::monthly(FREE.per_month).in_zone("Europe/Berlin")?;
+//!     let month = CalendarWindow::monthly(FREE.per_month).zone("Europe/Berlin")?;
 //!     // One layer, so that a request is charged to all of these policies or to none.
 //!     let plans = RateLimitLayer::builder([
 //!         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
@@ -124,7 +125,7 @@
 //!             .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
 //!             .quota_fn(|request| Some(plan(request)?.tokens))
 //!             .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
-//!             .settled_by_handler()
+//!             .settle_by_handler()
 //!             .owe_shortfalls(),
 //!     ])
 //!     .verdict() // for `usage`
@@ -279,7 +280,7 @@
 //! [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you bill it.
 //!
 //! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
-//! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with `settled_by_handler`:
-//! there, answer a retry from what you stored.
+//! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with
+//! `settle_by_handler`: there, answer a retry from what you stored.
 //!
 //! Next: [queues](super::queue), [operating](super::operating#when-a-customer-calls).

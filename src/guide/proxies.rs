@@ -18,7 +18,7 @@
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // A proxy on this machine, which appends the address of its client to X-Forwarded-For.
-//!     let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["127.0.0.1"])?);
+//!     let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["127.0.0.1"])?);
 //!     let layer = RateLimitLayer::new(Policy::new("per-client", QUOTA).key(client));
 //!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //!
@@ -46,13 +46,13 @@
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
 //!
 //! // A load balancer in a network of yours, with nothing else in it.
-//! let balanced = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
+//! let balanced = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["10.0.0.0/24"])?);
 //!
 //! // Two proxies whose addresses change, one behind the other, and no way past them.
-//! let counted = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(2));
+//! let counted = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::hops(2));
 //!
 //! // A CDN that replaces a header of its own in every request; these are its addresses.
-//! let cdn = ClientIp::new(IpSource::cf_connecting_ip(), TrustedProxies::ranges(["192.0.2.0/24"])?);
+//! let cdn = ClientIp::new(IpSource::cf_connecting_ip(), TrustedProxies::networks(["192.0.2.0/24"])?);
 //! # Ok::<_, tower_sluice::key::TrustedProxiesError>(())
 //! ```
 //!
@@ -126,7 +126,7 @@
 //! | in front | header | trust |
 //! |---|---|---|
 //! | AWS Application Load Balancer | `X-Forwarded-For`, appended to; leave `routing.http.xff_header_processing.mode` at `append` | the subnets of the load balancer, with nothing else in them |
-//! | Google Cloud's external Application Load Balancer | `X-Forwarded-For`: it appends **two** elements, the client and its own address | `TrustedProxies::count(2)`, and a firewall that lets in nothing else |
+//! | Google Cloud's external Application Load Balancer | `X-Forwarded-For`: it appends **two** elements, the client and its own address | `TrustedProxies::hops(2)`, and a firewall that lets in nothing else |
 //! | Cloudflare | [`cf_connecting_ip`](crate::key::IpSource::cf_connecting_ip) | [its ranges](https://www.cloudflare.com/ips/), and authenticated origin pulls |
 //! | Amazon CloudFront | [`cloudfront_viewer_address`](crate::key::IpSource::cloudfront_viewer_address), which the origin request policy must add | its ranges, and a secret header that it adds and you check |
 //! | Fly.io | [`fly_client_ip`](crate::key::IpSource::fly_client_ip) | the addresses of its proxy |
@@ -147,10 +147,10 @@
 //!
 //! ```
 //! use std::net::SocketAddr;
-//! use tower_sluice::RequestHead;
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+//! use tower_sluice::RequestHead;
 //!
-//! let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
+//! let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["10.0.0.0/24"])?);
 //! let client = |header: &str, peer: SocketAddr| {
 //!     let mut request = http::Request::builder().header("x-forwarded-for", header).body(()).unwrap();
 //!     request.extensions_mut().insert(peer);

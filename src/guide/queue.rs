@@ -16,7 +16,7 @@
 //! #[tokio::main]
 //! async fn main() -> std::io::Result<()> {
 //!     // The printer takes ten pages per second; no request waits for more than two seconds.
-//!     let queue = LeakyQueue::new(Quota::per_second(10)).capacity(20).max_wait(Duration::from_secs(2));
+//!     let queue = LeakyQueue::new(Quota::per_second(10)).max_queue(20).max_wait(Duration::from_secs(2));
 //!     let layer = RateLimitLayer::new([
 //!         // First, each client is kept from filling the queue; these requests are rejected at once.
 //!         Policy::new("per-client", Quota::per_second(5)).key(PeerIp::new()),
@@ -46,7 +46,7 @@
 //! algorithm = "leaky-queue"
 //! limit = 10
 //! per = "1s"
-//! capacity = 20
+//! max-queue = 20
 //! max-wait = "2s"
 //! ```
 //!
@@ -69,18 +69,19 @@
 //! # How many: Little's law
 //!
 //! **L = λ × W**: the number of waiters is the number of departures per second (λ), times the seconds that each waits
-//! (W). For one key, λ is the quota's rate. So choose the wait that clients accept, and compute the capacity from it:
+//! (W). For one key, λ is the quota's rate. So choose the wait that clients accept, and compute the longest queue from
+//! it:
 //!
-//! | rate λ | longest wait W | [`capacity`](crate::LeakyQueue::capacity) L |
+//! | rate λ | longest wait W | [`max_queue`](crate::LeakyQueue::max_queue) L |
 //! |---|---|---|
 //! | 10 per second | 2 s | 20 |
 //! | 10 per second | 5 s | 50 |
 //! | 200 per second | 0.5 s | 100 |
 //! | 6 per minute | 30 s | 3 |
 //!
-//! Or the other way: a capacity of 50 at 5 per second means that the last one waits for 10 s. Only one of the two
-//! bounds, capacity and [`max_wait`](crate::LeakyQueue::max_wait), is ever reached: a capacity beyond λ × W is never
-//! used. Unless set, the capacity is the quota's limit (a period's worth), and the longest wait 30 seconds.
+//! Or the other way: a `max_queue` of 50 at 5 per second means that the last one waits for 10 s. Only one of the two
+//! bounds, `max_queue` and [`max_wait`](crate::LeakyQueue::max_wait), is ever reached: a `max_queue` beyond λ × W is
+//! never used. Unless set, `max_queue` is the quota's limit (a period's worth), and the longest wait 30 seconds.
 //!
 //! ```
 //! use std::time::Duration;
@@ -89,11 +90,11 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! let queue = LeakyQueue::new(Quota::per_second(10))
-//!     .capacity(50)
+//!     .max_queue(50)
 //!     .max_wait(Duration::from_secs(2));
 //! let key = PartitionKey::from("printer");
 //! let waiters: Vec<_> = (0..60).map(|_| queue.acquire(&key, 1)).collect();
-//! // One departed at once, and λ × W = 20 wait; of the capacity, 30 are never used.
+//! // One departed at once, and λ × W = 20 wait; of `max_queue`, 30 are never used.
 //! assert_eq!(queue.waiting(), 20);
 //! # drop(waiters);
 //! # }
@@ -132,7 +133,7 @@
 //! # Deadlines
 //!
 //! A gRPC request whose `grpc-timeout` ends before it would depart is rejected on arrival ([gRPC](super::grpc)). Other
-//! callers of a limiter pass their deadline to [`Ask::within`](crate::Ask::within).
+//! callers of a limiter pass their deadline to [`Ask::within`](crate::limiter::Ask::within).
 //!
 //! # A queue for what you send
 //!
@@ -141,12 +142,13 @@
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::{LeakyQueue, Quota, ThrottleError, ThrottleLayer};
+//! use tower_sluice::layer::ThrottleError;
+//! use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), ThrottleError<std::io::Error>> {
 //!     let partner = service_fn(|order: u32| async move { Ok::<_, std::io::Error>(order) });
-//!     let pace = LeakyQueue::new(Quota::per_second(5)).capacity(25); // five seconds' worth
+//!     let pace = LeakyQueue::new(Quota::per_second(5)).max_queue(25); // five seconds' worth
 //!     let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
 //!
 //!     let response = partner.ready().await?.call(7).await?;

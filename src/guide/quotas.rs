@@ -15,7 +15,7 @@
 //! // From a file: nothing panics.
 //! let quota = Quota::try_per(3, Duration::from_secs(5))?.try_burst(6)?;
 //! assert_eq!((quota.limit(), quota.max_burst()), (3, 6));
-//! # Ok::<_, tower_sluice::QuotaError>(())
+//! # Ok::<_, tower_sluice::limiter::QuotaError>(())
 //! ```
 //!
 //! The constructors are `const`: a zero in a constant does not compile.

@@ -7,8 +7,8 @@
 //! |---|---|---|
 //! | by the request | [`cost`], [`cost_fn`] | at once |
 //! | by the status or a field of the response | [`charge_when`], [`cost_after`] | at the head of the response |
-//! | by the handler, chunk by chunk or as a whole | [`settled_by_handler`] | at the end of the body |
-//! | by the bytes that were sent | [`charge_content_bytes`] | at the end of the body |
+//! | by the handler, chunk by chunk or as a whole | [`settle_by_handler`] | at the end of the body |
+//! | by the bytes that were sent | [`settle_by_content_bytes`] | at the end of the body |
 //!
 //! A model that streams its answer knows the tokens one by one:
 //!
@@ -35,7 +35,7 @@
 //!     let tokens = Policy::new("tokens", SlidingWindow::new(Quota::per_minute(100_000)))
 //!         .key(HeaderKey::from_static("x-api-key"))
 //!         .cost(500) // what an answer usually takes
-//!         .settled_by_handler();
+//!         .settle_by_handler();
 //!     let app = Router::new().route("/chat", post(chat)).layer(RateLimitLayer::new(tokens));
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
@@ -46,12 +46,12 @@
 //! and then hangs up would get the answer for the estimate. A dropped stream runs no further, so what is reported after the
 //! last chunk is not reported at all.
 //!
-//! In a [configuration file](crate::config): `settle = "handler"`, or `settle = "content-bytes"`.
+//! In a [configuration file](crate::config): `settle-by = "handler"`, or `settle-by = "content-bytes"`.
 //!
 //! # From a server behind yours
 //!
 //! A model behind an HTTP server sends its tokens as server-sent events, one each. Count them as they pass through, by a
-//! [`Meter`](crate::Meter):
+//! [`Meter`](crate::policy::Meter):
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -97,7 +97,7 @@
 //! - **It fails in the middle**: so does the response, and the client pays what was sent until then.
 //! - **The client hangs up**: the stream is dropped, which closes the connection to the model. The client pays what was sent.
 //! - **A task that reads on** after the client has left, to store the answer, can add no more: the meter ignores it, and
-//!   [`add`](crate::Settlement::add) returns [`Ended`](crate::SettleError::Ended). Such an answer is charged as a whole, at the
+//!   [`add`](crate::Settlement::add) returns [`Ended`](crate::policy::SettleError::Ended). Such an answer is charged as a whole, at the
 //!   beginning, or as far as it was sent.
 //!
 //! # How to choose the estimate
@@ -107,9 +107,10 @@
 //! the rest is forgiven. Too high, and a client is rejected although it would have had enough. A usual cost, or the most
 //! that the request may ask for (`max_tokens`), if it says so: [`cost_fn`] reads the head of the request.
 //!
-//! Or let the shortfall be **owed** ([`owe_shortfalls`], in TOML `shortfall = "owed"`): time pays it, at the rate of the quota,
-//! and until then the requests of the key are rejected, with the wait. Then nothing is forgiven, and in the long run a key gets
-//! what its quota says, however low the estimate is: of 100 per hour, an answer of 10,000 takes the next 100 hours.
+//! Or let the shortfall be **owed** ([`owe_shortfalls`], in TOML `owe-shortfalls = true`): time pays it, at the rate of
+//! the quota, and until then the requests of the key are rejected, with the wait. Then nothing is forgiven, and in the
+//! long run a key gets what its quota says, however low the estimate is: of 100 per hour, an answer of 10,000 takes the
+//! next 100 hours.
 //!
 //! # What is exact
 //!
@@ -124,6 +125,6 @@
 //! [`cost_fn`]: crate::Policy::cost_fn
 //! [`charge_when`]: crate::Policy::charge_when
 //! [`cost_after`]: crate::Policy::cost_after
-//! [`settled_by_handler`]: crate::Policy::settled_by_handler
+//! [`settle_by_handler`]: crate::Policy::settle_by_handler
 //! [`owe_shortfalls`]: crate::Policy::owe_shortfalls
-//! [`charge_content_bytes`]: crate::Policy::charge_content_bytes
+//! [`settle_by_content_bytes`]: crate::Policy::settle_by_content_bytes

@@ -7,7 +7,8 @@
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use axum::{Router, routing::get};
 //! use http::{Response, StatusCode, header};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, Reason, Rejection, RequestHead};
+//! use tower_sluice::rejection::Reason;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, Rejection, RequestHead};
 //!
 //! fn json(rejection: &Rejection, request: &RequestHead<'_>) -> Response<String> {
 //!     let code = match rejection.reason() {
@@ -65,7 +66,7 @@
 //!  "limits":["everybody"],"retry_after_ms":59999}}
 //! ```
 //!
-//! - The body is a `String`, bytes, axum's `Body`, or any other by [`RejectionBody::new`](crate::RejectionBody::new).
+//! - The body is a `String`, bytes, axum's `Body`, or any other by [`RejectionBody::new`](crate::rejection::RejectionBody::new).
 //! - gRPC and gRPC-Web clients do not get it: they always get [a gRPC error](super::grpc).
 //! - In a configuration, `Config::reader().layers(|layer| layer.rejection_response(json))` sets it for all routes.
 //! - Do not put keys or addresses of other clients into it.
@@ -75,15 +76,15 @@
 //! | you want | set |
 //! |---|---|
 //! | problem details (RFC 9457) | nothing: it is the default |
-//! | plain text, or no body | [`rejection_format`](crate::RateLimitLayerBuilder::rejection_format) |
+//! | plain text, or no body | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format) |
 //! | another status than 429, or 429 where clients share a limit | [`Policy::status`](crate::Policy::status) |
-//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | [`RateLimitFields::x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) |
+//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | [`RateLimitFields::x_ratelimit`](crate::headers::RateLimitFields::x_ratelimit) |
 //! | no fields on what is left, or on rejections only | [`RateLimitFields::advertise`](crate::headers::RateLimitFields::advertise) |
 //! | milliseconds: `retry-after-ms` | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) |
-//! | clients that do not all return at one instant | [`retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter) |
+//! | clients that do not all return at one instant | [`retry_jitter`](crate::layer::RateLimitLayerBuilder::retry_jitter) |
 //!
 //! A handler that asks a limiter itself answers by [`Rejection::unless_allowed`](super::direct#a-handler).
 //!
 //! Which status a rejection has unless you set it: [failure](super::failure#what-a-client-gets).
 //!
-//! [`rejection_response`]: crate::RateLimitLayerBuilder::rejection_response
+//! [`rejection_response`]: crate::layer::RateLimitLayerBuilder::rejection_response

@@ -152,7 +152,7 @@
 //! | that a policy applies | [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) before and after |
 //! | that a configuration is valid | [`Config::parse`](crate::config::Config::parse) on the file, in a test: the error names line and cure |
 //! | a limiter that fails | `Arc::new(` a [`Limiter`](crate::Limiter) of your own that returns an error `)` |
-//! | an algorithm or a store of your own | the suites in [`testing`](crate::testing) (feature `test-util`) |
+//! | an algorithm, a limiter or a backend of your own | the suites in [`testing`](crate::testing) (feature `test-util`) |
 //! | on Redis | a real server: the script decides by the server's clock, so use limits that do not refill during the test, `Quota::per_day(20)` |
 //!
 //! # In production: a shadow

@@ -19,7 +19,7 @@ use crate::http::response_body::ResponseBody;
 use crate::util::log;
 
 pin_project! {
-    /// The future of [`RateLimit`](crate::RateLimit).
+    /// The future of [`RateLimit`](crate::layer::RateLimit).
     ///
     /// # Cancel safety
     ///

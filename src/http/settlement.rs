@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::Extensions;
 use smallvec::SmallVec;
 
-/// Reports what a request really cost, for policies that are [settled by the handler](crate::Policy::settled_by_handler):
-/// the tokens of a language model, the rows of a query, the seconds of a job. In the extensions of each request that such
-/// a policy has charged.
+/// Reports what a request really cost, for policies that are [settled by the
+/// handler](crate::Policy::settle_by_handler): the tokens of a language model, the rows of a query, the seconds of a
+/// job. In the extensions of each request that such a policy has charged.
 ///
 /// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real cost at
 /// any time until the body of the response has ended. Then too much is refunded, and too little is charged as far as units
@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 ///     answer
 /// }
 ///
-/// let tokens = Policy::new("tokens", FixedWindow::new(Quota::per_minute(100_000))).cost(500).settled_by_handler();
+/// let tokens = Policy::new("tokens", FixedWindow::new(Quota::per_minute(100_000))).cost(500).settle_by_handler();
 /// let app: Router = Router::new().route("/complete", post(complete)).layer(RateLimitLayer::new(tokens));
 /// ```
 ///
@@ -145,7 +145,8 @@ impl Settlement {
 /// added, so nothing is lost when the meter is dropped, with the stream of a client that has left.
 ///
 /// ```
-/// use tower_sluice::{SettleError, Settlement};
+/// use tower_sluice::policy::SettleError;
+/// use tower_sluice::Settlement;
 ///
 /// async fn stream(settlement: Settlement, words: Vec<String>) -> Result<Vec<String>, SettleError> {
 ///     let tokens = settlement.meter("tokens")?;
@@ -210,11 +211,11 @@ impl fmt::Display for SettleError {
         match self {
             Self::UnknownPolicy { policy, known } if known.is_empty() => write!(
                 f,
-                "no policy awaits the cost of this request: `{policy}` has not charged it, or is not `settled_by_handler`"
+                "no policy awaits the cost of this request: `{policy}` has not charged it, or is not `settle_by_handler`"
             ),
             Self::UnknownPolicy { policy, known } => write!(
                 f,
-                "no policy `{policy}` awaits the cost of this request (there are: {}); call `settled_by_handler` on it",
+                "no policy `{policy}` awaits the cost of this request (there are: {}); call `settle_by_handler` on it",
                 known.join(", ")
             ),
             Self::Ended => {
@@ -307,12 +308,12 @@ mod tests {
         let empty = SettleError::UnknownPolicy { policy: "words".to_owned(), known: Vec::new() };
         assert_eq!(
             empty.to_string(),
-            "no policy awaits the cost of this request: `words` has not charged it, or is not `settled_by_handler`"
+            "no policy awaits the cost of this request: `words` has not charged it, or is not `settle_by_handler`"
         );
         let unknown = settlement.settle("words", 1).unwrap_err();
         assert_eq!(
             unknown.to_string(),
-            "no policy `words` awaits the cost of this request (there are: rows, tokens); call `settled_by_handler` on it"
+            "no policy `words` awaits the cost of this request (there are: rows, tokens); call `settle_by_handler` on it"
         );
     }
 

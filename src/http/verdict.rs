@@ -9,7 +9,7 @@ use crate::http::policy::Policy;
 use crate::values::Decision;
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
-/// [`verdict`](crate::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for the handler,
+/// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for the handler,
 /// and of all responses, for outer layers; every [`Rejection`](crate::Rejection) has it.
 ///
 /// With axum (crate feature `axum`), a handler takes it as an argument:
@@ -32,7 +32,7 @@ use crate::values::Decision;
 /// If no layer adds it, such a request is answered 500, which is logged once; an `Option<Verdict>` is `None` then. Without
 /// axum, take it from the extensions: `request.extensions().get::<Verdict>()`, or those of the response.
 ///
-/// The verdict of the request is that of its arrival. If a charge is [settled](crate::Policy::settled_by_handler) by the
+/// The verdict of the request is that of its arrival. If a charge is [settled](crate::Policy::settle_by_handler) by the
 /// response, only that of the response has what was charged in the end.
 ///
 /// Policies appear in the order in which they are charged: as declared, but those in memory first, those that

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{Limiter, Permit};
-use crate::values::{Ask, Check, LimiterError, PartitionKey, Pending};
+use crate::values::{Answer, Ask, LimiterError, PartitionKey, Pending};
 
 /// The future of a [`Permit`], from [`LimiterExt::acquire`](crate::LimiterExt::acquire).
 #[must_use = "the units are released when it is dropped"]
@@ -32,10 +32,10 @@ impl<L: Deref<Target: Limiter>> Acquire<L> {
     pub(super) fn new(limiter: L, key: &PartitionKey, units: u64) -> Self {
         let holds = limiter.describe().holds();
         let stage = match limiter.decide(&Ask::charge(key, units)) {
-            Check::Ready(result) => {
+            Answer::Ready(result) => {
                 Stage::Decided(result.map(|decision| Permit::new(limiter, key, units, decision, holds)))
             }
-            Check::Pending(decision) => Stage::Waiting { decision, limiter, key: key.clone(), units, holds },
+            Answer::Pending(decision) => Stage::Waiting { decision, limiter, key: key.clone(), units, holds },
         };
         Self { stage: Some(stage) }
     }

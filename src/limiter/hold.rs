@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::limiter::Limiter;
 use crate::values::{Ask, Decision, PartitionKey, Receipt};
 
-/// Units in flight, of a limiter whose requests [hold](crate::Description::holding) them. Dropped, it releases them.
+/// Units in flight, of a limiter whose requests [hold](crate::limiter::Description::holding) them. Dropped, it releases them.
 ///
 /// It keeps the limiter that was charged: after a live change, the units are released where they were taken.
 pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
@@ -43,7 +43,7 @@ impl<L: Deref<Target: Limiter>> fmt::Debug for Hold<L> {
 }
 
 /// The answer to [`acquire`](crate::LimiterExt::acquire): the [decision](Decision), and the units, if the limiter's requests
-/// [hold](crate::Description::holds) them. Dropped, it releases them.
+/// [hold](crate::limiter::Description::holds) them. Dropped, it releases them.
 ///
 /// A rejection holds nothing; see [`admitted`](Self::admitted). `L` is a reference to the limiter, or an `Arc` of it.
 ///

@@ -8,7 +8,7 @@ use crate::algorithm::Algorithm;
 use crate::store::remote::{Backend, RemoteTable};
 use crate::store::{MemoryStore, MemoryTable, OpenStore, Stats};
 use crate::values::time::Clock;
-use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, KeepsStates, PartitionKey, Receipt};
+use crate::values::{Answer, Ask, Decision, Description, Heritage, Inheritance, KeepsStates, PartitionKey, Receipt};
 
 /// An [`Algorithm`], and the table in which it keeps the states of keys: in memory, or on a server.
 ///
@@ -72,7 +72,7 @@ impl<A: Algorithm, T> RateLimiter<A, T> {
 impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// Charges one unit to `key`, if it is admitted. A limiter in memory decides at once and cannot fail.
     ///
-    /// For another cost or mode, use [`decide`](Limiter::decide).
+    /// For another cost, use [`acquire`](crate::LimiterExt::acquire).
     #[inline]
     #[doc(alias = "try_acquire")]
     pub fn check(&self, key: &PartitionKey) -> Decision {
@@ -93,7 +93,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     }
 
     /// Returns how many keys were evicted while they still owed something
-    /// ([`WhenFull::ForgetLeast`](crate::store::WhenFull::ForgetLeast)), or were forgotten by a
+    /// ([`WhenFull::EvictLeast`](crate::store::WhenFull::EvictLeast)), or were forgotten by a
     /// [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
@@ -137,7 +137,7 @@ impl<A: Algorithm, T> RateLimiter<A, T> {
 impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>> {
     // Inlined down to the table, so that a caller that reads only the outcome does not pay for the rest.
     #[inline(always)]
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         self.table.decide(&*self.algorithm, ask)
     }
 
@@ -173,7 +173,7 @@ impl<A: Algorithm, C: Clock> KeepsStates for RateLimiter<A, MemoryTable<A::State
 /// On a server.
 #[cfg(feature = "remote")]
 impl<A: Algorithm + Clone, B: Backend<A>> Limiter for RateLimiter<A, RemoteTable<A::State, B>> {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         self.table.decide(&*self.algorithm, ask)
     }
 

@@ -18,7 +18,7 @@ use tower_service::Service;
 use crate::limiter::{Health, Hold, IntoLimiter, Limiter, Transition};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
+use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
 ///
@@ -36,7 +36,7 @@ use crate::values::{Ask, Check, Decision, FailureMode, LimiterError, Mode, Outco
 /// # async fn main() {
 /// // A partner allows five calls per second: send one every 200 ms, over all callers.
 /// let mut client = ServiceBuilder::new()
-///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).capacity(100)))
+///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).max_queue(100)))
 ///     .service(service_fn(|city: &'static str| async move { Ok::<_, std::io::Error>(format!("sunny in {city}")) }));
 ///
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
@@ -161,8 +161,8 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
         let next = match self.gate.limiter.decide(&Ask::charge(&key, cost)) {
-            Check::Ready(answer) => self.gate.next(answer, &key, cost, false),
-            Check::Pending(pending) => Next::Wait { pending, fell_back: false },
+            Answer::Ready(answer) => self.gate.next(answer, &key, cost, false),
+            Answer::Pending(pending) => Next::Wait { pending, fell_back: false },
         };
         let state = match next {
             Next::Pass { hold } => State::Passing { response: self.inner.call(request), hold },
@@ -199,7 +199,7 @@ impl<Req> Gate<Req> {
                     hold: admission.map(|admission| Hold::new(Arc::clone(&self.limiter), key, &admission, cost)),
                 };
             }
-            Ok(Outcome::Deny { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
+            Ok(Outcome::Reject { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
             Err(error) => error.clone(),
         };
         // Who closed it wants its requests rejected: the limiter has not failed.
@@ -213,11 +213,11 @@ impl<Req> Gate<Req> {
             FailureMode::Allow => Next::Pass { hold: None },
             FailureMode::LocalFallback if self.has_fallback && !fell_back => {
                 match self.limiter.decide(&Ask::charge(key, cost).to(Mode::Fallback)) {
-                    Check::Ready(answer) => self.next(answer, key, cost, true),
-                    Check::Pending(pending) => Next::Wait { pending, fell_back: true },
+                    Answer::Ready(answer) => self.next(answer, key, cost, true),
+                    Answer::Pending(pending) => Next::Wait { pending, fell_back: true },
                 }
             }
-            FailureMode::LocalFallback | FailureMode::Deny => Next::Reject(ThrottleError::Limiter(error)),
+            FailureMode::LocalFallback | FailureMode::Reject => Next::Reject(ThrottleError::Limiter(error)),
         }
     }
 
@@ -226,7 +226,7 @@ impl<Req> Gate<Req> {
         match self.on_failure {
             FailureMode::Allow => "pass uncounted",
             FailureMode::LocalFallback if self.has_fallback => "are decided by the local fallback",
-            FailureMode::LocalFallback | FailureMode::Deny => "end with an error",
+            FailureMode::LocalFallback | FailureMode::Reject => "end with an error",
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::store::TableStats;
 use crate::util::log;
 use crate::util::wake::{let_others_take, wake_all};
 use crate::values::time::{Timestamp, nanos_of};
-use crate::values::{Backlog, Check, Decision, LimiterError, PartitionKey, Receipt};
+use crate::values::{Answer, Backlog, Decision, LimiterError, PartitionKey, Receipt};
 
 /// A queue in this process: its schedule behind a monitor, its clock, and the drivers that release waiters in time.
 ///
@@ -68,16 +68,16 @@ impl SharedQueue {
     }
 
     /// Decides, or returns the future of a waiter.
-    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u64, max_wait: u64) -> Check {
+    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u64, max_wait: u64) -> Answer {
         let request = self.request(key, cost, max_wait);
         let (arrival, deferred) = self.monitor.enqueue(|| self.now(), &request, here);
         // Made before foreign code runs, so that the waiter leaves the queue even if that code panics.
         let check = match arrival {
             Ok(Arrival::Decided(decision)) => decision.into(),
             Ok(Arrival::Joined(waiter)) => {
-                Check::Pending(Box::pin(WaiterFuture { shared: Arc::clone(self), waiter: Some(waiter) }))
+                Answer::Pending(Box::pin(WaiterFuture { shared: Arc::clone(self), waiter: Some(waiter) }))
             }
-            Err(error) => Check::Ready(Err(error)),
+            Err(error) => Answer::Ready(Err(error)),
         };
         self.run(deferred);
         check
@@ -294,7 +294,7 @@ mod tests {
     /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
     #[test]
     fn both_halves_of_an_id_are_hashes_of_the_key() {
-        let bounds = Bounds { capacity: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
+        let bounds = Bounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
         let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
         let halves = |key: &str| {
             let id = queue.id(&key.into()).0;

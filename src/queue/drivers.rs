@@ -183,7 +183,7 @@ mod tests {
 
     /// Nobody waits in it.
     fn schedule() -> Schedule {
-        let bounds = Bounds { capacity: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Overflow };
+        let bounds = Bounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Overflow };
         Schedule::new(&Quota::per_second(1), bounds)
     }
 

@@ -10,12 +10,12 @@ use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
-use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
+use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
 /// A request that finds its key idle departs at once; any other waits in line. A request is rejected **on arrival**: if
-/// [`capacity`](Self::capacity) requests of its key wait already, if its turn would come later than
+/// [`max_queue`](Self::max_queue) requests of its key wait already, if its turn would come later than
 /// [`max_wait`](Self::max_wait), or if the queue has no room for another waiter ([`max_waiters`](Self::max_waiters)) or
 /// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. Only
 /// [another quota](Self#another-quota) rejects a request that waits.
@@ -48,7 +48,7 @@ use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Qu
 /// milliseconds are what is made up for after a stall. In terms of nginx's `limit_req`, which does not count the first
 /// request, and counts what it delays:
 ///
-/// | nginx | quota | [`capacity`](Self::capacity) |
+/// | nginx | quota | [`max_queue`](Self::max_queue) |
 /// |---|---|---|
 /// | `burst=12` | no burst | 12 |
 /// | `burst=12 nodelay` | `burst(13)` | 0 |
@@ -57,8 +57,8 @@ use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Qu
 /// # How many to let wait
 ///
 /// By Little's law, *waiting = rate × wait*. So the line of a key gets no longer than `rate × max_wait` (at ten per
-/// second and 5 seconds: 50), and a larger capacity is never used. A smaller one makes the longest wait shorter: choose
-/// the wait that clients accept, and derive the capacity from it. All keys together need
+/// second and 5 seconds: 50), and a larger `max_queue` is never used. A smaller one makes the longest wait shorter:
+/// choose the wait that clients accept, and derive the `max_queue` from it. All keys together need
 /// rate × mean wait × busy keys: that is for [`max_waiters`](Self::max_waiters). Every waiting request also holds its
 /// connection, its headers and the readiness of the inner service.
 ///
@@ -68,7 +68,7 @@ use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Qu
 /// its client may be gone before. Keep `max_wait` well below both. A proxy that buffers requests and keeps connections
 /// open does not report that its client disconnected. Without a proxy, a disconnect goes unnoticed, too, over HTTP/1,
 /// if the client left a body unread or sent a byte more than its request (HTTP/2 reports it). Such ghosts wait until
-/// their turn. That is why capacity, `max_wait` and `max_waiters` all have defaults, and why none can be unlimited.
+/// their turn. That is why `max_queue`, `max_wait` and `max_waiters` all have defaults, and why none can be unlimited.
 ///
 /// # Clients that come and go
 ///
@@ -84,7 +84,7 @@ use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Qu
 ///
 /// let layer = RateLimitLayer::new([
 ///     Policy::new("attempts", TokenBucket::new(Quota::per_second(20))).key(PeerIp::new()),
-///     Policy::new("partner", LeakyQueue::new(Quota::per_second(50)).capacity(200)),
+///     Policy::new("partner", LeakyQueue::new(Quota::per_second(50)).max_queue(200)),
 /// ]);
 /// ```
 ///
@@ -111,13 +111,18 @@ use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Qu
 ///
 /// A waker that panics costs no other waiter its wake-up. The panic goes to the panic hook, and not to the caller.
 ///
+/// # Refunds
+///
+/// A [refund](crate::limiter::Permit::refund) gives back as much of a departure as is not paid for yet. If no other has departed
+/// since, those behind it move up: the next one departs at once. A waiter that is dropped gives its whole turn back.
+///
 /// # Another quota
 ///
 /// A queue that [inherits](Limiter::inherit) from another shares its schedule, with all waiters in it, and from then on
 /// both follow the quota and the bounds of the new one. Waiters that are due by then depart. What was spent is kept, and
 /// is paid at the new rate. The others keep their order and get their turns by the new rate. A waiter is rejected at
 /// once if it would have to wait longer than the new `max_wait`, or than its own patience, or if its key has more
-/// waiters than the new capacity (the newest are rejected). A rejection carries the exact time after which a retry
+/// waiters than the new `max_queue` (the newest are rejected). A rejection carries the exact time after which a retry
 /// would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid; until
 /// then, a request of a new key may be rejected again when it comes after its advertised wait. If
 /// [`max_waiters`](Self::max_waiters) is lowered, those beyond keep waiting. A raised `max_wait` does not extend the
@@ -156,7 +161,7 @@ use crate::values::{Ask, Check, Description, Inheritance, LimiterError, Mode, Qu
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
 /// // One every 100 ms, up to five waiting.
-/// let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5);
+/// let queue = LeakyQueue::new(Quota::per_second(10)).max_queue(5);
 /// let key = PartitionKey::from("printer");
 ///
 /// let first = queue.acquire(&key, 1).await.unwrap();
@@ -183,9 +188,9 @@ impl LeakyQueue {
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+        let max_queue = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
         let bounds = Bounds {
-            capacity,
+            max_queue,
             max_wait: nanos_of(DEFAULT_MAX_WAIT),
             max_waiters: DEFAULT_MAX_WAITERS,
             max_keys: DEFAULT_MAX_KEYS,
@@ -213,14 +218,14 @@ impl LeakyQueue {
 
     /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
     #[must_use]
-    pub fn capacity(self, waiters: usize) -> Self {
-        self.with(Bounds { capacity: waiters, ..self.bounds })
+    pub fn max_queue(self, waiters: usize) -> Self {
+        self.with(Bounds { max_queue: waiters, ..self.bounds })
     }
 
     /// Sets the longest wait of a request.
     ///
     /// Only one of the two bounds is ever met, by [Little's law](Self#how-many-to-let-wait). So raise the
-    /// [capacity](Self::capacity), too, if requests should wait longer than a period.
+    /// [`max_queue`](Self::max_queue), too, if requests should wait longer than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with(Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
@@ -258,12 +263,13 @@ impl LeakyQueue {
     /// |---|---|---|
     /// | [`WhenFull::Reject`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
     /// | [`WhenFull::Overflow`] | joins one of 512 lines that such keys share, and waits there with other clients | (`max_keys` + 512) × quota |
-    /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; else it is rejected | no bound |
+    /// | [`WhenFull::EvictLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; else it is rejected | no bound |
     ///
-    /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
-    /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
-    /// With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
-    /// it lasts; put a policy with a wider key before the queue where unknown clients choose their keys.
+    /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that
+    /// owes least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their
+    /// requests pass. With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients
+    /// out for as long as it lasts; put a policy with a wider key before the queue where unknown clients choose their
+    /// keys.
     ///
     /// No choice forgets a key that has waiters.
     #[must_use]
@@ -367,13 +373,13 @@ impl Limiter for LeakyQueue {
     ///
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait as long as they would behind a
     /// request.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
         let detached = |cost| shared.enqueue_detached(key, cost, u64::MAX);
         match ask.mode() {
-            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Check::Ready(Err(closed())), Check::from),
-            Mode::Shadow => Check::Ready(detached(cost)),
-            Mode::UpTo => Check::Ready(match detached(cost) {
+            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Answer::Ready(Err(closed())), Answer::from),
+            Mode::Shadow => Answer::Ready(detached(cost)),
+            Mode::UpTo => Answer::Ready(match detached(cost) {
                 Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
                 Err(error) => Err(error),
             }),
@@ -433,7 +439,7 @@ impl fmt::Debug for LeakyQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeakyQueue")
             .field("quota", &self.quota)
-            .field("capacity", &self.bounds.capacity)
+            .field("max_queue", &self.bounds.max_queue)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
             .field("max_waiters", &self.bounds.max_waiters)
             .field("max_keys", &self.bounds.max_keys)

@@ -38,15 +38,15 @@ const CORES: [Core; 2] = [Core(0), Core(1)];
 /// The interval between departures, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-fn monitor(capacity: usize) -> Arc<Monitor> {
+fn monitor(max_queue: usize) -> Arc<Monitor> {
     let bounds =
-        Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
+        Bounds { max_queue, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
     Arc::new(Monitor::new(Schedule::new(&Quota::per_second(1), bounds)))
 }
 
 /// A monitor whose first request departed at zero, so that all others wait.
-fn busy_monitor(capacity: usize) -> Arc<Monitor> {
-    let monitor = monitor(capacity);
+fn busy_monitor(max_queue: usize) -> Arc<Monitor> {
+    let monitor = monitor(max_queue);
     assert!(arrive(&monitor, 0).is_ok_and(|waiter| waiter.is_none()));
     monitor
 }

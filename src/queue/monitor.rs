@@ -378,7 +378,7 @@ mod tests {
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
         let second = 1_000_000_000;
         let bounds =
-            Bounds { capacity: 8, max_wait: 8 * second, max_waiters: 8, max_keys: 8, when_full: WhenFull::Reject };
+            Bounds { max_queue: 8, max_wait: 8 * second, max_waiters: 8, max_keys: 8, when_full: WhenFull::Reject };
         let mut state: State<u32> =
             State { schedule: Schedule::new(&Quota::per_second(1), bounds), drivers: Drivers::new(), is_closed: false };
         let (good, broken) = (7, 9);

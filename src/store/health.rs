@@ -27,7 +27,7 @@ pub struct NodeHealth {
 
 /// The state of the circuit breaker of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[allow(clippy::exhaustive_enums)]
 pub enum BreakerState {
     /// Calls pass.
     Closed,

@@ -11,31 +11,32 @@ use crate::values::Backlog;
 ///
 /// ```
 /// use std::collections::HashMap;
-/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tower_sluice::limiter::{Answer, Ask};
 /// use tower_sluice::store::{Stats, TableStats};
-/// use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey};
+/// use tower_sluice::{Decision, Limiter, PartitionKey};
 ///
-/// const UNITS: u32 = 10;
+/// const UNITS: u64 = 10;
 ///
 /// /// Admits ten units of each known account, and no more.
 /// struct Accounts {
-///     left: HashMap<PartitionKey, AtomicU32>,
+///     left: HashMap<PartitionKey, AtomicU64>,
 /// }
 ///
 /// impl Limiter for Accounts {
-///     fn decide(&self, ask: &Ask<'_>) -> Check {
-///         let Some(left) = self.left.get(ask.key()) else { return Decision::deny(UNITS, 0, None).into() };
+///     fn decide(&self, ask: &Ask<'_>) -> Answer {
+///         let Some(left) = self.left.get(ask.key()) else { return Decision::reject(UNITS, 0, None).into() };
 ///         let charge = |left: u64| left.checked_sub(ask.cost());
 ///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge) {
 ///             Ok(before) => Decision::allow(UNITS, before - ask.cost()).into(),
-///             Err(left) => Decision::deny(UNITS, left, None).into(),
+///             Err(left) => Decision::reject(UNITS, left, None).into(),
 ///         }
 ///     }
 ///
 ///     fn stats(&self) -> Stats {
 ///         let mut table = TableStats::default();
 ///         table.capacity = self.left.len() as u64;
-///         table.live = self.left.values().filter(|left| left.load(Ordering::Relaxed) < UNITS).count() as u64;
+///         table.live_keys = self.left.values().filter(|left| left.load(Ordering::Relaxed) < UNITS).count() as u64;
 ///         let mut stats = Stats::default();
 ///         stats.table = Some(table);
 ///         stats
@@ -44,14 +45,15 @@ use crate::values::Backlog;
 ///
 /// let accounts = Accounts { left: HashMap::from([("alice".into(), UNITS.into()), ("bob".into(), UNITS.into())]) };
 /// let _ = accounts.decide(&Ask::charge(&"alice".into(), 3));
-/// assert_eq!(accounts.stats().table.map(|table| (table.live, table.capacity)), Some((1, 2)));
+/// assert_eq!(accounts.stats().table.map(|table| (table.live_keys, table.capacity)), Some((1, 2)));
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// The table in this process's memory that holds the budgets, if one does.
     pub table: Option<TableStats>,
-    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
+    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one. A
+    /// policy sets it, for the gauges of its metrics; a limiter knows nothing of it.
     pub bans: Option<TableStats>,
     /// The table in this process's memory that holds what keys [owe](crate::Policy::owe_shortfalls), if one ever did.
     pub debts: Option<TableStats>,
@@ -72,8 +74,9 @@ pub struct TableStats {
     /// How many live keys it holds without losing one.
     pub capacity: u64,
     /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
-    /// the slots, mostly to within 2 % of the capacity. In a queue always counted.
-    pub live: u64,
+    /// the slots, mostly to within 2 % of the capacity: so a few keys in a large table may show as zero. In a queue always
+    /// counted.
+    pub live_keys: u64,
     /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
     /// change](crate::LimitsHandle) with those of the tables before.
     pub evicted_live: u64,
@@ -92,8 +95,8 @@ pub struct TableStats {
 /// Compares the figures, which tables may have in common.
 impl PartialEq for TableStats {
     fn eq(&self, other: &Self) -> bool {
-        let figures = |Self { capacity, live, evicted_live, turned_away, inherited: _, number: _ }: &Self| {
-            (*capacity, *live, *evicted_live, *turned_away)
+        let figures = |Self { capacity, live_keys, evicted_live, turned_away, inherited: _, number: _ }: &Self| {
+            (*capacity, *live_keys, *evicted_live, *turned_away)
         };
         figures(self) == figures(other)
     }

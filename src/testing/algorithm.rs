@@ -74,7 +74,7 @@ impl<A: Algorithm> Trial<'_, A> {
     fn some_step(&self, random: &mut Random) -> Duration {
         let quota = self.algorithm.quota();
         let period = quota.period_nanos();
-        let interval = period / u64::from(quota.limit());
+        let interval = period / quota.limit();
         let steps = [
             0,
             0,
@@ -224,12 +224,12 @@ mod tests {
             };
             let (decision, next) = self.bucket.decide(state, now, cost);
             let (limit, remaining) = (decision.limit(), decision.remaining());
-            let denied = |wait| Decision::deny(limit, remaining, wait).with_reset_after(decision.reset_after());
+            let rejected = |wait| Decision::reject(limit, remaining, wait).with_reset_after(decision.reset_after());
             match (self.fault, decision.retry_after()) {
                 (Fault::RejectionChanges, Some(_)) => (decision, state),
-                (Fault::WaitTooShort, Some(wait)) => (denied(Some(wait - NANO)), next),
-                (Fault::WaitTooLong, Some(wait)) => (denied(Some(wait + NANO)), next),
-                (Fault::WaitMissing, Some(_)) => (denied(None), next),
+                (Fault::WaitTooShort, Some(wait)) => (rejected(Some(wait - NANO)), next),
+                (Fault::WaitTooLong, Some(wait)) => (rejected(Some(wait + NANO)), next),
+                (Fault::WaitMissing, Some(_)) => (rejected(None), next),
                 (Fault::RemainingTooLow, None) if decision.is_allowed() => {
                     let fewer = Decision::allow(limit, remaining.saturating_sub(1));
                     (fewer.with_reset_after(decision.reset_after()), next)
@@ -270,7 +270,7 @@ mod tests {
         }
 
         fn worst_burst(&self) -> u64 {
-            LIMIT.into()
+            LIMIT
         }
     }
 

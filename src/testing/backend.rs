@@ -33,7 +33,7 @@ where
     B: Backend<A>,
 {
     check_trace(&algorithm, &mut Random::new(seed), &make).await;
-    let attempts = (u64::from(algorithm.quota().max_burst()) * 2).clamp(64, 400).div_ceil(TASKS);
+    let attempts = (algorithm.quota().max_burst() * 2).clamp(64, 400).div_ceil(TASKS);
     let expected = admitted_one_by_one(&algorithm, attempts * TASKS);
     // With calls of their own, and with calls that they share.
     for coalesces in [false, true] {
@@ -87,7 +87,8 @@ where
     for step in 0..2_000 {
         let (id, now) = (random.below(16), clock.now());
         let most = algorithm.max_cost();
-        let (cost, count) = (random.pick(&[1, 1, 1, 2.min(most), most]), random.pick(&[1, 1, 2, 5]));
+        let some = 1 + random.below(most);
+        let (cost, count) = (random.pick(&[1, 1, some, 2.min(most), most]), random.pick(&[1, 1, 2, 5]));
         let transition = match random.below(64) {
             0..2 => Transition::Reset,
             2..16 => Transition::Read,

@@ -9,9 +9,9 @@ use crate::values::time::Timestamp;
 /// of any interval that ends now is E(now) minus the minimum of E just before each event so far.
 ///
 /// ```
-/// use tower_sluice::Quota;
 /// use tower_sluice::testing::IntervalChecker;
 /// use tower_sluice::time::Timestamp;
+/// use tower_sluice::Quota;
 ///
 /// let mut checker = IntervalChecker::new(Quota::per_second(1), 2);
 /// checker.admit(Timestamp::from_nanos(0), 2);

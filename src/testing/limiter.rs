@@ -11,7 +11,7 @@ use super::Random;
 use crate::algorithm::Algorithm;
 use crate::limiter::Limiter;
 use crate::values::time::{Clock, ManualClock, Timestamp};
-use crate::values::{Ask, Check, Decision, Mode, PartitionKey};
+use crate::values::{Answer, Ask, Decision, Mode, PartitionKey};
 
 /// Checks a limiter that decides at once, in memory: it decides like the algorithm over a plain map, forgets no debt, admits
 /// exactly as much as the algorithm under concurrent requests, and answers the [modes](check_modes) that it describes.
@@ -37,7 +37,7 @@ where
         Poll::Ready(()) => {}
         Poll::Pending => panic!("a limiter in memory must decide at once, in all modes"),
     }
-    let burst = u64::from(algorithm.quota().max_burst());
+    let burst = algorithm.quota().max_burst();
     let attempts = (burst + burst / 2).clamp(64, 100_000).div_ceil(THREADS as u64);
     let expected = admitted_one_by_one(algorithm, attempts * THREADS as u64);
     for _ in 0..20 {
@@ -49,11 +49,11 @@ where
     }
 }
 
-/// Checks that a limiter answers each [mode](Mode) that it [describes](crate::Description::answers), and every other mode
+/// Checks that a limiter answers each [mode](Mode) that it [describes](crate::limiter::Description::answers), and every other mode
 /// with an [error](crate::LimiterError::unsupported), by which nothing is charged, reserved, taken or reset.
 ///
-/// For any limiter, on a server or not. It charges two keys, of which only one is asked in modes that are not described, and
-/// compares the two. The clock should stand still, or the quota be restored slowly; there must be room for ten units of each
+/// For any limiter whose keys have budgets of their own, on a server or not. It charges two keys, asks about only one of them
+/// in the modes that are not described, and compares the two. The clock should stand still, or the quota be restored slowly; there must be room for ten units of each
 /// key. What the limiter holds stays held.
 ///
 /// # Panics
@@ -178,9 +178,9 @@ pub(super) fn assert_same(decision: &Decision, expected: &Decision, tolerance: D
     assert!(near(resets.0, resets.1), "{context}: reset after {:?} instead of {:?}", resets.0, resets.1);
 }
 
-fn decided(check: Check) -> Decision {
+fn decided(check: Answer) -> Decision {
     match check {
-        Check::Ready(Ok(decision)) => decision,
+        Answer::Ready(Ok(decision)) => decision,
         other => panic!("a limiter in memory must decide at once, but answered {other:?}"),
     }
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     impl Limiter for Map {
-        fn decide(&self, ask: &Ask<'_>) -> Check {
+        fn decide(&self, ask: &Ask<'_>) -> Answer {
             let is_unsupported = ask.mode() != Mode::Charge && self.fault != Some(Fault::ChargesInAllModes);
             if is_unsupported && self.fault != Some(Fault::ChargesAndFails) {
                 return LimiterError::unsupported(ask.mode()).into();

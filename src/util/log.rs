@@ -55,12 +55,12 @@ mod with_tracing {
     /// Logged on a reload of a configuration, since a truncated file may still parse.
     #[cfg(feature = "config")]
     pub(crate) fn policy_removed(route: &str, policy: &str) {
-        tracing::warn!(target: TARGET, route, policy, "configuration changed: a policy was removed and is no longer enforced");
+        tracing::warn!(target: TARGET, policy, http.route = route, "configuration changed: a policy was removed and is no longer enforced");
     }
 
     #[cfg(feature = "config")]
     pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
-        tracing::warn!(target: TARGET, route, policy, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
+        tracing::warn!(target: TARGET, policy, http.route = route, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
     }
 
     pub(crate) fn limiter_recovered(policy: &str) {
@@ -157,10 +157,10 @@ mod with_tracing {
     }
 
     /// Logged once per process, since a client that bypasses the proxies can cause it at will.
-    pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
+    pub(crate) fn short_forwarding_list(header: &dyn Display, hops: usize) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
-            tracing::warn!(target: TARGET, see = page!("fewer-elements-than-proxies"), %header, count, "fewer elements than proxies: too large a count, or a direct connection");
+            tracing::warn!(target: TARGET, see = page!("fewer-elements-than-proxies"), %header, hops, "fewer elements than proxies: too many hops, or a direct connection");
         });
     }
 
@@ -232,8 +232,8 @@ mod with_tracing {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_may_evict(policy: &str) {
-        tracing::warn!(target: TARGET, see = page!("redis-may-evict-budgets"), policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
+    pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
+        tracing::warn!(target: TARGET, see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
     }
 }
 

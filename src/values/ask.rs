@@ -12,7 +12,8 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
-/// use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter};
+/// use tower_sluice::limiter::Ask;
+/// use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +66,7 @@ impl<'a> Ask<'a> {
     /// Bounds the time that the request may wait, after which its client gives up (`None`: only the limiter's own bound
     /// applies).
     ///
-    /// A limiter that [delays](crate::Description::delaying) rejects a request at once, and without charging it, if it
+    /// A limiter that [delays](crate::limiter::Description::delaying) rejects a request at once, and without charging it, if it
     /// would wait for `patience` or longer. `retry_after` is then the time after which the same request with the same
     /// patience would be accepted. A request that need not wait passes, whatever its patience.
     #[must_use]
@@ -81,7 +82,7 @@ impl<'a> Ask<'a> {
 
     /// Asks at the instant in `now`, which the first limiter that needs it reads.
     #[must_use]
-    pub const fn at(self, now: &'a Now) -> Self {
+    pub(crate) const fn at(self, now: &'a Now) -> Self {
         Self { now: Some(now), ..self }
     }
 
@@ -90,11 +91,12 @@ impl<'a> Ask<'a> {
     /// The key keeps what it has used when its quota changes, as after a [live change](crate::Limiter::inherit): the
     /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge, even if
     /// it is rejected). Only limiters that [take
-    /// quotas](crate::Description::takes_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
+    /// quotas](crate::limiter::Description::takes_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
-    /// use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter};
+    /// use tower_sluice::limiter::Ask;
+    /// use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -167,16 +169,16 @@ impl<'a> Ask<'a> {
 /// What an [`Ask`] does with its units.
 ///
 /// Every limiter answers [`Charge`](Self::Charge). Another mode is asked only if the limiter's
-/// [`Description`](crate::Description) lists it.
+/// [`Description`](crate::limiter::Description) lists it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Charges the units if all of them are admitted. A limiter that [delays](crate::Description::delaying) may have
+    /// Charges the units if all of them are admitted. A limiter that [delays](crate::limiter::Description::delaying) may have
     /// the request wait for its turn.
     #[default]
     Charge,
     /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may
-    /// answer [`Check::Pending`](crate::Check::Pending); the precheck of several policies does not wait for it.
+    /// answer [`Answer::Pending`](crate::limiter::Answer::Pending); the precheck of several policies does not wait for it.
     Peek,
     /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a
     /// turn.
@@ -207,7 +209,7 @@ pub enum Mode {
 /// The third question is then decided at a wrong instant. With one clock alone, two questions may be decided at two
 /// instants, and nothing else goes wrong.
 #[derive(Debug, Default)]
-pub struct Now {
+pub(crate) struct Now {
     /// The [id](Clock::id) of the clock; zero before the first reading.
     clock: AtomicUsize,
     nanos: AtomicU64,
@@ -216,7 +218,7 @@ pub struct Now {
 impl Now {
     /// Creates an instant that is not read yet.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The number of waiters of a limiter that [delays](crate::Description::delaying), over all keys, and the time until
+/// The number of waiters of a limiter that [delays](crate::limiter::Description::delaying), over all keys, and the time until
 /// the next of them departs. For gauges: it may be outdated when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::values::time::Timestamp;
-use crate::values::{Ask, Check, PartitionKey, Quota, Receipt};
+use crate::values::{Answer, Ask, PartitionKey, Quota, Receipt};
 
 /// A request that may be a retry of an earlier one.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(crate) trait ChargingOnce: Send + Sync + 'static {
     /// the numbers of a key that was not charged.
     ///
     /// If it fails, nothing is known of the request, and whatever decides in its place charges it.
-    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Check;
+    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer;
 
     /// Records that a charged request of this key is over, so that retries of it are free. One that has a record keeps it.
     /// In the background: if it fails, the retries are charged.

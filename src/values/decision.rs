@@ -58,7 +58,8 @@ const DELAY_COARSE: u64 = 1 << (u32::BITS + 2 * DELAY_BITS - 1);
 impl Limit {
     #[inline(always)]
     const fn new(limit: u64, kind: Kind) -> Self {
-        Self(at_most_max(limit) << BELOW_UNITS | kind as u64)
+        debug_assert!(limit <= Quota::MAX_UNITS);
+        Self(limit << BELOW_UNITS | kind as u64)
     }
 
     #[inline(always)]
@@ -80,7 +81,8 @@ impl Limit {
 impl Remaining {
     #[inline(always)]
     const fn new(units: u64) -> Self {
-        Self(at_most_max(units) << BELOW_UNITS)
+        debug_assert!(units <= Quota::MAX_UNITS);
+        Self(units << BELOW_UNITS)
     }
 
     #[inline(always)]
@@ -90,7 +92,7 @@ impl Remaining {
 
     #[inline(always)]
     const fn with_units(self, units: u64) -> Self {
-        Self(at_most_max(units) << BELOW_UNITS | self.0 & ((1 << BELOW_UNITS) - 1))
+        Self(Self::new(units).0 | self.0 & ((1 << BELOW_UNITS) - 1))
     }
 
     #[inline(always)]
@@ -173,11 +175,11 @@ const fn millis_ceil(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Outcome {
-    /// The request passes and has been charged. (Of a [peek](crate::Mode::Peek): it would pass. In the
+    /// The request passes and has been charged. (Of a [peek](crate::limiter::Mode::Peek): it would pass. In the
     /// verdict on a request that another policy rejected: it would have passed, and was not charged.)
     Allow,
     /// The request is rejected and was not charged.
-    Deny {
+    Reject {
         /// The exact time after which the same request is admitted if no other request of the
         /// key is charged until then; `None` if no wait helps, as for a cost that never fits, or if the time is
         /// [not known](Decision::is_until_released).
@@ -207,7 +209,7 @@ impl Decision {
             Kind::UntilReleased => return Self { remaining: self.remaining.with_units(0), ..self },
             Kind::Never => None,
         };
-        Self::deny(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
+        Self::reject(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
     /// The decision for a key that owes something beside what its limiter charged: no more than `left` units are left, and
@@ -272,26 +274,39 @@ impl Decision {
     /// Admits, with `remaining` of `limit` units left. Both are cut to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS), here
     /// and where a decision rejects.
     pub const fn allow(limit: u64, remaining: u64) -> Self {
+        Self::admit(at_most_max(limit), at_most_max(remaining))
+    }
+
+    /// [`allow`](Self::allow), for numbers of a quota.
+    #[inline(always)]
+    pub(crate) const fn admit(limit: u64, remaining: u64) -> Self {
         Self::new(Kind::Allow, limit, remaining)
     }
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
-    pub const fn deny(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
+    pub const fn reject(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
+        let (limit, remaining) = (at_most_max(limit), at_most_max(remaining));
         match retry_after {
-            Some(wait) => Self::reject(limit, remaining, Span::Whole(wait)),
-            None => Self::new(Kind::Never, limit, remaining),
+            Some(wait) => Self::reject_for(limit, remaining, Span::Whole(wait)),
+            None => Self::never(limit, remaining),
         }
+    }
+
+    /// Rejects, whatever the wait. For numbers of a quota.
+    #[inline(always)]
+    pub(crate) const fn never(limit: u64, remaining: u64) -> Self {
+        Self::new(Kind::Never, limit, remaining)
     }
 
     /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left. When
     /// that will be is not known, so there is no time to retry after.
-    pub const fn deny_until_released(limit: u64, remaining: u64) -> Self {
-        Self::new(Kind::UntilReleased, limit, remaining)
+    pub const fn reject_until_released(limit: u64, remaining: u64) -> Self {
+        Self::new(Kind::UntilReleased, at_most_max(limit), at_most_max(remaining))
     }
 
-    /// Rejects for a time that may be an undivided quotient.
+    /// Rejects for a time that may be an undivided quotient. For numbers of a quota.
     #[inline(always)]
-    pub(crate) const fn reject(limit: u64, remaining: u64, wait: Span) -> Self {
+    pub(crate) const fn reject_for(limit: u64, remaining: u64, wait: Span) -> Self {
         Self::new(Kind::Reject, limit, remaining).waiting(wait)
     }
 
@@ -301,41 +316,25 @@ impl Decision {
         Self { receipt: Receipt::NONE, wait: 0, reset: 0, per: NonZeroU64::MIN, limit, remaining, delay_low: 0 }
     }
 
+    // This and `with_reset_span` change fields one by one: a decision that is passed on and returned would be copied.
     #[inline(always)]
-    const fn waiting(self, wait: Span) -> Self {
-        let other = if self.remaining.has(RESET_COARSE) { 0 } else { self.reset };
-        let (mut converted, wait, is_coarse) = self.in_units(wait, other);
-        (converted.wait, converted.remaining) = (wait, converted.remaining.with(WAIT_COARSE, is_coarse));
-        converted
-    }
-
-    /// Converts a time to units that the `other` time can share, if that is not zero. Returns the decision in these
-    /// units, the time, and whether the time is in milliseconds.
-    #[inline(always)]
-    const fn in_units(self, span: Span, other: u64) -> (Self, u64, bool) {
-        match span.parts() {
-            Some((owed, per)) => {
-                let converted = self.in_units_of(per, other);
-                let owed = if converted.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
-                (converted, owed, false)
-            }
-            None => (self, millis_ceil(span.ceil()), true),
-        }
-    }
-
-    /// Converts `wait` and `reset` to a common unit: 1/`per` nanosecond if `other` is zero, else nanoseconds.
-    #[inline(always)]
-    const fn in_units_of(mut self, per: NonZeroU64, other: u64) -> Self {
-        if other == 0 {
-            self.per = per;
-            self
-        } else if self.per.get() == per.get() {
-            self
+    const fn waiting(mut self, wait: Span) -> Self {
+        let Some((owed, per)) = wait.parts() else {
+            (self.wait, self.remaining) = (millis_ceil(wait.ceil()), self.remaining.with(WAIT_COARSE, true));
+            return self;
+        };
+        let shares_units = self.reset > 0 && !self.remaining.has(RESET_COARSE);
+        self.remaining = self.remaining.with(WAIT_COARSE, false);
+        if shares_units && self.per.get() != per.get() {
+            self = self.in_nanos();
+            self.wait = owed.div_ceil(per.get());
         } else {
-            self.in_nanos()
+            (self.wait, self.per) = (owed, per);
         }
+        self
     }
 
+    /// Converts `wait` and `reset` from units of 1/`per` nanosecond to nanoseconds.
     #[cold]
     const fn in_nanos(mut self) -> Self {
         if !self.remaining.has(WAIT_COARSE) {
@@ -362,11 +361,20 @@ impl Decision {
     }
 
     #[inline(always)]
-    pub(crate) const fn with_reset_span(self, reset: Span) -> Self {
-        let other = if self.remaining.has(WAIT_COARSE) { 0 } else { self.wait };
-        let (mut converted, reset, is_coarse) = self.in_units(reset, other);
-        (converted.reset, converted.remaining) = (reset, converted.remaining.with(RESET_COARSE, is_coarse));
-        converted
+    pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
+        let Some((owed, per)) = reset.parts() else {
+            (self.reset, self.remaining) = (millis_ceil(reset.ceil()), self.remaining.with(RESET_COARSE, true));
+            return self;
+        };
+        let shares_units = self.wait > 0 && !self.remaining.has(WAIT_COARSE);
+        self.remaining = self.remaining.with(RESET_COARSE, false);
+        if shares_units && self.per.get() != per.get() {
+            self = self.in_nanos();
+            self.reset = owed.div_ceil(per.get());
+        } else {
+            (self.reset, self.per) = (owed, per);
+        }
+        self
     }
 
     #[inline(always)]
@@ -411,7 +419,7 @@ impl Decision {
     pub const fn outcome(&self) -> Outcome {
         match self.limit.kind() {
             Kind::Allow => Outcome::Allow,
-            Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Deny { retry_after: self.retry_after() },
+            Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Reject { retry_after: self.retry_after() },
         }
     }
 
@@ -521,7 +529,7 @@ mod tests {
         let ceil = Duration::from_millis(u64::MAX / 1_000_000 + 1);
         for (wait, kept) in [(Duration::ZERO, Duration::ZERO), (longest, longest), (longer, ceil)] {
             for (reset, kept_reset) in [(Duration::ZERO, Duration::ZERO), (longest, longest), (longer, ceil)] {
-                let decision = Decision::deny(5, 0, Some(wait)).with_reset_after(reset);
+                let decision = Decision::reject(5, 0, Some(wait)).with_reset_after(reset);
                 assert_eq!((decision.retry_after(), decision.reset_after()), (Some(kept), kept_reset));
             }
         }
@@ -535,7 +543,7 @@ mod tests {
         ] {
             // The delay shares words with everything else.
             let decision =
-                Decision::deny(Quota::MAX_UNITS, Quota::MAX_UNITS - 1, Some(longer)).with_reset_after(longer);
+                Decision::reject(Quota::MAX_UNITS, Quota::MAX_UNITS - 1, Some(longer)).with_reset_after(longer);
             let delayed = decision.with_delay(year).with_delay(delay);
             assert_eq!((delayed.delay(), delayed.with_delay(Duration::ZERO)), (kept, decision));
             assert_eq!((delayed.limit(), delayed.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS - 1));
@@ -550,9 +558,9 @@ mod tests {
         assert_eq!((decision.limit(), decision.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS));
         let kinds = [
             Decision::allow(7, 3),
-            Decision::deny(7, 3, Some(Duration::ZERO)),
-            Decision::deny_until_released(7, 3),
-            Decision::deny(7, 3, None),
+            Decision::reject(7, 3, Some(Duration::ZERO)),
+            Decision::reject_until_released(7, 3),
+            Decision::reject(7, 3, None),
         ];
         for (index, decision) in kinds.into_iter().enumerate() {
             assert_eq!((decision.limit(), decision.remaining()), (7, 3));
@@ -570,11 +578,11 @@ mod tests {
         for (wait, nanos) in
             [(Span::Quotient { owed: 10, per: per(3) }, 4), (Span::Quotient { owed: 9, per: per(4) }, 3)]
         {
-            let decision = Decision::reject(5, 0, wait).with_reset_span(reset);
+            let decision = Decision::reject_for(5, 0, wait).with_reset_span(reset);
             assert_eq!(decision.retry_after(), Some(Duration::from_nanos(nanos)));
             assert_eq!(decision.reset_after(), Duration::from_nanos(3));
             // The units in which times are kept do not count.
-            let whole = Decision::deny(5, 0, Some(Duration::from_nanos(nanos)));
+            let whole = Decision::reject(5, 0, Some(Duration::from_nanos(nanos)));
             assert_eq!(decision, whole.with_reset_after(Duration::from_nanos(3)));
         }
     }
@@ -587,7 +595,7 @@ mod tests {
         assert_eq!(used_up.recharged(2, 2, None).next_after(), Some(second));
         let refunded = used_up.recharged(2, 0, None);
         assert_eq!((refunded.remaining(), refunded.next_after()), (2, None));
-        let rejected = Decision::deny(5, 0, Some(second));
+        let rejected = Decision::reject(5, 0, Some(second));
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 
@@ -610,7 +618,7 @@ mod tests {
             );
             assert_eq!(reset(Terms::fixed_window(quota), before, charged, cost), fixed, "{before} {charged} {cost}");
         }
-        let rejected = Decision::deny(5, 0, Some(second));
+        let rejected = Decision::reject(5, 0, Some(second));
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 }

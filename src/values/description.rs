@@ -72,7 +72,7 @@ impl Description {
         self
     }
 
-    /// Declares that the limiter decides [under quotas](crate::Ask::under) of the keys' own, so that a policy may have a
+    /// Declares that the limiter decides [under quotas](crate::limiter::Ask::under) of the keys' own, so that a policy may have a
     /// [`quota_fn`](crate::Policy::quota_fn).
     pub const fn taking_quotas(mut self) -> Self {
         self.takes_quotas = true;

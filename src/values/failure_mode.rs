@@ -2,7 +2,7 @@
 
 /// How a policy, or a [`ThrottleLayer`](crate::ThrottleLayer), treats a request whose limiter fails. Limiters in memory
 /// never do. Where a policy answers 503, a `ThrottleLayer` returns the error
-/// [`ThrottleError::Limiter`](crate::ThrottleError::Limiter).
+/// [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
 ///
 /// In every mode, a failure is never reported as a rejection by the limit: the client did nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -20,7 +20,7 @@ pub enum FailureMode {
     #[default]
     LocalFallback,
     /// Fails closed: answers 503.
-    Deny,
+    Reject,
     /// Fails open: the request passes, uncounted.
     Allow,
 }

@@ -24,7 +24,7 @@ pub(crate) trait KeepsStates: Send + Sync + 'static {
     /// Hands the states on. From now on, the limiter counts as used: it inherits nothing itself.
     fn heritage(&self) -> Heritage;
 
-    /// Makes what is needed to keep states under [quotas](crate::Ask::under) of the keys' own, so that no request has to.
+    /// Makes what is needed to keep states under [quotas](crate::limiter::Ask::under) of the keys' own, so that no request has to.
     fn take_quotas(&self);
 }
 

@@ -1,13 +1,13 @@
 //! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No locks, no
 //! I/O.
 
+mod answer;
 mod ask;
 mod backlog;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod batch;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod charge_once;
-mod check;
 #[cfg(all(test, not(sluice_loom)))]
 pub(crate) mod counterexamples;
 mod decision;
@@ -23,7 +23,9 @@ mod receipt;
 mod terms;
 pub mod time;
 
-pub use self::ask::{Ask, Mode, Now};
+pub use self::answer::{Answer, LimiterError, Pending};
+pub(crate) use self::ask::Now;
+pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -31,7 +33,6 @@ pub(crate) use self::batch::{Answers, Claim};
 pub(crate) use self::charge_once::ChargingOnce;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::charge_once::Retry;
-pub use self::check::{Check, LimiterError, Pending};
 pub(crate) use self::decision::Span;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;

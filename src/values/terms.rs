@@ -5,7 +5,8 @@ use crate::values::Quota;
 /// The quota that a limiter enforces, and how it is restored over time: what clients need to know in advance.
 ///
 /// ```
-/// use tower_sluice::{Quota, Shape, Terms};
+/// use tower_sluice::limiter::{Shape, Terms};
+/// use tower_sluice::Quota;
 ///
 /// let terms = Terms::fixed_window(Quota::per_hour(5_000));
 /// assert_eq!(terms.quota().map(|quota| quota.limit()), Some(5_000));
@@ -54,7 +55,7 @@ impl Terms {
     /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any limiter
     /// that is none of the others.
     ///
-    /// A limiter sets its terms with [`Description::advertising`](crate::Description::advertising), an algorithm with
+    /// A limiter sets its terms with [`Description::advertising`](crate::limiter::Description::advertising), an algorithm with
     /// [`Algorithm::terms`](crate::algorithm::Algorithm::terms).
     #[must_use]
     pub const fn sliding_window(quota: Quota) -> Self {

@@ -31,7 +31,7 @@ async fn a_period_of_the_calendar_makes_a_window_of_it() {
         "per = \"week\"\nweek-start = \"sunday\"",
         "per = \"month\"\nanchor = 31\nzone = \"America/New_York\"",
         "zone = \"europe/berlin\"\nper = \"month\"",
-        "per = \"month\"\nstagger = false",
+        "per = \"month\"\nstaggered = false",
     ] {
         let [policy, state] = fields(lines).await;
         assert_eq!(policy, "\"plan\";q=10000", "{lines}");
@@ -79,8 +79,8 @@ fn mistakes_are_reported_with_their_line_and_the_cure() {
             "f.toml:7: per = \"month\" is for fixed-window; choose that algorithm, or write a time such as 1day",
         ),
         (
-            fixed(&format!("{calendar}stagger = true")),
-            "f.toml:8: stagger is for windows of one length, and not for per = \"month\"; remove it",
+            fixed(&format!("{calendar}staggered = true")),
+            "f.toml:8: staggered is for windows of one length, and not for per = \"month\"; remove it",
         ),
         (
             fixed(&format!("{calendar}burst = 3")),

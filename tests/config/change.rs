@@ -8,7 +8,7 @@ use crate::with;
 const TABLES: [(&str, &str); 3] = [
     ("[client-ip]", "[client-ip]\nipv6-prefix = 56\n"),
     ("[redis]", "[redis]\nurl = \"redis://127.0.0.1:1\"\n"),
-    ("[answer]", "[answer]\ntell = \"never\"\n"),
+    ("[response]", "[response]\nadvertise = \"never\"\n"),
 ];
 
 /// Returns the message of the error that a change causes.
@@ -37,14 +37,14 @@ fn a_table_that_a_restart_changes_is_reported_at_its_line_or_where_it_is_missing
 fn a_setting_of_a_route_that_a_restart_changes_is_reported_at_its_path() {
     let policy = with("burst = 20");
     let unlimited = "[[route]]\npath = \"/a\"\n";
-    let answer = policy.replace("[[route.policy]]", "answer = { tell = \"never\" }\n[[route.policy]]");
+    let answer = policy.replace("[[route.policy]]", "response = { advertise = \"never\" }\n[[route.policy]]");
     let exempt =
         policy.replace("[[route.policy]]", "exempt-preflights = { limit = 1, per = \"1s\" }\n[[route.policy]]");
     let missing = policy.replace("/a", "/b");
     let [policy, answer, exempt, missing]: [&str; 4] = [&policy, &answer, &exempt, &missing];
     for (before, after, expected) in [
-        (policy, answer, "f.toml:2: the answer of this route differs from the one at the start"),
-        (answer, policy, "f.toml:2: the answer of this route differs from the one at the start"),
+        (policy, answer, "f.toml:2: the [response] of this route differs from the one at the start"),
+        (answer, policy, "f.toml:2: the [response] of this route differs from the one at the start"),
         (policy, exempt, "f.toml:2: exempt-preflights of this route differs from the one at the start"),
         (exempt, policy, "f.toml:2: exempt-preflights of this route differs from the one at the start"),
         (policy, unlimited, "f.toml:2: this route no longer has a policy (to switch one off, write shadow = true)"),
@@ -61,26 +61,26 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
     let queue = "leaky-queue";
     for (algorithm, field, value) in [
         ("token-bucket", "burst", "20"),
-        (queue, "capacity", "5"),
+        (queue, "max-queue", "5"),
         (queue, "max-wait", "\"5s\""),
-        ("concurrency", "queue", "5"),
+        ("concurrency", "max-queue", "5"),
         ("concurrency", "release-at", "\"head\""),
         ("concurrency", "lease", "\"10s\""),
-        ("token-bucket", "settle", "\"handler\""),
-        ("token-bucket", "shortfall", "\"forgiven\""),
+        ("token-bucket", "settle-by", "\"handler\""),
+        ("token-bucket", "owe-shortfalls", "false"),
         (queue, "max-keys", "9"),
         (queue, "when-full", "\"overflow\""),
-        ("fixed-window", "stagger", "true"),
+        ("fixed-window", "staggered", "true"),
         ("token-bucket", "key", "\"user\""),
         ("token-bucket", "cost", "2"),
         ("token-bucket", "store", "\"memory\""),
-        ("token-bucket", "on-store-error", "\"deny\""),
+        ("token-bucket", "on-failure", "\"reject\""),
         ("token-bucket", "on-missing-key", "\"skip\""),
         ("token-bucket", "status", "430"),
-        ("token-bucket", "charge-on", "[401]"),
+        ("token-bucket", "charge-when", "[401]"),
         ("token-bucket", "charge-once", "{ header = \"k\", within = \"1h\", free-retries = 1 }"),
-        ("token-bucket", "except", "{ paths = [\"/healthz\"] }"),
-        ("token-bucket", "penalty", "{ refusals = 3, per = \"1m\", ban = \"1m\" }"),
+        ("token-bucket", "exempt", "{ paths = [\"/healthz\"] }"),
+        ("token-bucket", "penalty", "{ rejections = 3, per = \"1m\", ban = \"1m\" }"),
     ] {
         let line = format!("{field} = {value}\n");
         let before = with(&line).replace("token-bucket", algorithm).replace("global", "header:x-api-key");
@@ -96,7 +96,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         let logged = log.lines().into_iter().filter(|line| line.contains("fields of a policy were removed"));
         let logged: Vec<_> = logged.collect();
         let [warning] = &logged[..] else { panic!("{field}: {logged:?}") };
-        for part in ["WARN tower_sluice: ", "route=\"/a\"", "policy=\"p\"", &format!("fields=\"{field}\"")] {
+        for part in ["WARN tower_sluice: ", "http.route=\"/a\"", "policy=\"p\"", &format!("fields=\"{field}\"")] {
             assert!(warning.contains(part), "{part}: {warning}");
         }
     }

@@ -19,9 +19,9 @@ fn valid_configurations_are_accepted() {
         "status = 418",
         "store = \"memory\"",
         "on-missing-key = \"share\"",
-        "on-store-error = \"allow\"",
-        "charge-on = [401, 403]",
-        "key = \"header:x-api-key\"\npenalty = { refusals = 30, per = \"1m\", ban = \"10m\" }",
+        "on-failure = \"allow\"",
+        "charge-when = [401, 403]",
+        "key = \"header:x-api-key\"\npenalty = { rejections = 30, per = \"1m\", ban = \"10m\" }",
         "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
         "per = \"1day\"",
         "per = \"250ms\"",
@@ -29,10 +29,10 @@ fn valid_configurations_are_accepted() {
         Config::parse("f.toml", &with(line)).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
     let queue = with("algorithm = \"leaky-queue\"");
-    for line in ["burst = 9\ncapacity = 4", "max-wait = \"3s\""] {
+    for line in ["burst = 9\nmax-queue = 4", "max-wait = \"3s\""] {
         Config::parse("f.toml", &format!("{queue}\n{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
-    for when_full in ["reject", "overflow", "forget-least"] {
+    for when_full in ["reject", "overflow", "evict-least"] {
         let text = format!("{queue}\nmax-keys = 1\nwhen-full = \"{when_full}\"");
         Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{when_full}: {error}"));
     }
@@ -72,7 +72,7 @@ fn the_embedded_default_of_the_example_server_is_accepted() {
 fn the_documented_format_is_accepted() {
     let format = documented_format();
     assert!(format.lines().count() > 20);
-    for text in [format.clone(), format.replace("# answer =", "answer =")] {
+    for text in [format.clone(), format.replace("# response =", "response =")] {
         Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     }
 }
@@ -81,14 +81,16 @@ fn the_documented_format_is_accepted() {
 async fn charge_on_and_penalty_apply() {
     let used_up = with("limit = 1").replace("1s", "1h");
     // The service answers 200.
-    for (line, statuses) in [("charge-on = [401]", [200, 200, 200, 200]), ("charge-on = [200]", [200, 503, 503, 503])] {
+    for (line, statuses) in
+        [("charge-when = [401]", [200, 200, 200, 200]), ("charge-when = [200]", [200, 503, 503, 503])]
+    {
         let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
         assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
     }
     // The first rejection advertises the wait, one early retry is free, and the next begins the ban.
     let banned = used_up.replace(
         "key = \"global\"",
-        "key = \"header:content-type\"\npenalty = { refusals = 1, per = \"1m\", ban = \"2h\" }",
+        "key = \"header:content-type\"\npenalty = { rejections = 1, per = \"1m\", ban = \"2h\" }",
     );
     let answers: [_; 4] = answers(&banned, 0, "text/plain").await;
     assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 429, 429, 429]);
@@ -103,7 +105,12 @@ async fn retries_are_charged_once_and_a_queue_has_no_free_ones() {
     assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 200, 200, 503]);
     let queue = format!("{}{once}", with("algorithm = \"leaky-queue\""));
     let error = Config::parse("f.toml", &queue).unwrap_err().to_string();
-    assert!(error.starts_with("f.toml:9: policy `p` cannot charge a request once: a free retry would"), "{error}");
+    assert!(
+        error.starts_with(
+            "f.toml:9: policy `p`: `charge-once` cannot be combined with a limiter that delays requests: a free"
+        ),
+        "{error}"
+    );
 }
 
 /// Exemptions of a route are those of each of its policies, which may add some. A change applies to running layers.
@@ -113,8 +120,8 @@ async fn exemptions_of_a_route_and_of_a_policy_apply() {
     let (first, second) = (policy.replace("NAME", "p"), policy.replace("NAME", "q"));
     let text = format!(
         "[client-ip]\nsource = \"x-forwarded-for\"\ntrusted = [\"192.0.2.7\"]\n\
-         [[route]]\npath = \"/a\"\nexcept = {{ networks = [\"10.0.0.0/8\"], paths = [\"/healthz\"] }}\n\
-         {first}except = {{ headers = {{ x-internal = [\"swordfish\", \"trout\"] }} }}\n{second}"
+         [[route]]\npath = \"/a\"\nexempt = {{ networks = [\"10.0.0.0/8\"], paths = [\"/healthz\"] }}\n\
+         {first}exempt = {{ headers = {{ x-internal = [\"swordfish\", \"trout\"] }} }}\n{second}"
     );
     let mut config = Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let layer = config.routes()[0].layer().unwrap().clone();
@@ -140,7 +147,7 @@ async fn exemptions_of_a_route_and_of_a_policy_apply() {
     config.change("f.toml", &text.replace("networks = [\"10.0.0.0/8\"], ", "")).unwrap();
     assert_eq!(status("/a", inside, ("accept", "*/*")).await, 503);
     assert_eq!(status("/healthz", outside, ("accept", "*/*")).await, 200);
-    let unlimited = "[[route]]\npath = \"/a\"\nexcept = { paths = [\"/a\"] }";
+    let unlimited = "[[route]]\npath = \"/a\"\nexempt = { paths = [\"/a\"] }";
     let error = Config::parse("f.toml", unlimited).unwrap_err().to_string();
     assert!(error.starts_with("f.toml:3: the route has no policy, so that all requests pass uncounted"), "{error}");
 }
@@ -150,8 +157,8 @@ async fn exemptions_of_a_route_and_of_a_policy_apply() {
 async fn retry_jitter_applies() {
     let used_up = with("limit = 1").replace("1s", "1h");
     for text in [
-        format!("{used_up}[route.answer]\nretry-jitter = \"1day\"\n"),
-        format!("[answer]\nretry-jitter = \"1day\"\n{used_up}"),
+        format!("{used_up}[route.response]\nretry-jitter = \"1day\"\n"),
+        format!("[response]\nretry-jitter = \"1day\"\n{used_up}"),
     ] {
         let answers: [_; 21] = answers(&text, 0, "text/plain").await;
         let waits = answers[1..].iter().map(|answer| answer.headers()["retry-after"].to_str().unwrap());
@@ -194,16 +201,16 @@ async fn the_fields_and_when_they_are_sent_are_configurable() {
         ("fields = \"draft-07\"", DRAFT_11, DRAFT_11, DRAFT_11),
         ("fields = \"none\"", "", "", ""),
         ("fields = \"none\"\nx-ratelimit = \"none\"", "", "", ""),
-        ("fields = \"none\"\nx-ratelimit = \"epoch\"", LEGACY, LEGACY, LEGACY),
-        ("tell = \"always\"", DRAFT_11, DRAFT_11, DRAFT_11),
-        ("tell = \"below-50%\"", "", DRAFT_11, DRAFT_11),
-        ("tell = \"below-0%\"", "", "", DRAFT_11),
-        ("tell = \"refused\"", "", "", DRAFT_11),
-        ("tell = \"never\"", "", "", ""),
+        ("fields = \"none\"\nx-ratelimit = \"epoch-seconds\"", LEGACY, LEGACY, LEGACY),
+        ("advertise = \"always\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("advertise = \"below-50%\"", "", DRAFT_11, DRAFT_11),
+        ("advertise = \"below-0%\"", "", "", DRAFT_11),
+        ("advertise = \"rejected\"", "", "", DRAFT_11),
+        ("advertise = \"never\"", "", "", ""),
     ] {
         // Two of half the burst, so that one half is left after the first, and nothing after the second.
         let policy = with("cost = 5").replace("1s", "1h");
-        for config in [format!("[answer]\n{answer}\n{policy}"), format!("{policy}[route.answer]\n{answer}\n")] {
+        for config in [format!("[response]\n{answer}\n{policy}"), format!("{policy}[route.response]\n{answer}\n")] {
             let answers: [_; 3] = answers(&config, 0, "text/plain").await;
             assert_eq!(answers.each_ref().map(limits), [fresh, used_up, rejected], "{config}");
             assert!(answers[2].headers().contains_key("retry-after"), "{config}");
@@ -215,7 +222,7 @@ async fn the_fields_and_when_they_are_sent_are_configurable() {
 #[tokio::test]
 async fn the_form_of_a_rejection_is_configurable() {
     let rejected = async |answer: &str, media_type: &str| {
-        let config = format!("[answer]\n{answer}\n{}", with("cost = 10").replace("1s", "1h"));
+        let config = format!("[response]\n{answer}\n{}", with("cost = 10").replace("1s", "1h"));
         let [_, rejected] = answers(&config, 0, media_type).await;
         rejected
     };
@@ -231,14 +238,14 @@ async fn the_form_of_a_rejection_is_configurable() {
         let rejected = rejected(answer, "text/plain").await;
         rejected.headers()["x-ratelimit-reset"].to_str().unwrap().parse::<u64>().unwrap()
     };
-    assert_eq!(reset("x-ratelimit = \"delta\"").await, 3_600);
-    assert!(reset("x-ratelimit = \"epoch\"").await > 1_700_000_000);
+    assert_eq!(reset("x-ratelimit = \"delta-seconds\"").await, 3_600);
+    assert!(reset("x-ratelimit = \"epoch-seconds\"").await > 1_700_000_000);
 
     for (answer, media_type) in [
         ("", Some("application/problem+json")),
-        ("rejection = \"problem\"", Some("application/problem+json")),
-        ("rejection = \"text\"", Some("text/plain; charset=utf-8")),
-        ("rejection = \"empty\"", None),
+        ("rejection-format = \"problem\"", Some("application/problem+json")),
+        ("rejection-format = \"text\"", Some("text/plain; charset=utf-8")),
+        ("rejection-format = \"empty\"", None),
     ] {
         let rejected = rejected(answer, "text/plain").await;
         assert_eq!(rejected.headers().get("content-type").map(|value| value.to_str().unwrap()), media_type, "{answer}");
@@ -272,11 +279,13 @@ async fn preflights_count_unless_the_route_exempts_them() {
 }
 
 #[tokio::test]
-async fn an_answer_of_a_route_overrides_only_what_it_sets() {
+async fn a_response_of_a_route_overrides_only_what_it_sets() {
     let policy = with("cost = 10").replace("1s", "1h");
     let other = policy.replace("/a", "/b");
-    let general = "[answer]\nx-ratelimit = \"delta\"\nrejection = \"text\"\ntell = \"refused\"\n";
-    let config = format!("{general}{policy}[route.answer]\nrejection = \"empty\"\nx-ratelimit = \"none\"\n{other}");
+    let general =
+        "[response]\nx-ratelimit = \"delta-seconds\"\nrejection-format = \"text\"\nadvertise = \"rejected\"\n";
+    let config =
+        format!("{general}{policy}[route.response]\nrejection-format = \"empty\"\nx-ratelimit = \"none\"\n{other}");
     let [admitted, rejected] = answers(&config, 0, "text/plain").await;
     assert_eq!([limits(&admitted).as_str(), limits(&rejected).as_str()], ["", "ratelimit ratelimit-policy"]);
     assert!(rejected.body().is_empty());

@@ -1,6 +1,6 @@
 //! Tables of mistakes in each part of a file: each is reported with its line and the cure.
 
-use tower_sluice::config::Config;
+use tower_sluice::config::{Config, SCHEMA};
 
 use crate::{error, with};
 
@@ -10,15 +10,24 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
         ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
         ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
         ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
-        ("limit = 4\nmax-wait = \"5s\"", "f.toml:7: max-wait bounds the wait in a queue, and there is none; add queue"),
-        ("limit = 4\nlease = \"10s\"", "f.toml:7: lease is for Redis: in memory, what is in flight ends"),
-        ("limit = 4\nqueue = -1", "f.toml:7: queue = -1 is out of range; write a number from 0"),
-        ("limit = 4\ncost = 5", "f.toml:7: policy `p`: a cost of 5 never fits"),
-        ("limit = 4\nsettle = \"handler\"", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
-        ("limit = 4\ncharge-on = [401]", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
         (
-            "limit = 4\nkey = \"client-ip\"\npenalty = { refusals = 3, per = \"1m\", ban = \"1m\" }",
-            "f.toml:8: policy `p`: a penalty would ban nobody",
+            "limit = 4\nmax-wait = \"5s\"",
+            "f.toml:7: max-wait bounds the wait in a queue, and there is none; add max-queue",
+        ),
+        ("limit = 4\nlease = \"10s\"", "f.toml:7: lease is for Redis: in memory, what is in flight ends"),
+        ("limit = 4\nmax-queue = -1", "f.toml:7: max-queue = -1 is out of range; write a number from 0"),
+        ("limit = 4\ncost = 5", "f.toml:7: policy `p`: a cost of 5 never fits"),
+        (
+            "limit = 4\nsettle-by = \"handler\"",
+            "f.toml:7: policy `p`: `settle-by = \"handler\"` cannot be combined with a limit of requests in flight",
+        ),
+        (
+            "limit = 4\ncharge-when = [401]",
+            "f.toml:7: policy `p`: `charge-when` cannot be combined with a limit of requests in flight",
+        ),
+        (
+            "limit = 4\nkey = \"client-ip\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\" }",
+            "f.toml:8: policy `p`: `penalty` cannot be combined with a limit of requests in flight",
         ),
     ] {
         let text = format!(
@@ -41,7 +50,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         ("pre = \"1s\"", "f.toml:9: unknown field `pre` (did you mean `per`?), expected one of `name`, `algorithm`"),
         ("rate = 10", "f.toml:9: unknown field `rate`, expected one of `name`, `algorithm`, `limit`, `per`"),
-        ("limit = 0", "f.toml:6: limit = 0 is out of range; write a number from 1 to 4294967295"),
+        ("limit = 0", "f.toml:6: limit = 0 is out of range; write a number from 1 to 999999999999999"),
         ("limit = -3", "f.toml:6: limit = -3 is out of range"),
         ("limit = 5000000000", "f.toml:6: limit = 5000000000 is out of range"),
         ("limit = \"ten\"", "f.toml:6: limit = \"ten\": write a whole number, such as 10"),
@@ -51,11 +60,11 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("name = 3", "f.toml:4: name = 3: write a text in quotation marks"),
         ("store = true", "f.toml:9: store = true: write a word in quotation marks, such as \"memory\""),
         ("status = \"429\"", "f.toml:9: status = \"429\": write a whole number, such as 429"),
-        ("charge-on = 401", "f.toml:9: charge-on = 401: write a list in brackets, such as [401, 403]"),
-        ("penalty = 3", "f.toml:9: penalty needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
+        ("charge-when = 401", "f.toml:9: charge-when = 401: write a list in brackets, such as [401, 403]"),
+        ("penalty = 3", "f.toml:9: penalty needs a table; write { rejections = 30, per = \"1m\", ban = \"10m\" }"),
         (
-            "penalty = { refusals = \"a\", per = \"1m\", ban = \"1m\" }",
-            "f.toml:9: refusals = \"a\": write a whole number, such as 30",
+            "penalty = { rejections = \"a\", per = \"1m\", ban = \"1m\" }",
+            "f.toml:9: rejections = \"a\": write a whole number, such as 30",
         ),
         (
             "charge-once = true",
@@ -77,38 +86,38 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "charge-once = { header = \"k\", within = \"1h\" }",
             "f.toml:9: missing field `free-retries`; add free-retries = 3",
         ),
-        ("except = 3", "f.toml:9: except needs a table; write { networks = [\"10.0.0.0/8\"] }"),
-        ("except = {}", "f.toml:9: except exempts no request; write networks, headers or paths into it"),
+        ("exempt = 3", "f.toml:9: exempt needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+        ("exempt = {}", "f.toml:9: exempt names no request; write networks, headers or paths into it"),
         (
-            "except = { network = [] }",
+            "exempt = { network = [] }",
             "f.toml:9: unknown field `network` (did you mean `networks`?), expected one of `networks`, `headers`, `paths`",
         ),
-        ("except = { networks = [] }", "f.toml:9: networks: nothing is exempt by an empty list; write what is exempt"),
-        ("except = { paths = [] }", "f.toml:9: paths: nothing is exempt by an empty list; write what is exempt"),
-        ("except = { headers = {} }", "f.toml:9: headers: nothing is exempt by an empty list; write what is exempt"),
+        ("exempt = { networks = [] }", "f.toml:9: networks: nothing is exempt by an empty list; write what is exempt"),
+        ("exempt = { paths = [] }", "f.toml:9: paths: nothing is exempt by an empty list; write what is exempt"),
+        ("exempt = { headers = {} }", "f.toml:9: headers: nothing is exempt by an empty list; write what is exempt"),
         (
-            "except = { networks = \"10.0.0.0/8\" }",
+            "exempt = { networks = \"10.0.0.0/8\" }",
             "f.toml:9: networks = \"10.0.0.0/8\": write a list in brackets, such as [\"10.0.0.0/8\"]",
         ),
         (
-            "except = { networks = [\"10.0.0.1/8\"] }",
-            "f.toml:9: networks: \"10.0.0.1/8\" is an address within a range; write 10.0.0.0/8 for the range",
+            "exempt = { networks = [\"10.0.0.1/8\"] }",
+            "f.toml:9: networks: \"10.0.0.1/8\" is an address within a network; write 10.0.0.0/8 for the network",
         ),
         (
-            "except = { networks = [\"10.0.0.0/8\", \"0.0.0.0/0\"] }",
+            "exempt = { networks = [\"10.0.0.0/8\", \"0.0.0.0/0\"] }",
             "f.toml:9: networks: \"0.0.0.0/0\", with the networks before it, exempts half of all addresses or more",
         ),
         (
-            "except = { headers = { \"x internal\" = \"s\" } }",
+            "exempt = { headers = { \"x internal\" = \"s\" } }",
             "f.toml:9: headers: \"x internal\" is not a header's name; write one such as x-internal",
         ),
         (
-            "except = { headers = { x-internal = \"\" } }",
+            "exempt = { headers = { x-internal = \"\" } }",
             "f.toml:9: headers: no request can have this value of x-internal; write at least one character",
         ),
-        ("except = { paths = [\"/*\"] }", "f.toml:9: paths: /* exempts all requests; write the paths that are exempt"),
+        ("exempt = { paths = [\"/*\"] }", "f.toml:9: paths: /* exempts all requests; write the paths that are exempt"),
         (
-            "except = { paths = [\"/a*\"] }",
+            "exempt = { paths = [\"/a*\"] }",
             "f.toml:9: paths: \"/a*\" cannot be matched; write a path such as /healthz, or /assets/*",
         ),
         ("per = \"soon\"", "f.toml:7: per = \"soon\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
@@ -121,30 +130,32 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "f.toml:9: policy `p`: a cost of 11 never fits, since 10 is the most that is ever admitted at once",
         ),
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 1"),
-        ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
         (
             "max-wait = \"3s\"",
             "f.toml:9: max-wait is for leaky-queue and concurrency; remove it or choose that algorithm",
         ),
         ("order = \"newest-first\"", "f.toml:9: unknown field `order`"),
         (
-            "stagger = true",
-            "f.toml:9: stagger is for fixed-window and sliding-window; remove it or choose that algorithm",
+            "staggered = true",
+            "f.toml:9: staggered is for fixed-window and sliding-window; remove it or choose that algorithm",
         ),
         (
             "max-keys = 9",
             "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
         ),
-        ("queue = 3", "f.toml:9: queue is for concurrency; remove it or choose that algorithm"),
-        ("settle = \"later\"", "f.toml:9: settle = \"later\": write \"handler\" or \"content-bytes\""),
+        ("max-queue = 3", "f.toml:9: max-queue is for leaky-queue and concurrency; remove it or choose that algorithm"),
+        ("settle-by = \"later\"", "f.toml:9: settle-by = \"later\": write \"handler\" or \"content-bytes\""),
         (
-            "charge-on = [401]\nsettle = \"handler\"",
-            "f.toml:10: settle and charge-on both say what is charged in the end; remove one",
+            "charge-when = [401]\nsettle-by = \"handler\"",
+            "f.toml:10: policy `p`: `charge-when` cannot be combined with `settle-by = \"handler\"`: both say what is charged",
         ),
-        ("shortfall = \"owed\"", "f.toml:9: policy `p`: no request costs more than it is charged, so nothing is owed"),
+        (
+            "owe-shortfalls = true",
+            "f.toml:9: policy `p`: `owe-shortfalls` cannot be combined with costs that are never above the charge",
+        ),
         (
             "release-at = \"head\"",
-            "f.toml:9: policy `p`: requests hold nothing that could be released at the head of the response",
+            "f.toml:9: policy `p`: `release-at = \"head\"` cannot be combined with a limiter whose requests hold nothing",
         ),
         (
             "when-full = \"reject\"",
@@ -161,17 +172,17 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("key = 3", "f.toml:8: key = 3: write a text in quotation marks or a list of such, such as \"client-ip\""),
         ("status = 200", "f.toml:9: status = 200 is out of range; write a number from 400 to 599"),
         ("status = 700", "f.toml:9: status = 700 is out of range; write a number from 400 to 599"),
-        ("charge-on = []", "f.toml:9: charge-on = []: no request would count; write the statuses that count"),
-        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: no response has that status; write 200 to 599"),
+        ("charge-when = []", "f.toml:9: charge-when = []: no request would count; write the statuses that count"),
+        ("charge-when = [401, 99]", "f.toml:9: charge-when = [99]: no response has that status; write 200 to 599"),
         (
-            "penalty = { refusals = 0, per = \"1m\", ban = \"1m\" }",
-            "f.toml:9: refusals = 0 is out of range; write a number from 1",
+            "penalty = { rejections = 0, per = \"1m\", ban = \"1m\" }",
+            "f.toml:9: rejections = 0 is out of range; write a number from 1",
         ),
         (
-            "penalty = { refusals = 1, per = \"1m\", ban = \"ever\" }",
+            "penalty = { rejections = 1, per = \"1m\", ban = \"ever\" }",
             "f.toml:9: ban = \"ever\" is not a time; write 250ms",
         ),
-        ("penalty = { refusals = 1, per = \"1m\" }", "f.toml:9: missing field `ban`; add ban = \"10m\""),
+        ("penalty = { rejections = 1, per = \"1m\" }", "f.toml:9: missing field `ban`; add ban = \"10m\""),
         (
             "store = \"redis\"",
             "f.toml:9: store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file",
@@ -185,8 +196,8 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "f.toml:9: on-missing-key = \"ignore\": write \"reject\", \"skip\" or \"share\"",
         ),
         (
-            "on-store-error = \"panic\"",
-            "f.toml:9: on-store-error = \"panic\": write \"local-guard\", \"allow\" or \"deny\"",
+            "on-failure = \"panic\"",
+            "f.toml:9: on-failure = \"panic\": write \"local-fallback\", \"allow\" or \"reject\"",
         ),
     ] {
         let message = error(&with(line));
@@ -221,7 +232,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             "[[rout]]\npath = \"/a\"".into(),
-            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `answer`, `route`",
+            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `response`, `route`",
         ),
         ("[[route]\n".into(), "f.toml:1: "),
         (
@@ -264,11 +275,11 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
 }
 
 #[test]
-fn every_mistake_in_an_answer_is_reported_with_its_line() {
+fn every_mistake_in_a_response_is_reported_with_its_line() {
     for (line, expected) in [
         (
             "field = \"none\"",
-            "unknown field `field` (did you mean `fields`?), expected one of `fields`, `x-ratelimit`, `tell`, `rejection`",
+            "unknown field `field` (did you mean `fields`?), expected one of `fields`, `x-ratelimit`, `advertise`, `rejection-format`",
         ),
         ("fields = \"draft-12\"", "fields = \"draft-12\": write \"draft-11\", \"draft-07\" or \"none\""),
         (
@@ -276,30 +287,33 @@ fn every_mistake_in_an_answer_is_reported_with_its_line() {
             "fields = [\"draft-11\", \"draft-07\"]: write a word in quotation marks, such as \"draft-11\"",
         ),
         ("fields = 11", "fields = 11: write a word in quotation marks, such as \"draft-11\""),
-        ("x-ratelimit = \"date\"", "x-ratelimit = \"date\": write \"epoch\", \"delta\" or \"none\""),
-        ("rejection = \"html\"", "rejection = \"html\": write \"problem\", \"text\" or \"empty\""),
+        ("x-ratelimit = \"date\"", "x-ratelimit = \"date\": write \"epoch-seconds\", \"delta-seconds\" or \"none\""),
+        ("rejection-format = \"html\"", "rejection-format = \"html\": write \"problem\", \"text\" or \"empty\""),
         ("grpc-status = \"ok\"", "grpc-status = \"ok\": write \"resource-exhausted\" or \"unavailable\""),
-        ("tell = true", "tell = true: write a text in quotation marks"),
-        ("tell = \"sometimes\"", "tell = \"sometimes\" is not known; write always, refused, never, or below-20%"),
-        ("tell = \"below-101%\"", "tell = \"below-101%\" is not known"),
-        ("tell = \"below-300%\"", "tell = \"below-300%\" is not known"),
-        ("tell = \"below-+5%\"", "tell = \"below-+5%\" is not known"),
-        ("tell = \"below-%\"", "tell = \"below-%\" is not known"),
-        ("tell = \"below-20\"", "tell = \"below-20\" is not known"),
+        ("advertise = true", "advertise = true: write a text in quotation marks"),
+        (
+            "advertise = \"sometimes\"",
+            "advertise = \"sometimes\" is not known; write always, rejected, never, or below-20%",
+        ),
+        ("advertise = \"below-101%\"", "advertise = \"below-101%\" is not known"),
+        ("advertise = \"below-300%\"", "advertise = \"below-300%\" is not known"),
+        ("advertise = \"below-+5%\"", "advertise = \"below-+5%\" is not known"),
+        ("advertise = \"below-%\"", "advertise = \"below-%\" is not known"),
+        ("advertise = \"below-20\"", "advertise = \"below-20\" is not known"),
         ("retry-jitter = \"some\"", "retry-jitter = \"some\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
     ] {
-        let route = format!("{}[route.answer]\n{line}\n", with("burst = 20"));
-        for (text, at) in [(format!("\n[answer]\n{line}\n"), 3), (route, 11)] {
+        let route = format!("{}[route.response]\n{line}\n", with("burst = 20"));
+        for (text, at) in [(format!("\n[response]\n{line}\n"), 3), (route, 11)] {
             let message = error(&text);
             let expected = format!("f.toml:{at}: {expected}");
             assert!(message.starts_with(&expected), "{line}\n  reported: {message}\n  expected: {expected}");
         }
     }
-    let twice = error("[answer]\n[answer]\n");
+    let twice = error("[response]\n[response]\n");
     assert!(twice.starts_with("f.toml:2: duplicate key"), "{twice}");
     for text in [
-        "[[route]]\npath = \"/a\"\nanswer = { tell = \"never\" }",
-        "[[route]]\npath = \"/a\"\n[route.answer]\ntell = \"never\"",
+        "[[route]]\npath = \"/a\"\nresponse = { advertise = \"never\" }",
+        "[[route]]\npath = \"/a\"\n[route.response]\nadvertise = \"never\"",
     ] {
         let message = error(text);
         assert!(message.starts_with("f.toml:3: the route has no policy"), "{message}");
@@ -310,7 +324,7 @@ fn every_mistake_in_an_answer_is_reported_with_its_line() {
 #[test]
 fn staggered_windows_are_for_memory() {
     let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
-    let window = with("stagger = true").replace("token-bucket", "fixed-window");
+    let window = with("staggered = true").replace("token-bucket", "fixed-window");
     let message = error(&format!("{redis}{window}"));
     assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
     let message = error(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
@@ -338,7 +352,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
         (
             policy("algorithm = \"concurrency\"\nmax-wait = \"5s\""),
-            "f.toml:9: max-wait bounds the wait in a queue, and there is none; add queue",
+            "f.toml:9: max-wait bounds the wait in a queue, and there is none; add max-queue",
         ),
         (
             policy("algorithm = \"concurrency\"\nlease = \"500ms\""),
@@ -359,7 +373,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
             "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
         ),
-        // Redis can keep it without waiters, and not with the one of the default capacity.
+        // Redis can keep it without waiters, and not with the one of the default `max-queue`.
         (
             policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 1125899892"),
             "f.toml:9: an empty bucket would take",
@@ -370,16 +384,42 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
     }
     for fine in [
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
-        policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\ncapacity = 3\nmax-wait = \"9s\""),
+        policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
         policy("algorithm = \"concurrency\""),
         // Of bytes, which in memory are more than a slot holds.
         policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),
-        policy("algorithm = \"concurrency\"\nqueue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
+        policy("algorithm = \"concurrency\"\nmax-queue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
         policy("algorithm = \"concurrency\"\nlease = \"1h\""),
-        policy("algorithm = \"concurrency\"\nstore = \"memory\"\nqueue = 5\nmax-wait = \"5s\"\nmax-keys = 5"),
+        policy("algorithm = \"concurrency\"\nstore = \"memory\"\nmax-queue = 5\nmax-wait = \"5s\"\nmax-keys = 5"),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"\n[[route]]\npath = \"/\"".to_owned(),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"\n[[route]]\npath = \"/\"".to_owned(),
     ] {
         Config::parse("f.toml", &fine).unwrap_or_else(|error| panic!("{fine}: {error}"));
+    }
+}
+
+#[test]
+fn a_field_with_an_earlier_name_is_reported_with_its_present_name() {
+    let policy = with("burst = 20");
+    let at_top = |line: &str| format!("{line}\n{policy}");
+    let in_route = |line: &str| format!("[[route]]\npath = \"/a\"\n{line}\n");
+    for (text, line, old, new) in [
+        (at_top("[answer]\ntell = \"never\""), 1, "answer", "response"),
+        (in_route("answer = { tell = \"never\" }"), 3, "answer", "response"),
+        (at_top("[response]\ntell = \"never\""), 2, "tell", "advertise"),
+        (at_top("[response]\nrejection = \"text\""), 2, "rejection", "rejection-format"),
+        (in_route("except = { paths = [\"/healthz\"] }"), 3, "except", "exempt"),
+        (with("except = { paths = [\"/healthz\"] }"), 9, "except", "exempt"),
+        (with("capacity = 5"), 9, "capacity", "max-queue"),
+        (with("queue = 5"), 9, "queue", "max-queue"),
+        (with("stagger = true"), 9, "stagger", "staggered"),
+        (with("on-store-error = \"allow\""), 9, "on-store-error", "on-failure"),
+        (with("charge-on = [401]"), 9, "charge-on", "charge-when"),
+        (with("settle = \"handler\""), 9, "settle", "settle-by"),
+        (with("shortfall = \"owed\""), 9, "shortfall", "owe-shortfalls"),
+        (with("penalty = { refusals = 3, per = \"1m\", ban = \"1m\" }"), 9, "refusals", "rejections"),
+    ] {
+        assert_eq!(error(&text), format!("f.toml:{line}: unknown field `{old}`: it is called `{new}` now"), "{text}");
+        assert!(SCHEMA.contains(&format!("\"{new}\": {{")), "{new}");
     }
 }

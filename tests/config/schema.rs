@@ -46,17 +46,17 @@ fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
         ("", "x = 1"),
         ("/properties/client-ip", "[client-ip]\nx = 1"),
         ("/properties/redis", "[redis]\nx = 1"),
-        ("/$defs/answer", "[answer]\nx = 1"),
+        ("/$defs/response", "[response]\nx = 1"),
         ("/properties/route/items/properties/exempt-preflights", "[[route]]\nexempt-preflights = { x = 1 }"),
         ("/properties/route/items", "[[route]]\nx = 1"),
         ("/$defs/policy", &format!("{POLICY}x = 1")),
         ("/$defs/policy/properties/penalty", &penalty),
-        ("/$defs/except", &format!("{POLICY}except = {{ x = 1 }}")),
+        ("/$defs/exempt", &format!("{POLICY}exempt = {{ x = 1 }}")),
         ("/$defs/policy/properties/charge-once", &format!("{POLICY}charge-once = {{ x = 1 }}")),
     ] {
         assert_eq!(keys(schema.pointer(pointer).unwrap()), expected(text), "{pointer}");
     }
-    for (table, before) in [("answer", "[answer]\n"), ("policy", POLICY)] {
+    for (table, before) in [("response", "[response]\n"), ("policy", POLICY)] {
         for (key, property) in schema["$defs"][table]["properties"].as_object().unwrap() {
             let Some(words) = property["enum"].as_array() else { continue };
             let mut words: Vec<_> = words.iter().map(|word| word.as_str().unwrap().to_owned()).collect();
@@ -74,13 +74,13 @@ fn the_documented_format_has_every_field() {
         "",
         "[client-ip]\n",
         "[redis]\n",
-        "[answer]\n",
+        "[response]\n",
         "[[route]]\n",
         "[[route]]\n[route.exempt-preflights]\n",
         POLICY,
         &format!("{POLICY}[route.policy.penalty]\n"),
         &format!("{POLICY}[route.policy.charge-once]\n"),
-        &format!("{POLICY}[route.policy.except]\n"),
+        &format!("{POLICY}[route.policy.exempt]\n"),
     ] {
         let fields = expected(&format!("{before}x = 1"));
         assert!(fields.len() > 2, "{before}");
@@ -99,13 +99,13 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
         ("", ""),
         ("/properties/client-ip", "[client-ip]\n"),
         ("/properties/redis", "[redis]\n"),
-        ("/$defs/answer", "[answer]\n"),
+        ("/$defs/response", "[response]\n"),
         ("/properties/route/items", "[[route]]\n"),
         ("/$defs/policy", POLICY),
         ("/$defs/policy/properties/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
         ("/$defs/policy/properties/charge-once", &format!("{POLICY}[route.policy.charge-once]\n")),
-        ("/$defs/except", &format!("{POLICY}[route.policy.except]\n")),
-        ("/$defs/except", "[[route]]\n[route.except]\n"),
+        ("/$defs/exempt", &format!("{POLICY}[route.policy.exempt]\n")),
+        ("/$defs/exempt", "[[route]]\n[route.exempt]\n"),
         ("/properties/route/items/properties/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
     ] {
         let line = before.lines().count() + 1;
@@ -134,32 +134,32 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("shadow = true", true),
         ("shadow = \"yes\"", false),
         ("store = \"disk\"", false),
-        ("charge-on = [401, 403]", true),
-        ("charge-on = []", false),
-        ("key = \"client-ip\"\npenalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", true),
-        ("penalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", false),
-        ("penalty = { refusals = 30, per = \"1m\" }", false),
+        ("charge-when = [401, 403]", true),
+        ("charge-when = []", false),
+        ("key = \"client-ip\"\npenalty = { rejections = 30, per = \"1m\", ban = \"10m\" }", true),
+        ("penalty = { rejections = 30, per = \"1m\", ban = \"10m\" }", false),
+        ("penalty = { rejections = 30, per = \"1m\" }", false),
         (
-            "except = { networks = [\"10.0.0.0/8\"], headers = { x-internal = \"s\" }, paths = [\"/a\", \"/b/*\"] }",
+            "exempt = { networks = [\"10.0.0.0/8\"], headers = { x-internal = \"s\" }, paths = [\"/a\", \"/b/*\"] }",
             true,
         ),
-        ("except = { headers = { x-internal = [\"s\", \"t\"] } }", true),
+        ("exempt = { headers = { x-internal = [\"s\", \"t\"] } }", true),
         ("charge-once = { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }", true),
         ("charge-once = { header = \"k\", within = \"24h\", free-retries = 1, max-keys = 9 }", true),
         ("charge-once = { header = \"k\", within = \"24h\", free-retries = 0 }", false),
         ("charge-once = { header = \"k\", within = \"24h\", free-retries = 1, max-keys = 0 }", false),
         ("charge-once = { header = \"k\", within = \"24h\" }", false),
-        ("except = {}", false),
-        ("except = { networks = [] }", false),
-        ("except = { headers = {} }", false),
-        ("except = { headers = { x-internal = \"\" } }", false),
-        ("except = { headers = { x-internal = [] } }", false),
-        ("except = { paths = [\"/*\"] }", false),
-        ("except = { paths = [\"a\"] }", false),
-        ("stagger = false", true),
-        ("stagger = \"yes\"", false),
+        ("exempt = {}", false),
+        ("exempt = { networks = [] }", false),
+        ("exempt = { headers = {} }", false),
+        ("exempt = { headers = { x-internal = \"\" } }", false),
+        ("exempt = { headers = { x-internal = [] } }", false),
+        ("exempt = { paths = [\"/*\"] }", false),
+        ("exempt = { paths = [\"a\"] }", false),
+        ("staggered = false", true),
+        ("staggered = \"yes\"", false),
         ("limt = 10", false),
-        ("answer = { tell = \"below-20%\" }", false),
+        ("response = { advertise = \"below-20%\" }", false),
     ] {
         let text = format!("{WHOLE}{line}\n");
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
@@ -176,24 +176,24 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
     let concurrency = WHOLE.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");
     for (line, is_taken) in [
         ("", true),
-        ("queue = 100\nmax-wait = \"5s\"\nmax-keys = 9\nrelease-at = \"head\"", true),
+        ("max-queue = 100\nmax-wait = \"5s\"\nmax-keys = 9\nrelease-at = \"head\"", true),
         ("per = \"1s\"", false),
         ("burst = 3", false),
-        ("queue = -1", false),
+        ("max-queue = -1", false),
     ] {
         let text = format!("{concurrency}{line}\n");
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let on_redis = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{concurrency}");
-    for (line, is_taken) in [("queue = 100\nmax-wait = \"5s\"\nlease = \"10s\"", true), ("lease = 10", false)] {
+    for (line, is_taken) in [("max-queue = 100\nmax-wait = \"5s\"\nlease = \"10s\"", true), ("lease = 10", false)] {
         let text = format!("{on_redis}{line}\n");
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     for (line, is_taken) in [
-        ("settle = \"content-bytes\"", true),
-        ("queue = 3", false),
+        ("settle-by = \"content-bytes\"", true),
+        ("max-queue = 3", false),
         ("lease = \"10s\"", false),
         ("release-at = \"head\"", false),
     ] {
@@ -203,7 +203,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
     }
     let without_period = WHOLE.replace("per = \"1s\"\n", "");
     assert!(validate(&without_period).is_err() && Config::parse("f.toml", &without_period).is_err());
-    assert!(validate("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
+    assert!(validate("[[route]]\npath = \"/a\"\nresponse = { advertise = \"below-20%\" }").is_ok());
     for (budget, is_taken) in [
         ("limit = 50, per = \"1s\"", true),
         ("limit = 50, per = \"1s\", burst = 100", true),
@@ -214,11 +214,11 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
     }
     for (share, is_taken) in [("0", true), ("020", true), ("100", true), ("101", false), ("", false)] {
-        let text = format!("[answer]\ntell = \"below-{share}%\"\n{WHOLE}");
+        let text = format!("[response]\nadvertise = \"below-{share}%\"\n{WHOLE}");
         assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{share}");
     }
     assert!(validate("[[route]]").is_err());
-    for nothing in ["", "route = []", "[answer]\ntell = \"never\"\n"] {
+    for nothing in ["", "route = []", "[response]\nadvertise = \"never\"\n"] {
         assert!(validate(nothing).is_err() && Config::parse("f.toml", nothing).is_err(), "{nothing}");
     }
     for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {

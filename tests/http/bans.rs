@@ -13,9 +13,10 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
 use tower_sluice::config::Config;
 use tower_sluice::key::{HeaderKey, User, key_fn};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{MissingKey, PartitionKey, Penalty, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{MissingKey, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))
@@ -132,7 +133,7 @@ fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
 #[test]
 fn a_response_that_is_held_open_excuses_few_rejections() {
     let clock = clock();
-    let layer = RateLimitLayer::new(policy(&clock).settled_by_handler().penalty(penalty(&clock, 30)));
+    let layer = RateLimitLayer::new(policy(&clock).settle_by_handler().penalty(penalty(&clock, 30)));
     let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
     let mut request = Request::new(());
     request.extensions_mut().insert(User::new("a"));
@@ -169,8 +170,8 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     let header = || shared().key(HeaderKey::from_static("x-api-key"));
     for policy in [shared(), header().on_missing_key(MissingKey::Share), shared().shadow()] {
         let error = RateLimitLayer::try_new(policy).unwrap_err();
-        assert!(matches!(&error, PolicyError::PenaltyOnSharedKey { name, .. } if name == "api"));
-        assert!(error.to_string().contains("key the policy by client"), "{error}");
+        assert!(matches!(&error, PolicyError::Conflict { name, option: "penalty", .. } if name == "api"));
+        assert!(error.to_string().contains("one client"), "{error}");
     }
     for policy in [header(), header().on_missing_key(MissingKey::Skip)] {
         let _ = RateLimitLayer::try_new(policy).unwrap();
@@ -228,13 +229,13 @@ fn a_configured_penalty_on_a_shared_key_is_rejected_with_its_line_and_the_cure()
     let file = |key: &str| {
         format!(
             "[[route]]\npath = \"/\"\n  [[route.policy]]\n  name = \"api\"\n  algorithm = \"token-bucket\"\n  limit = 1\n  \
-             per = \"1s\"\n  penalty = {{ refusals = 30, per = \"1m\", ban = \"10m\" }}\n{key}"
+             per = \"1s\"\n  penalty = {{ rejections = 30, per = \"1m\", ban = \"10m\" }}\n{key}"
         )
     };
     for key in ["", "key = \"global\"\n", "key = \"header:x-api-key\"\non-missing-key = \"share\"\n"] {
         let error = Config::parse("f.toml", &file(key)).unwrap_err().to_string();
-        assert!(error.starts_with("f.toml:8: policy `api`: a penalty "), "{error}");
-        assert!(error.contains("key the policy by client"), "{error}");
+        assert!(error.starts_with("f.toml:8: policy `api`: `penalty` cannot be combined with "), "{error}");
+        assert!(error.contains("one client"), "{error}");
     }
     Config::parse("f.toml", &file("key = \"header:x-api-key\"\n")).unwrap();
 }

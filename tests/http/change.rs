@@ -6,11 +6,11 @@ use std::time::Duration;
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{
-    Ask, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter,
-};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
@@ -20,7 +20,7 @@ fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
 }
 
-type Answer = Response<tower_sluice::ResponseBody<String>>;
+type Answer = Response<tower_sluice::layer::ResponseBody<String>>;
 
 async fn call<S>(service: &mut S, path: &str) -> Answer
 where
@@ -113,7 +113,7 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     let kept = |burst| {
         Arc::new(RateLimiter::new(
             TokenBucket::new(Quota::per_hour(burst)),
-            MemoryStore::with_capacity(1_000 * burst as usize).with_clock(clock.clone()),
+            MemoryStore::with_capacity(1_000 * usize::try_from(burst).unwrap()).with_clock(clock.clone()),
         ))
     };
     let (usual, strict) = (kept(10), kept(2));
@@ -133,7 +133,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
         assert_eq!(limiter.capacity(), if Arc::ptr_eq(limiter, &usual) { 10_000 } else { 2_000 });
     }
 
-    let queue = |capacity| LeakyQueue::new(Quota::per_hour(1)).capacity(capacity).max_wait(Duration::from_secs(86_400));
+    let queue =
+        |capacity| LeakyQueue::new(Quota::per_hour(1)).max_queue(capacity).max_wait(Duration::from_secs(86_400));
     let [usual, strict] = [10, 2].map(|capacity| Arc::new(queue(capacity)));
     let waiting = |queue: &Arc<LeakyQueue>| queue.decide(&Ask::charge(&PartitionKey::SHARED, 1));
     let _leaves = waiting(&usual);
@@ -149,7 +150,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
 /// the new policies.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
-    let queue = |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).capacity(5).max_wait(Duration::from_secs(86_400));
+    let queue =
+        |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).max_queue(5).max_wait(Duration::from_secs(86_400));
     let layer = RateLimitLayer::new(Policy::new("before", queue(1)));
     let mut service = layer.layer(hello());
     assert_eq!(call(&mut service, "/").await.status(), 200);

@@ -16,12 +16,14 @@ use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::testing::{IntervalChecker, Random};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, ChargeOnce, Check, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, PolicyError, Quota,
-    RateLimitLayer, RateLimiter, ResponseBody,
+    ChargeOnce, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -36,7 +38,7 @@ fn once(clock: &ManualClock, free_retries: u64) -> ChargeOnce {
     ChargeOnce::by_header(KEY).within(HOUR).free_retries(free_retries).max_keys(4_096).with_clock(clock.clone())
 }
 
-fn by_account(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+fn by_account(name: &'static str, limiter: impl tower_sluice::limiter::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-account"))
 }
 
@@ -302,22 +304,29 @@ fn a_live_change_keeps_the_free_retries() {
 fn a_policy_whose_retries_cannot_be_free_is_rejected() {
     struct Custom;
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
     }
     let clock = ManualClock::new();
     let bucket = || Policy::new("p", TokenBucket::new(Quota::per_second(1)));
     for (policy, expected) in [
-        (bucket().cost_after(|_| 1), "the cost of a retry must be known when it comes; remove what settles it later"),
-        (bucket().settled_by_handler(), "the cost of a retry must be known when it comes"),
-        (bucket().charge_content_bytes(), "the cost of a retry must be known when it comes"),
+        (
+            bucket().cost_after(|_| 1),
+            "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)",
+        ),
+        (bucket().settle_by_handler(), "the cost of a retry must be known when it comes"),
+        (bucket().settle_by_content_bytes(), "the cost of a retry must be known when it comes"),
         (Policy::new("p", tower_sluice::Concurrency::new(1)), "a free retry is in flight like any request"),
         (Policy::new("p", LeakyQueue::new(Quota::per_second(1))), "a free retry would overtake the requests that wait"),
         (Policy::new("p", Arc::new(Custom)), "the quota bounds the free retries; let the limiter advertise one"),
     ] {
         let error = RateLimitLayer::try_new(policy.charge_once(once(&clock, 1))).unwrap_err();
-        assert!(matches!(error, PolicyError::ChargeOnce { .. }) && error.to_string().contains(expected), "{error}");
+        assert!(
+            matches!(error, PolicyError::Conflict { option: "charge_once", .. })
+                && error.to_string().contains(expected),
+            "{error}"
+        );
     }
     let _ = RateLimitLayer::try_new(bucket().charge_when(|_| true).charge_once(once(&clock, 1))).unwrap();
 }

@@ -15,7 +15,7 @@ const PROXY: &str = "10.0.0.1:555";
 const XFF: &str = "x-forwarded-for";
 
 fn proxies() -> TrustedProxies {
-    TrustedProxies::ranges(["10.0.0.0/8"]).unwrap()
+    TrustedProxies::networks(["10.0.0.0/8"]).unwrap()
 }
 
 fn behind_proxies() -> ClientIp {
@@ -72,8 +72,8 @@ fn client_vectors() {
         let list =
             |name: &str| case[name].as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>();
         let trusted = match text("mode") {
-            "cidr" => TrustedProxies::ranges(list("trusted")).unwrap(),
-            "hops" => TrustedProxies::count(case["n"].as_u64().unwrap().try_into().unwrap()),
+            "cidr" => TrustedProxies::networks(list("trusted")).unwrap(),
+            "hops" => TrustedProxies::hops(case["n"].as_u64().unwrap().try_into().unwrap()),
             mode => panic!("{mode}: {case}"),
         };
         let strict = ClientIp::new(text("header").parse().unwrap(), trusted);
@@ -187,7 +187,7 @@ fn unidentified_clients_have_the_peers_key_or_none() {
 #[test]
 fn without_a_peer_address_no_header_is_trusted() {
     let request = Request::builder().header(XFF, "6.6.6.6").body(()).unwrap();
-    for key in [ClientIp::peer(), behind_proxies(), ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(1))] {
+    for key in [ClientIp::peer(), behind_proxies(), ClientIp::new(IpSource::XForwardedFor, TrustedProxies::hops(1))] {
         assert!(matches!(key.extract(&RequestHead::from(&request)), Err(KeyError::Misconfigured { .. })));
     }
 }
@@ -260,7 +260,7 @@ fn obfuscated_nodes_are_clients_only_if_enabled() {
     );
     let stranger = request("9.9.9.9:1", "forwarded", ["for=_abc"]);
     assert_eq!(partition(&named, &stranger), PartitionKey::from(ip("9.9.9.9").unwrap()));
-    let counted = ClientIp::new(IpSource::Forwarded, TrustedProxies::count(2)).obfuscated_nodes();
+    let counted = ClientIp::new(IpSource::Forwarded, TrustedProxies::hops(2)).obfuscated_nodes();
     assert_eq!(of(&counted, "for=6.6.6.6, for=_abc, for=_proxy"), of(&named, "for=_abc"));
 }
 
@@ -279,16 +279,16 @@ fn sources_have_names() {
 
 #[test]
 fn ranges_and_a_count_together() {
-    for trusted in [proxies().and_count(2), TrustedProxies::count(2).and_ranges(["10.0.0.0/8"]).unwrap()] {
+    for trusted in [proxies().and_hops(2), TrustedProxies::hops(2).and_networks(["10.0.0.0/8"]).unwrap()] {
         let key = ClientIp::new(IpSource::XForwardedFor, trusted);
         assert_eq!(client(&key, &["6.6.6.6, 3.3.3.3, 8.8.8.8"]), ip("3.3.3.3"));
         assert_eq!(client(&key, &["6.6.6.6, 10.0.0.3, unknown"]), ip("10.0.0.3"));
         assert_eq!(client(&key, &["8.8.8.8"]), None);
         assert_eq!(resolve(&key, "9.9.9.9:1", XFF, ["3.3.3.3, 8.8.8.8"]), ip("9.9.9.9"));
     }
-    let many = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(200));
+    let many = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::hops(200));
     assert_eq!(client(&many, &["3.3.3.3", &["10.0.0.2"; 199].join(",")]), ip("3.3.3.3"));
-    let none = ClientIp::new(IpSource::XForwardedFor, proxies().and_count(0));
+    let none = ClientIp::new(IpSource::XForwardedFor, proxies().and_hops(0));
     assert_eq!(client(&none, &["3.3.3.3"]), ip("10.0.0.1"));
 }
 
@@ -308,8 +308,8 @@ fn ranges_are_canonical_and_checked() {
         ("::/96", "::a00:1", "10.0.0.1"),
         ("64:ff9b::/96", "64:ff9b::a00:1", "10.0.0.1"),
     ] {
-        assert!(trusts(TrustedProxies::ranges([range]).unwrap(), inside), "{range}");
-        assert!(!trusts(TrustedProxies::ranges([range]).unwrap(), outside), "{range}");
+        assert!(trusts(TrustedProxies::networks([range]).unwrap(), inside), "{range}");
+        assert!(!trusts(TrustedProxies::networks([range]).unwrap(), outside), "{range}");
     }
     for peer in ["127.9.9.9", "::1", "10.9.9.9", "172.31.9.9", "192.168.9.9", "169.254.9.9", "fd00::1", "febf::1"] {
         assert!(trusts(TrustedProxies::private(), peer), "{peer}");
@@ -319,7 +319,7 @@ fn ranges_are_canonical_and_checked() {
     {
         assert!(!trusts(TrustedProxies::private(), peer), "{peer}");
     }
-    assert!(trusts(TrustedProxies::private().and_ranges(["192.0.2.7"]).unwrap(), "192.0.2.7"));
+    assert!(trusts(TrustedProxies::private().and_networks(["192.0.2.7"]).unwrap(), "192.0.2.7"));
     for peer in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
         assert!(trusts(TrustedProxies::loopback(), peer), "{peer}");
     }
@@ -327,16 +327,16 @@ fn ranges_are_canonical_and_checked() {
         assert!(!trusts(TrustedProxies::loopback(), peer), "{peer}");
     }
 
-    let complaint = |range: &str| TrustedProxies::ranges([range]).unwrap_err().to_string();
+    let complaint = |range: &str| TrustedProxies::networks([range]).unwrap_err().to_string();
     let malformed =
         ["", "proxy", "10/8", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/+8", "10.0.0.0/8/8", "fd00::/129", " ::1"];
     for range in malformed.into_iter().chain(["fe80::1%eth0", "::ffff:10.0.0.0/8"]) {
         assert!(complaint(range).contains("write an address such as"), "{range}");
     }
-    assert!(complaint("10.0.0.1/8").contains("write 10.0.0.0/8 for the range, or 10.0.0.1"));
-    assert!(complaint("2001:db8::1/32").contains("write 2001:db8::/32 for the range, or 2001:db8::1"));
-    assert!(TrustedProxies::ranges([""; 0]).unwrap_err().to_string().contains("no proxy is trusted"));
-    assert!(TrustedProxies::count(1).and_ranges([""; 0]).is_err());
+    assert!(complaint("10.0.0.1/8").contains("write 10.0.0.0/8 for the network, or 10.0.0.1"));
+    assert!(complaint("2001:db8::1/32").contains("write 2001:db8::/32 for the network, or 2001:db8::1"));
+    assert!(TrustedProxies::networks([""; 0]).unwrap_err().to_string().contains("no proxy is trusted"));
+    assert!(TrustedProxies::hops(1).and_networks([""; 0]).is_err());
     for range in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96"] {
         assert!(complaint(range).contains("trusts all addresses"), "{range}");
     }
@@ -400,10 +400,10 @@ fn ranges_that_span_the_internet_together_are_rejected() {
         &["fd00::/8", "2000::/5", "2800::/5"],
         &["::ffff:0:0/97"],
     ] {
-        assert!(TrustedProxies::ranges(half).is_err(), "{half:?}");
+        assert!(TrustedProxies::networks(half).is_err(), "{half:?}");
         // Even if they are added in two calls.
         let (first, rest) = half.split_at(half.len() - 1);
-        let both = proxies().and_ranges(first).and_then(|trusted| trusted.and_ranges(rest));
+        let both = proxies().and_networks(first).and_then(|trusted| trusted.and_networks(rest));
         assert!(both.unwrap_err().to_string().contains("half of all addresses"), "{half:?}");
     }
     for less in [
@@ -411,7 +411,7 @@ fn ranges_that_span_the_internet_together_are_rejected() {
         &["0.0.0.0/2", "0.0.0.0/2", "1.0.0.0/8"],
         &["fc00::/7", "fe80::/10", "2000::/5", "2000::/5", "2001:db8::/32"],
     ] {
-        assert!(TrustedProxies::ranges(less).is_ok(), "{less:?}");
+        assert!(TrustedProxies::networks(less).is_ok(), "{less:?}");
     }
 }
 
@@ -456,7 +456,7 @@ proptest! {
             from_right.nth(passed).map_or(leftmost, Element::address)
         };
         let header = if forwarded { "forwarded" } else { XFF };
-        let trusted = count.map_or_else(proxies, |count| proxies().and_count(count));
+        let trusted = count.map_or_else(proxies, |count| proxies().and_hops(count));
         let key = ClientIp::new(header.parse().unwrap(), trusted);
         prop_assert_eq!(resolve(&key, PROXY, header, &lines), want, "{:?}", lines);
     }
@@ -483,7 +483,7 @@ proptest! {
 
         let header = if forwarded { "forwarded" } else { XFF };
         let hops = tail.len() + 1;
-        for trusted in [proxies(), TrustedProxies::count(hops), proxies().and_count(hops)] {
+        for trusted in [proxies(), TrustedProxies::hops(hops), proxies().and_hops(hops)] {
             let key = ClientIp::new(header.parse().unwrap(), trusted);
             let key = if lenient { key.lenient_forwarded() } else { key };
             prop_assert_eq!(resolve(&key, PROXY, header, &lines), client.address(), "{:?}", lines);
@@ -500,7 +500,7 @@ proptest! {
         lenient: bool,
     ) {
         for header in [XFF, "forwarded", "x-real-ip", "cloudfront-viewer-address"] {
-            for trusted in [proxies(), TrustedProxies::count(count), TrustedProxies::private().and_count(count)] {
+            for trusted in [proxies(), TrustedProxies::hops(count), TrustedProxies::private().and_hops(count)] {
                 let key = ClientIp::new(header.parse().unwrap(), trusted);
                 let key = if lenient { key.lenient_forwarded() } else { key };
                 let request = request(PROXY, header, &lines);

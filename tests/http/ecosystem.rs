@@ -24,7 +24,8 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{HeaderKey, PathKey, PeerIp};
-use tower_sluice::{LeakyQueue, Policy, Quota, RateLimit, RateLimitLayer, ThrottleError, ThrottleLayer, Verdict};
+use tower_sluice::layer::{RateLimit, ThrottleError};
+use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, ThrottleLayer, Verdict};
 
 fn two_per_hour() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(2))
@@ -201,7 +202,7 @@ async fn a_client_paces_its_outgoing_calls() {
         counting.fetch_add(1, Ordering::Relaxed);
         async move { Ok::<_, std::io::Error>(number * 2) }
     });
-    let queue = LeakyQueue::new(Quota::per_second(5)).capacity(3);
+    let queue = LeakyQueue::new(Quota::per_second(5)).max_queue(3);
     let mut client = ServiceBuilder::new().layer(ThrottleLayer::new(queue)).service(backend);
 
     let start = tokio::time::Instant::now();
@@ -236,8 +237,8 @@ async fn requests_of_any_type_have_keys_and_costs() {
     let service = layer.layer(printer);
     let print = |tenant, pages| service.clone().oneshot(Job { tenant, pages });
     assert_eq!(print("a", 15).await.unwrap(), 15);
-    let denied = print("a", 15).await.unwrap_err();
-    assert!(denied.to_string().starts_with("rate limit exceeded, retry after 17"), "{denied}");
+    let rejected = print("a", 15).await.unwrap_err();
+    assert!(rejected.to_string().starts_with("rate limit exceeded, retry after 17"), "{rejected}");
     assert!(matches!(print("a", 21).await, Err(ThrottleError::Rejected { retry_after: None, .. })));
     assert_eq!(print("b", 15).await.unwrap(), 15);
     let jammed = print("c", 13).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! `Policy::except`: which requests are exempt, and which only look like it.
+//! `Policy::exempt`: which requests are exempt, and which only look like it.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -9,7 +9,8 @@ use http::{HeaderName, HeaderValue, Request, Response, Version};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
-use tower_sluice::{ExemptionError, Exemptions, LeakyQueue, Policy, Quota, RateLimitLayer};
+use tower_sluice::policy::ExemptionError;
+use tower_sluice::{Exemptions, LeakyQueue, Policy, Quota, RateLimitLayer};
 
 use crate::support::log::Log;
 use crate::support::metrics::Metrics;
@@ -18,7 +19,7 @@ const INTERNAL: HeaderName = HeaderName::from_static("x-internal");
 const SECRET: &str = "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7";
 
 fn policy(exemptions: Exemptions) -> Policy {
-    Policy::new("p", TokenBucket::new(Quota::per_day(1))).except(exemptions)
+    Policy::new("p", TokenBucket::new(Quota::per_day(1))).exempt(exemptions)
 }
 
 /// A layer whose only policy has nothing left.
@@ -162,7 +163,7 @@ fn no_forged_address_is_exempt() {
     for charged in ["11.0.0.1", "9.255.255.255", "192.0.2.8", "2001:db8:2::3"].iter().chain(&translated) {
         assert!(!passes(&peer, from(charged, &[])), "{charged}");
     }
-    let trusted = TrustedProxies::ranges(["198.51.100.1", "10.9.9.9"]).unwrap();
+    let trusted = TrustedProxies::networks(["198.51.100.1", "10.9.9.9"]).unwrap();
     let behind = used_up(networks(ClientIp::new(IpSource::XForwardedFor, trusted)));
     // A trusted proxy has appended the address of its peer.
     let list = |text| from("198.51.100.1", &[("x-forwarded-for", text)]);
@@ -186,7 +187,7 @@ fn no_forged_address_is_exempt() {
 /// A proxy at 10.0.0.2, in the exempt network, that nobody configured: all clients of the internet come from there.
 #[test]
 fn a_forgotten_proxy_in_an_exempt_network_exempts_nobody() {
-    let elsewhere = TrustedProxies::ranges(["198.51.100.1"]).unwrap();
+    let elsewhere = TrustedProxies::networks(["198.51.100.1"]).unwrap();
     let sources = [
         ClientIp::peer(),
         ClientIp::new(IpSource::XForwardedFor, elsewhere.clone()),
@@ -204,7 +205,7 @@ fn a_forgotten_proxy_in_an_exempt_network_exempts_nobody() {
             assert!(!passes(&layer, from("10.0.0.2", &[(field, value)])), "{client:?}: {field}");
         }
     }
-    let trusted = TrustedProxies::ranges(["198.51.100.1"]).unwrap();
+    let trusted = TrustedProxies::networks(["198.51.100.1"]).unwrap();
     let layer = used_up(networks(ClientIp::new(IpSource::cf_connecting_ip(), trusted)));
     assert!(!passes(&layer, from("10.0.0.2", &[("cf-connecting-ip", "203.0.113.9")])), "the header that is read");
 }
@@ -228,8 +229,8 @@ fn exempt_requests_count_as_skipped_and_other_policies_still_charge() {
     let exemptions = || Exemptions::new().path("/healthz").unwrap();
     let layer = RateLimitLayer::new([
         policy(exemptions()),
-        Policy::new("shadow", TokenBucket::new(Quota::per_day(1))).shadow().except(exemptions()),
-        Policy::new("queue", LeakyQueue::new(Quota::per_day(1))).except(exemptions()),
+        Policy::new("shadow", TokenBucket::new(Quota::per_day(1))).shadow().exempt(exemptions()),
+        Policy::new("queue", LeakyQueue::new(Quota::per_day(1))).exempt(exemptions()),
         Policy::new("all", TokenBucket::new(Quota::per_day(3))),
     ]);
     for expected in [true, true, true, false] {
@@ -240,7 +241,7 @@ fn exempt_requests_count_as_skipped_and_other_policies_still_charge() {
         ("shadow skipped", 4),
         ("queue skipped", 4),
         ("all allowed", 3),
-        ("all denied", 1),
+        ("all rejected", 1),
     ]);
 }
 
@@ -252,7 +253,7 @@ fn a_live_change_adds_and_removes_exemptions() {
     layer.handle().replace(exempting()).unwrap();
     assert!(passes(&layer, get("/healthz")) && !passes(&layer, get("/")));
     // A second call replaces the first.
-    layer.handle().replace(exempting().except(Exemptions::new())).unwrap();
+    layer.handle().replace(exempting().exempt(Exemptions::new())).unwrap();
     assert!(!passes(&layer, get("/healthz")));
 }
 
@@ -279,10 +280,10 @@ fn what_could_exempt_nobody_or_everybody_is_an_error_with_a_cure() {
     let path = |text| Exemptions::new().path(text).map(drop);
     let header = |value| Exemptions::new().header(INTERNAL, value).map(drop);
     for (result, expected) in [
-        (network("10.0.0.0/33"), "\"10.0.0.0/33\" is not a range of addresses; write an address such as 192.0.2.7"),
+        (network("10.0.0.0/33"), "\"10.0.0.0/33\" is not a network; write an address such as 192.0.2.7"),
         (
             network("10.0.0.1/8"),
-            "\"10.0.0.1/8\" is an address within a range; write 10.0.0.0/8 for the range, or 10.0.0.1",
+            "\"10.0.0.1/8\" is an address within a network; write 10.0.0.0/8 for the network, or 10.0.0.1",
         ),
         (
             network("0.0.0.0/0"),

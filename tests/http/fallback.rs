@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode, Receipt};
 use tower_sluice::{
-    Ask, Check, Description, FailureMode, LeakyQueue, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota,
-    RateLimitLayer, RateLimiter, Receipt, Verdict,
+    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
 };
 
 /// A remote limiter with outages, and a local fallback.
@@ -29,13 +29,13 @@ impl<G: Limiter> Remote<G> {
 }
 
 impl<G: Limiter> Limiter for Remote<G> {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Fallback {
             return self.fallback.decide(&ask.to(Mode::Charge));
         }
         self.calls.fetch_add(1, Ordering::SeqCst);
         let is_out = self.is_out.load(Ordering::SeqCst);
-        Check::Pending(Box::pin(async move {
+        Answer::Pending(Box::pin(async move {
             tokio::task::yield_now().await;
             if is_out { Err(LimiterError::new("out of reach")) } else { Ok(tower_sluice::Decision::allow(9, 8)) }
         }))
@@ -115,7 +115,7 @@ async fn a_shortfall_after_a_fallback_is_charged_as_far_as_units_are_left() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fallback_may_be_a_queue() {
-    let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).capacity(1));
+    let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).max_queue(1));
     let layer = RateLimitLayer::builder(Policy::new("remote", remote)).verdict().build();
     let begun = tokio::time::Instant::now();
     assert_eq!(statuses(&layer, 3).await, [200, 200, 200]);
@@ -128,10 +128,10 @@ async fn failing_open_and_failing_closed_use_no_fallback() {
         RateLimitLayer::builder(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode)).verdict().build()
     };
     assert_eq!(statuses(&layer(FailureMode::Allow), 3).await, [200; 3]);
-    let deny = layer(FailureMode::Deny);
-    let rejected = send(&deny).await;
+    let reject = layer(FailureMode::Reject);
+    let rejected = send(&reject).await;
     assert!(rejected.status() == 503 && !rejected.headers().contains_key("x-rate-limited-for"));
-    assert_eq!(deny.limiter_failures("remote"), Some(1));
+    assert_eq!(reject.limiter_failures("remote"), Some(1));
 }
 
 #[tokio::test]

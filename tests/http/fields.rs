@@ -10,12 +10,11 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{Advertise, EXPOSED_HEADERS, RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PathKey};
+use tower_sluice::layer::RateLimitLayerBuilder;
+use tower_sluice::rejection::{Reason, RejectionBody, RejectionFormat};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{
-    Exemptions, LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimitLayerBuilder, RateLimiter, Reason,
-    RejectionBody, RejectionFormat,
-};
+use tower_sluice::{Exemptions, LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 type Answered = Response<Full<Bytes>>;
 
@@ -89,7 +88,7 @@ async fn the_published_sequences_are_reproduced() {
     let mut steps = 0;
     for sequence in sequences.as_array().unwrap() {
         let number = |value: &serde_json::Value| value.as_u64().unwrap();
-        let period = Duration::from_secs(number(&sequence["rate"][1]).into());
+        let period = Duration::from_secs(number(&sequence["rate"][1]));
         let quota = Quota::per(number(&sequence["rate"][0]), period).burst(number(&sequence["burst"]));
         let clock = ManualClock::new();
         let layer = || {
@@ -98,7 +97,7 @@ async fn the_published_sequences_are_reproduced() {
             RateLimitLayer::builder(Policy::new("default", limiter).status(StatusCode::TOO_MANY_REQUESTS))
         };
         let (http, grpc) = (layer().build(), layer().build());
-        let legacy = layer().fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)).build();
+        let legacy = layer().fields(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds)).build();
         for step in sequence["steps"].as_array().unwrap() {
             let context = format!("{} at {}", sequence["name"], step["at"]);
             clock.set(Timestamp::from_nanos(nanos(step["at"].as_str().unwrap())));
@@ -158,7 +157,7 @@ async fn a_policy_that_does_not_apply_is_not_advertised() {
         per_minute("all", 5),
         per_minute("writes", 9).when(|request| request.method() == Method::POST),
         per_minute("customers", 9).key(header).on_missing_key(MissingKey::Skip),
-        per_minute("outside", 9).except(internal),
+        per_minute("outside", 9).exempt(internal),
     ]);
     let listed = |response: &Response<String>| field(response, "ratelimit-policy").map(str::to_owned);
     let all = "\"all\";q=5;w=60";
@@ -266,7 +265,7 @@ async fn fields_are_sent_as_configured() {
     assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Never)).await, [0, 0, 0]);
     assert_eq!(counts(RateLimitFields::none()).await, [0, 0, 0]);
     assert_eq!(counts(RateLimitFields::draft07()).await, [2, 2, 2]);
-    assert_eq!(counts(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
+    assert_eq!(counts(RateLimitFields::draft11().x_ratelimit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
 
     let layer = RateLimitLayer::builder(per_minute("p", 1))
         .wait_fields(WaitFields::new().without_exact_wait().retry_after_ms())
@@ -327,7 +326,7 @@ async fn an_exhausted_quota_is_reported_with_a_sufficient_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_reports_its_capacity_at_departure() {
-    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(2);
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(2);
     let layer = RateLimitLayer::new(Policy::new("q", queue).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS));
     let requests = (0..4).map(|_| ask(&layer, get("/")));
     let answers = futures_util::future::join_all(requests).await;
@@ -346,7 +345,7 @@ async fn a_queue_reports_its_capacity_at_departure() {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_in_a_queue_is_reported_if_enabled() {
-    let queue = || LeakyQueue::new(Quota::per_second(2)).capacity(1);
+    let queue = || LeakyQueue::new(Quota::per_second(2)).max_queue(1);
     let times = |layer: RateLimitLayer| async move {
         let answers = futures_util::future::join_all((0..3).map(|_| ask(&layer, get("/")))).await;
         answers.iter().map(|answer| field(answer, "server-timing").map(str::to_owned)).collect::<Vec<_>>()
@@ -477,7 +476,7 @@ async fn a_window_of_the_calendar_has_no_length_and_a_true_end() {
     // Half an hour before 29 March 2026 in Berlin, a day of 23 hours.
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_774_737_000_000_000_000));
     let policy = |window: CalendarWindow, cost| {
-        let window = window.in_zone("Europe/Berlin").unwrap();
+        let window = window.zone("Europe/Berlin").unwrap();
         let limiter = RateLimiter::new(window, MemoryStore::with_capacity(16).with_clock(clock.clone()));
         Policy::new("p", limiter).key(PathKey::raw()).cost_fn(move |_| cost)
     };

@@ -27,9 +27,9 @@ use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{HeaderKey, PeerIp, User};
-use tower_sluice::{
-    Ask, Check, FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimitLayer, ResponseBody, Verdict,
-};
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::{FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimitLayer, Verdict};
 
 use crate::echo::{EchoReply, EchoRequest};
 
@@ -240,8 +240,8 @@ async fn a_stream_is_rejected_before_its_body_is_polled() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Ready(Err(LimiterError::new("out of reach")))
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Answer::Ready(Err(LimiterError::new("out of reach")))
     }
 }
 
@@ -280,7 +280,7 @@ async fn other_reasons_have_other_codes() {
     assert_eq!(rejection(by_key(), &twice).await, (Code::InvalidArgument, "-1".into(), None));
     let by_peer = Policy::new("by-peer", bucket()).key(PeerIp::new());
     assert_eq!(rejection(by_peer, &[]).await, (Code::Internal, "-1".into(), None));
-    let broken = Policy::new("broken", std::sync::Arc::new(Broken)).on_failure(FailureMode::Deny);
+    let broken = Policy::new("broken", std::sync::Arc::new(Broken)).on_failure(FailureMode::Reject);
     assert_eq!(rejection(broken, &[]).await, (Code::Unavailable, "1000".into(), Some(Duration::from_secs(1))));
 }
 

@@ -13,11 +13,12 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::headers::{DecisionFields, RateLimitFields};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Limiter, LimiterError, LimiterExt, Policy, Quota, RateLimitLayer, RateLimiter, Reason, Rejection,
-    RequestHead, Verdict,
+    Limiter, LimiterError, LimiterExt, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Verdict,
 };
 
 use crate::support::log::Log;
@@ -56,7 +57,7 @@ async fn a_handler_takes_the_verdict_of_its_request() {
         assert_eq!(get_from(&app).await.2, expected);
     }
     // An estimate that the response settles.
-    let settled = per_hour("settled", 9).cost(4).settled_by_handler();
+    let settled = per_hour("settled", 9).cost(4).settle_by_handler();
     let app = Router::new().route("/", get(handler)).layer(layer(vec![settled]));
     assert_eq!(get_from(&app).await.2, "settled 5");
 }
@@ -162,8 +163,8 @@ async fn a_limiter_that_cannot_decide_is_answered_503_by_a_handler() {
     struct Failing;
 
     impl Limiter for Failing {
-        fn decide(&self, _: &Ask<'_>) -> Check {
-            Check::Ready(Err(LimiterError::new("out of reach")))
+        fn decide(&self, _: &Ask<'_>) -> Answer {
+            Answer::Ready(Err(LimiterError::new("out of reach")))
         }
     }
     let (status, headers, body) = get_from(&Mails::app(Failing)).await;

@@ -50,7 +50,7 @@ fn behind_proxies(trusted: TrustedProxies) -> ClientIp {
 }
 
 fn proxies() -> TrustedProxies {
-    TrustedProxies::ranges(["10.0.0.0/8"]).unwrap()
+    TrustedProxies::networks(["10.0.0.0/8"]).unwrap()
 }
 
 /// A client behind a proxy that forges a longer list for each of its requests.
@@ -66,7 +66,7 @@ fn a_thousand_forged_prefixes_are_one_client() {
         let forged = |i: u32| format!("{}.{}.6.6, {junk}", 1 + i / 250, i % 250);
         let one_line = |i| request(PROXY.parse().unwrap(), &XFF, &[forged(i) + tail]);
         let two_lines = |i| request(PROXY.parse().unwrap(), &XFF, &[forged(i), tail.to_owned()]);
-        for trusted in [proxies(), proxies().and_count(1), TrustedProxies::count(1), TrustedProxies::private()] {
+        for trusted in [proxies(), proxies().and_hops(1), TrustedProxies::hops(1), TrustedProxies::private()] {
             let key = behind_proxies(trusted);
             assert_eq!(admitted(10, key.clone(), (0..1_000).map(one_line)), 10, "{tail}");
             assert_eq!(admitted(10, key, (0..1_000).map(two_lines)), 10, "{tail}");
@@ -77,7 +77,7 @@ fn a_thousand_forged_prefixes_are_one_client() {
     assert_eq!(admitted(10, PeerIp::new(), (0..1_000).map(direct)), 10);
     assert_eq!(admitted(10, ClientIp::peer(), (0..1_000).map(direct)), 10);
     assert_eq!(admitted(10, behind_proxies(proxies()), (0..1_000).map(direct)), 10);
-    assert_eq!(admitted(10, behind_proxies(TrustedProxies::count(0)), (0..1_000).map(direct)), 10);
+    assert_eq!(admitted(10, behind_proxies(TrustedProxies::hops(0)), (0..1_000).map(direct)), 10);
 }
 
 /// One list, split into one to four lines, with any forged elements before it in any order.

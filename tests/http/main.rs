@@ -20,8 +20,10 @@ mod layer;
 mod outcome;
 mod own_quotas;
 mod pacer;
+mod policy_options;
 mod settlement;
 mod true_waits;
+mod wide_units;
 mod wire;
 
 #[path = "../../examples/server/src/echo.rs"]

@@ -12,11 +12,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Check, Decision, LeakyQueue, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
-    RateLimiter, Settlement, Verdict,
+    Decision, LeakyQueue, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
+    Settlement, Verdict,
 };
 
 /// The cost that a handler reports.
@@ -33,14 +34,14 @@ fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, 
     Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
 }
 
-struct Answer {
+struct Reply {
     status: u16,
     headers: HeaderMap,
     verdict: Verdict,
     body: String,
 }
 
-impl Answer {
+impl Reply {
     fn left(&self) -> u64 {
         self.verdict.policies()[0].decision().remaining()
     }
@@ -51,7 +52,7 @@ impl Answer {
 }
 
 /// Sends a request to a handler that answers with this status and reports this many rows.
-async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u64) -> Answer {
+async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u64) -> Reply {
     let handler = service_fn(move |_: Request<()>| {
         let response = Response::builder().status(status).extension(Rows(rows));
         ready(Ok::<_, String>(response.body(Full::<bytes::Bytes>::from("hello")).unwrap()))
@@ -62,7 +63,7 @@ async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u64) -> Ans
     let (parts, body) = response.into_parts();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
     let verdict = parts.extensions.get::<Verdict>().cloned().unwrap();
-    Answer { status: parts.status.as_u16(), headers: parts.headers, verdict, body }
+    Reply { status: parts.status.as_u16(), headers: parts.headers, verdict, body }
 }
 
 fn failed(policy: Policy) -> Policy {
@@ -120,7 +121,7 @@ async fn no_more_requests_are_in_flight_than_the_limit_allows() {
 /// Sends a request of this cost while another awaits its response, and no unit is left. Returns its `Retry-After`.
 async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u64) -> String {
     let limiter = timed(TokenBucket::new(Quota::per_hour(4)), &clock());
-    assert!(matches!(limiter.decide(&Ask::charge(&"a".into(), 3)), Check::Ready(Ok(_))));
+    assert!(matches!(limiter.decide(&Ask::charge(&"a".into(), 3)), Answer::Ready(Ok(_))));
     let policy = Policy::new("units", limiter).key(User::key());
     let layer = RateLimitLayer::new(bill(policy).cost_fn(|request| request.uri().path()[1..].parse::<u64>().unwrap()));
     let send = |cost: u64| {
@@ -178,7 +179,7 @@ async fn each_of_several_policies_is_settled_on_its_own() {
     ])
     .verdict()
     .build();
-    let left = |answer: &Answer| -> Vec<u64> {
+    let left = |answer: &Reply| -> Vec<u64> {
         answer.verdict.policies().iter().map(|policy| policy.decision().remaining()).collect()
     };
     assert_eq!(left(&send(&layer, "a", 200, 3).await), [4, 5, 2]);
@@ -309,7 +310,7 @@ async fn support_staff_can_peek_and_reset() {
     assert_eq!(send(&layer, "alice", 200, 0).await.status, 200);
     assert_eq!(
         layer.reset("queue", &alice).await.unwrap_err().to_string(),
-        "the limiter of policy `queue` cannot forget what a key owes"
+        "policy `queue`: the limiter cannot be reset: it does not answer `Mode::Reset`"
     );
     assert_eq!(layer.peek("none", &alice).await.unwrap_err().to_string(), "no policy of this layer is named `none`");
 }

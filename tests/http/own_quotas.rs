@@ -11,11 +11,12 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
 use tower_sluice::key::User;
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
+use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota,
-    RateLimitLayer, RateLimiter,
+    Concurrency, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 /// What an authentication layer knows of a customer.
@@ -158,7 +159,7 @@ async fn older_fields_advertise_the_quota_of_the_key() {
     let layer = of(RateLimitFields::draft07());
     let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
     assert_eq!(fields(&headers, ["ratelimit-policy", "ratelimit"]), ["5;w=3600", "limit=5, remaining=4, reset=2880"]);
-    let layer = of(RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds));
+    let layer = of(RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds));
     let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
     let names = ["ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     assert_eq!(fields(&headers, names), ["\"api\";q=5;w=3600", "5", "4", "720"]);
@@ -271,7 +272,7 @@ async fn a_live_change_to_quotas_of_the_keys_own_and_back_keeps_what_was_used() 
 fn a_limiter_that_takes_no_quotas_is_rejected() {
     struct Custom;
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
     }
@@ -281,7 +282,7 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
         Arc::new(Custom).into_limiter(),
     ] {
         let error = RateLimitLayer::try_new(policy(limiter)).unwrap_err();
-        assert!(matches!(error, PolicyError::QuotasNotTaken { name, .. } if name == "api"));
+        assert!(matches!(error, PolicyError::Conflict { name, option: "quota_fn", .. } if name == "api"));
     }
 }
 

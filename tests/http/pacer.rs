@@ -13,7 +13,8 @@ use http::{HeaderMap, Request, Response};
 use tokio::time::{Instant, sleep, timeout};
 use tower::util::BoxCloneService;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sluice::{Pacer, PacerError, PacerFuture, PacerLayer, PartitionKey, Quota};
+use tower_sluice::layer::{Pacer, PacerError, PacerFuture};
+use tower_sluice::{PacerLayer, PartitionKey, Quota};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -60,9 +60,8 @@ async fn peek(layer: &RateLimitLayer) -> Decision {
 #[tokio::test]
 async fn what_the_handler_reports_last_is_charged() {
     for (costs, left) in [(&[][..], 95), (&[30], 70), (&[30, 2], 98), (&[0], 100), (&[500], 0)] {
-        let layer = RateLimitLayer::new(
-            policy(FixedWindow::new(Quota::per_minute(100)), &clock()).cost(5).settled_by_handler(),
-        );
+        let layer =
+            RateLimitLayer::new(policy(FixedWindow::new(Quota::per_minute(100)), &clock()).cost(5).settle_by_handler());
         let (status, headers) = send(&layer, costs, 9).await;
         assert_eq!(status, 200);
         assert_eq!(peek(&layer).await.remaining(), left, "{costs:?}");
@@ -73,7 +72,7 @@ async fn what_the_handler_reports_last_is_charged() {
 
 #[tokio::test]
 async fn the_bytes_of_the_body_are_charged() {
-    let policy = policy(FixedWindow::new(Quota::per_minute(1_000)), &clock()).cost(100).charge_content_bytes();
+    let policy = policy(FixedWindow::new(Quota::per_minute(1_000)), &clock()).cost(100).settle_by_content_bytes();
     let layer = RateLimitLayer::new(policy);
     let (_, headers) = send(&layer, &[], 40).await;
     assert_eq!(headers["ratelimit-policy"], r#""units";q=1000;qu="content-bytes";w=60"#);
@@ -88,7 +87,7 @@ async fn the_bytes_of_the_body_are_charged() {
 async fn a_shortfall_that_is_owed_delays_the_next_requests() {
     let clock = clock();
     let layer = RateLimitLayer::new(
-        policy(FixedWindow::new(Quota::per_minute(10)), &clock).settled_by_handler().owe_shortfalls(),
+        policy(FixedWindow::new(Quota::per_minute(10)), &clock).settle_by_handler().owe_shortfalls(),
     );
     assert_eq!(send(&layer, &[25], 0).await.0, 200);
     let state = peek(&layer).await;
@@ -123,7 +122,7 @@ async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
     for kind in 0..3 {
         let clock = clock();
         let limit = limits(&clock).into_iter().nth(kind).unwrap();
-        let layer = RateLimitLayer::new(limit.settled_by_handler().owe_shortfalls());
+        let layer = RateLimitLayer::new(limit.settle_by_handler().owe_shortfalls());
         let mut spent = 0;
         for hours in 0..1_000_u64 {
             while send(&layer, &[10_000], 0).await.0 == 200 {
@@ -144,7 +143,7 @@ async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
 async fn requests_at_once_pay_a_debt_no_faster_than_one_by_one() {
     let clock = clock();
     let bucket = TokenBucket::new(Quota::per_hour(100));
-    let layer = RateLimitLayer::new(policy(bucket, &clock).settled_by_handler().owe_shortfalls());
+    let layer = RateLimitLayer::new(policy(bucket, &clock).settle_by_handler().owe_shortfalls());
     assert_eq!(send(&layer, &[1_000], 0).await.0, 200);
     clock.advance(MINUTE * 60 * 9 + MINUTE * 6);
     // Ten units are left.
@@ -156,8 +155,7 @@ async fn requests_at_once_pay_a_debt_no_faster_than_one_by_one() {
 #[tokio::test]
 async fn a_request_of_cost_0_is_told_what_is_left_after_a_shortfall() {
     let clock = clock();
-    let policy =
-        policy(TokenBucket::new(Quota::per_minute(10).burst(20)), &clock).settled_by_handler().owe_shortfalls();
+    let policy = policy(TokenBucket::new(Quota::per_minute(10).burst(20)), &clock).settle_by_handler().owe_shortfalls();
     // The handlers report what their request costs: 6 in place of 1, and 0 in place of 0.
     let (answers, usage) = (&[6][..], &[][..]);
     let layer = RateLimitLayer::new(policy.cost_fn(move |request| u64::from(request.uri().path() != "/usage")));
@@ -175,7 +173,7 @@ async fn a_request_of_cost_0_is_told_what_is_left_after_a_shortfall() {
 async fn a_reset_and_a_refund_leave_no_debt_behind() {
     let clock = clock();
     let bucket = TokenBucket::new(Quota::per_minute(10));
-    let layer = RateLimitLayer::new(policy(bucket, &clock).cost(2).settled_by_handler().owe_shortfalls());
+    let layer = RateLimitLayer::new(policy(bucket, &clock).cost(2).settle_by_handler().owe_shortfalls());
     send(&layer, &[7], 0).await;
     let _ = layer.reset("units", &"alice".into()).await.unwrap();
     assert_eq!(peek(&layer).await.remaining(), 10);
@@ -199,8 +197,8 @@ async fn fields_of_a_request_that_is_settled_from_cost_0_promise_nothing_too_ear
         } else {
             policy(FixedWindow::new(Quota::per_day(5)), &clock)
         };
-        let policy = policy.cost_fn(|request| u64::from(request.uri().path() != "/free")).settled_by_handler();
-        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
+        let policy = policy.cost_fn(|request| u64::from(request.uri().path() != "/free")).settle_by_handler();
+        let fields = RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds);
         let layer = RateLimitLayer::builder(policy).fields(fields).build();
         for _ in 0..used_before {
             assert_eq!(send_to(&layer, "/", &[], 0).await.0, 200);

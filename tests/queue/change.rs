@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_sluice::{Ask, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::limiter::Ask;
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 /// A charge from before a change is refunded after it, in tokens, and no more than is still owed.
 #[tokio::test(start_paused = true)]
 async fn charges_from_before_a_change_are_refunded_after_it() {
     let key = PartitionKey::from("key");
-    let slow = LeakyQueue::new(Quota::per_second(1).burst(4)).capacity(0);
+    let slow = LeakyQueue::new(Quota::per_second(1).burst(4)).max_queue(0);
     let spent = slow.decide(&Ask::charge(&key, 3)).decided().await.unwrap();
     sleep(Duration::from_millis(500)).await;
-    let fast = LeakyQueue::new(Quota::per_second(10).burst(2)).capacity(0);
+    let fast = LeakyQueue::new(Quota::per_second(10).burst(2)).max_queue(0);
     assert!(fast.inherit(&slow).is_some());
     // Two and a half are owed, and the next may depart when one is.
     let rejected = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
@@ -37,12 +38,12 @@ async fn charges_from_before_a_change_are_refunded_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_raised_rate_helps_present_waiters_at_once() {
     let key = PartitionKey::from("key");
-    let slow = LeakyQueue::new(Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(86_400));
+    let slow = LeakyQueue::new(Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(86_400));
     let start = Instant::now();
     assert!(slow.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
     let waits: Vec<_> = (0..3).map(|_| tokio::spawn(slow.decide(&Ask::charge(&key, 1)).decided())).collect();
     sleep(Duration::from_secs(1)).await;
-    let fast = LeakyQueue::new(Quota::per_second(1)).capacity(5);
+    let fast = LeakyQueue::new(Quota::per_second(1)).max_queue(5);
     assert!(fast.inherit(&slow).is_some());
     for (n, wait) in waits.into_iter().enumerate() {
         // All but a 3,600th of the first token is still owed.
@@ -58,12 +59,12 @@ async fn a_raised_rate_helps_present_waiters_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_lowered_capacity_rejects_the_youngest_waiters_at_once() {
     let key = PartitionKey::from("key");
-    let roomy = LeakyQueue::new(Quota::per_second(1)).capacity(5);
+    let roomy = LeakyQueue::new(Quota::per_second(1)).max_queue(5);
     assert!(roomy.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
     let waits: Vec<_> = (0..4).map(|_| tokio::spawn(roomy.decide(&Ask::charge(&key, 1)).decided())).collect();
     sleep(Duration::from_millis(1)).await;
     let start = Instant::now();
-    let narrow = LeakyQueue::new(Quota::per_second(1)).capacity(2);
+    let narrow = LeakyQueue::new(Quota::per_second(1)).max_queue(2);
     assert!(narrow.inherit(&roomy).is_some());
     let mut outcomes = Vec::new();
     for wait in waits.into_iter().rev() {
@@ -75,7 +76,7 @@ async fn a_lowered_capacity_rejects_the_youngest_waiters_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_lowered_rate_rejects_waiters_whose_turn_is_too_late_at_once() {
     let key = PartitionKey::from("key");
-    let patient = |rate| LeakyQueue::new(Quota::per_second(rate)).capacity(9).max_wait(Duration::from_secs(2));
+    let patient = |rate| LeakyQueue::new(Quota::per_second(rate)).max_queue(9).max_wait(Duration::from_secs(2));
     let fast = patient(10);
     assert!(fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
     let waits: Vec<_> = (0..4).map(|_| tokio::spawn(fast.decide(&Ask::charge(&key, 1)).decided())).collect();

@@ -15,9 +15,10 @@ use tokio::time::{Instant, advance};
 use tower::{Layer, Service, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -33,9 +34,9 @@ fn report(what: &str, begun: std::time::Instant) {
 
 #[tokio::test(start_paused = true)]
 async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
     let start = Instant::now();
-    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
     let waits = tokio::spawn(join(&queue));
     settle().await;
     let begun = std::time::Instant::now();
@@ -59,9 +60,9 @@ async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
 #[tokio::test(start_paused = true)]
 async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
     for is_precise in [false, true] {
-        let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+        let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
         let queue = if is_precise { queue.precise() } else { queue };
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
         let begun = std::time::Instant::now();
         for round in 0..churns() {
             let goes = join(&queue);
@@ -75,7 +76,7 @@ async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
                 drop(goes);
                 // Another request uses it, so that the next must wait again.
                 assert!(
-                    matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.delay().is_zero()),
+                    matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(now)) if now.delay().is_zero()),
                     "{round}"
                 );
             }
@@ -93,7 +94,7 @@ async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
 async fn a_bucket_in_the_same_layer_meters_the_attempts() {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(100)), store);
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(200));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(200));
     let layer = RateLimitLayer::new([
         // The queue comes last, whatever their order.
         Policy::new("everybody", Arc::clone(&queue)),

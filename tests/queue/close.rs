@@ -13,9 +13,10 @@ use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::config::Config;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
-    Ask, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
@@ -28,7 +29,7 @@ fn service(layer: &RateLimitLayer) -> Service {
 }
 
 fn queue() -> LeakyQueue {
-    LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::from_secs(1_000_000))
+    LeakyQueue::new(Quota::per_hour(1)).max_queue(100).max_wait(Duration::from_secs(1_000_000))
 }
 
 async fn status(service: &Service) -> u16 {
@@ -57,7 +58,7 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
 
 #[tokio::test]
 async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
-    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
+    for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
         let layer = RateLimitLayer::new([
@@ -94,7 +95,7 @@ async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
     let (service, limits) = (service(&layer), layer.handle());
     limits.close();
     for policies in [
-        vec![Policy::new("q", queue().capacity(5))],
+        vec![Policy::new("q", queue().max_queue(5))],
         vec![Policy::new("another", queue())],
         vec![Policy::new("q", TokenBucket::new(Quota::per_hour(100))), Policy::new("new", Arc::new(queue()))],
     ] {
@@ -125,7 +126,7 @@ async fn a_configuration_closes_all_its_queues() {
     let route = |path: &str, limit: u64| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = {limit}\nper = \"1h\"\n\
-             capacity = 9\nmax-wait = \"9h\"\n"
+             max-queue = 9\nmax-wait = \"9h\"\n"
         )
     };
     let mut config =
@@ -146,7 +147,8 @@ async fn a_configuration_closes_all_its_queues() {
 async fn queues_on_redis_are_closed_also_after_a_change() {
     let server = RedisServer::start();
     let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let queue = || RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(10).max_wait(Duration::from_secs(100_000));
+    let queue =
+        || RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(10).max_wait(Duration::from_secs(100_000));
     let layer = RateLimitLayer::new(Policy::new("q", queue()).on_failure(FailureMode::Allow));
     let (service, limits) = (service(&layer), layer.handle());
     assert_eq!(status(&service).await, 200);

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
+use tower_sluice::limiter::{Answer, Ask, Pending, Receipt};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, Concurrency, Decision, Limiter, LimiterError, PartitionKey, Pending, Receipt};
+use tower_sluice::{Concurrency, Decision, Limiter, LimiterError, PartitionKey};
 
 fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
     match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -70,7 +71,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut limit = 3;
-        let mut limiter = Concurrency::new(limit).max_keys(16).queue(MAX_WAITERS);
+        let mut limiter = Concurrency::new(limit).max_keys(16).max_queue(MAX_WAITERS);
         let mut models: Vec<Model> = (0..KEYS).map(|_| Model::default()).collect();
         let (mut requests, mut seen) = (Requests::default(), [0_u32; 5]);
         for step in 0..5_000_usize {
@@ -81,13 +82,13 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                     let cost = 1 + random.below(4);
                     let expected = model.arrive(step, cost, limit, MAX_WAITERS);
                     match (limiter.decide(&Ask::charge(&key, cost)), expected) {
-                        (Check::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
+                        (Answer::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
                             assert_eq!(decision.remaining(), limit - model.in_flight);
                             requests.passing.insert(step, (key, cost, decision.receipt()));
                             seen[0] += 1;
                         }
-                        (Check::Ready(Ok(decision)), Outcome::Rejected) if !decision.is_allowed() => seen[1] += 1,
-                        (Check::Pending(pending), Outcome::Waits) => {
+                        (Answer::Ready(Ok(decision)), Outcome::Rejected) if !decision.is_allowed() => seen[1] += 1,
+                        (Answer::Pending(pending), Outcome::Waits) => {
                             requests.waiting.insert(step, (key, cost, pending));
                             seen[2] += 1;
                         }
@@ -114,7 +115,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
                 }
                 _ => {
                     limit = 2 + random.below(4);
-                    let new = Concurrency::new(limit).queue(MAX_WAITERS);
+                    let new = Concurrency::new(limit).max_queue(MAX_WAITERS);
                     new.inherit(&limiter).unwrap().finish();
                     limiter = new;
                 }
@@ -130,7 +131,7 @@ async fn a_hundred_thousand_steps_follow_the_model() {
             assert!(requests.waiting.values_mut().all(|(.., pending)| poll(pending).is_none()), "out of turn");
             limiter.check_invariants();
             let in_flight: u64 = models.iter().map(|model| model.in_flight).sum();
-            assert_eq!(limiter.stats().in_flight, Some(in_flight.into()), "seed {seed}, step {step}");
+            assert_eq!(limiter.stats().in_flight, Some(in_flight), "seed {seed}, step {step}");
         }
         assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
         requests.waiting.clear();
@@ -147,16 +148,16 @@ async fn a_hundred_thousand_steps_follow_the_model() {
 async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
     let key = PartitionKey::from("a");
     for is_in_order in [true, false] {
-        let first = Concurrency::new(1).queue(10);
+        let first = Concurrency::new(1).max_queue(10);
         let held = first.decide(&Ask::charge(&key, 1)).at_once().unwrap();
         assert!(held.is_allowed());
         let mut waiting: Vec<_> = (0..5)
             .map(|_| match first.decide(&Ask::charge(&key, 1)) {
-                Check::Pending(pending) => pending,
-                Check::Ready(result) => panic!("{result:?}, and one of one is in flight"),
+                Answer::Pending(pending) => pending,
+                Answer::Ready(result) => panic!("{result:?}, and one of one is in flight"),
             })
             .collect();
-        let [second, third] = [5, 2].map(|limit| Concurrency::new(limit).queue(10));
+        let [second, third] = [5, 2].map(|limit| Concurrency::new(limit).max_queue(10));
         let earlier = second.inherit(&first).unwrap();
         let later = third.inherit(&second).unwrap();
         if is_in_order {

@@ -4,23 +4,24 @@ use std::time::Duration;
 
 use crate::support::log::Log;
 use tokio::time::advance;
+use tower_sluice::limiter::{Answer, Ask, Pending};
 use tower_sluice::store::{TableStats, WhenFull};
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
+use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn ready(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Decision {
     match queue.decide(&Ask::charge(&key.into(), 1)) {
-        Check::Ready(result) => result.unwrap(),
-        Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
+        Answer::Ready(result) => result.unwrap(),
+        Answer::Pending(_) => panic!("expected an answer at once, but have to wait"),
     }
 }
 
 fn pending(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Pending {
     match queue.decide(&Ask::charge(&key.into(), 1)) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
@@ -30,8 +31,8 @@ fn table(queue: &LeakyQueue) -> TableStats {
 
 /// The capacity, the live keys, how many requests forgot a key, and how many found no room.
 fn counts(queue: &LeakyQueue) -> [u64; 4] {
-    let TableStats { capacity, live, evicted_live, turned_away, .. } = table(queue);
-    [capacity, live, evicted_live, turned_away]
+    let TableStats { capacity, live_keys, evicted_live, turned_away, .. } = table(queue);
+    [capacity, live_keys, evicted_live, turned_away]
 }
 
 /// Returns how many requests pass of five rounds of 70,000 keys, all within the hour in which each key may send one.
@@ -55,9 +56,9 @@ async fn a_flood_of_keys_passes_once_for_each_remembered_key() {
     assert_eq!(counts(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
     // There is room again when they have paid.
     advance(HOUR).await;
-    assert_eq!(table(&queue).live, 0);
+    assert_eq!(table(&queue).live_keys, 0);
     assert!(ready(&queue, 69_999_u64).is_allowed());
-    assert_eq!(table(&queue).live, 1);
+    assert_eq!(table(&queue).live_keys, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +79,7 @@ async fn keys_beyond_max_keys_overflow_if_set() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_forgotten_only_if_set_and_counted_then() {
-    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::ForgetLeast);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::EvictLeast);
     let passed = passing(&queue).await;
     // First come, first forgotten, as documented.
     assert!(passed > 300_000, "{passed}");
@@ -87,12 +88,12 @@ async fn keys_are_forgotten_only_if_set_and_counted_then() {
 
 #[tokio::test(start_paused = true)]
 async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
-    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_keys(3).when_full(WhenFull::ForgetLeast);
+    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_keys(3).when_full(WhenFull::EvictLeast);
     for (key, requests) in [("much", 3), ("little", 1), ("more", 2)] {
         assert!((0..requests).all(|_| ready(&queue, key).is_allowed()));
     }
     assert_eq!(ready(&queue, "new").remaining(), 3);
-    assert_eq!((table(&queue).evicted_live, table(&queue).live), (1, 3));
+    assert_eq!((table(&queue).evicted_live, table(&queue).live_keys), (1, 3));
     assert_eq!(queue.decide(&Ask::peek(&"much".into(), 0)).at_once().unwrap().remaining(), 1);
     assert_eq!(queue.decide(&Ask::peek(&"little".into(), 0)).at_once().unwrap().remaining(), 4, "it is as good as new");
 }
@@ -109,7 +110,7 @@ async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
     assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
     assert_eq!((rejected.retry_after(), peeked.retry_after()), (Some(MS * 70), Some(MS * 70)));
     // A cost of zero needs no room.
-    assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Check::Ready(Ok(free)) if free.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Answer::Ready(Ok(free)) if free.is_allowed()));
     assert!(!ready(&queue, "c").is_allowed());
     advance(MS * 69).await;
     assert_eq!(ready(&queue, "c").retry_after(), Some(MS));
@@ -121,7 +122,7 @@ async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
 /// Whatever happens to new keys, a key with waiters is not forgotten, nor is its debt.
 #[tokio::test(start_paused = true)]
 async fn a_key_with_waiters_is_kept() {
-    for when_full in [WhenFull::Reject, WhenFull::ForgetLeast] {
+    for when_full in [WhenFull::Reject, WhenFull::EvictLeast] {
         let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2).when_full(when_full);
         let mut waiters = Vec::new();
         for key in ["a", "b"] {
@@ -134,7 +135,7 @@ async fn a_key_with_waiters_is_kept() {
         for waiter in waiters {
             assert_eq!(waiter.await.unwrap().delay(), MS * 100);
         }
-        assert_eq!(ready(&queue, "c").is_allowed(), when_full == WhenFull::ForgetLeast);
+        assert_eq!(ready(&queue, "c").is_allowed(), when_full == WhenFull::EvictLeast);
         advance(MS * 100).await;
         assert!(ready(&queue, "d").is_allowed());
     }
@@ -169,7 +170,7 @@ async fn another_number_of_keys_holds_from_the_change_on() {
 #[test]
 fn the_first_key_without_room_is_logged_and_no_other() {
     let (log, _subscriber) = Log::start();
-    for (before, when_full) in [WhenFull::Reject, WhenFull::Overflow, WhenFull::ForgetLeast].into_iter().enumerate() {
+    for (before, when_full) in [WhenFull::Reject, WhenFull::Overflow, WhenFull::EvictLeast].into_iter().enumerate() {
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
         for key in 0..9_u64 {
             let _ = ready(&queue, key);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::support::queue::settle;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
-use tower_sluice::{Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota, Shape};
+use tower_sluice::limiter::{Answer, Ask, Backlog, Mode, Pending, Shape};
+use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -16,20 +17,20 @@ pub(super) fn key(name: &str) -> PartitionKey {
 
 /// A queue that releases one every 10 ms.
 pub(super) fn every_10_ms() -> LeakyQueue {
-    LeakyQueue::new(Quota::per_second(100)).capacity(5)
+    LeakyQueue::new(Quota::per_second(100)).max_queue(5)
 }
 
-pub(super) fn pending(check: Check) -> Pending {
+pub(super) fn pending(check: Answer) -> Pending {
     match check {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
-pub(super) fn ready(check: Check) -> Decision {
+pub(super) fn ready(check: Answer) -> Decision {
     match check {
-        Check::Ready(result) => result.expect("a queue on a live runtime decides"),
-        Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
+        Answer::Ready(result) => result.expect("a queue on a live runtime decides"),
+        Answer::Pending(_) => panic!("expected an answer at once, but have to wait"),
     }
 }
 
@@ -90,7 +91,7 @@ async fn a_full_queue_rejects_at_once_with_the_exact_time_to_retry() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_beyond_max_wait_is_rejected_on_arrival_with_the_time_to_retry() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(1_000).max_wait(MS * 25);
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(1_000).max_wait(MS * 25);
     let first = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!((first.limit(), first.remaining()), (3, 2));
     let _waiting =
@@ -142,7 +143,7 @@ async fn patience_does_not_extend_max_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(10).max_waiters(3);
     let (mut nows, mut waiting) = (0, Vec::new());
     for name in ["a", "b", "c"] {
         nows += u64::from(ready(queue.decide(&Ask::charge(&key(name), 1))).is_allowed());
@@ -229,7 +230,7 @@ async fn keys_do_not_delay_one_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_departs_at_once_and_a_cost_delays_those_behind() {
-    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5);
     for _ in 0..3 {
         assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).delay(), Duration::ZERO);
     }
@@ -247,7 +248,7 @@ async fn a_burst_departs_at_once_and_a_cost_delays_those_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stall_is_not_caught_up_on_in_one_burst() {
-    let queue = LeakyQueue::new(Quota::per_second(1_000)).capacity(500);
+    let queue = LeakyQueue::new(Quota::per_second(1_000)).max_queue(500);
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let _waiting: Vec<_> = (0..500).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
     settle().await;
@@ -306,7 +307,7 @@ async fn the_bound_over_all_keys_holds_although_no_driver_runs() {
     let crowd = || {
         (0..1_000_u64)
             .map(|key| queue.decide(&Ask::charge(&key.into(), 1)))
-            .filter(|check| matches!(check, Check::Pending(_)))
+            .filter(|check| matches!(check, Answer::Pending(_)))
     };
     for key in 0..1_000_u64 {
         assert!(ready(queue.decide(&Ask::charge(&key.into(), 1))).is_allowed());
@@ -332,7 +333,7 @@ async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() 
     assert!(!ready(queue.decide(&Ask::charge(&key("a"), u64::from(u32::MAX)))).is_allowed());
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 6))).is_allowed());
     assert!(
-        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Check::Ready(Ok(rejected)) if rejected.retry_after() == Some(MS * 10))
+        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Answer::Ready(Ok(rejected)) if rejected.retry_after() == Some(MS * 10))
     );
 }
 
@@ -340,16 +341,16 @@ async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() 
 async fn many_threads_get_exactly_as_many_turns_as_there_are() {
     for _ in 0..50 {
         // At one per hour, nothing is paid during the test.
-        let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::MAX);
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(100).max_wait(Duration::MAX);
         let runtime = tokio::runtime::Handle::current();
         let turns = std::thread::scope(|scope| {
             let ask = || {
                 let _guard = runtime.enter();
                 let checks: Vec<_> = (0..200).map(|_| queue.decide(&Ask::charge(&key("a"), 1))).collect();
-                checks.into_iter().filter(|check| !matches!(check, Check::Ready(Ok(d)) if !d.is_allowed())).collect()
+                checks.into_iter().filter(|check| !matches!(check, Answer::Ready(Ok(d)) if !d.is_allowed())).collect()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Vec<Check>>>()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Vec<Answer>>>()
         });
         assert_eq!(turns.iter().map(Vec::len).sum::<usize>(), 101);
         assert_eq!(queue.waiting(), 100);
@@ -371,16 +372,16 @@ async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
     // One that departs at once, and five that wait, as its decisions say.
     assert_eq!(terms(every_10_ms()), 6);
     assert_eq!(every_10_ms().decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().limit(), 6);
-    assert_eq!(terms(LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5)), 8);
+    assert_eq!(terms(LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5)), 8);
     // Requests that would wait for longer than max_wait do not count.
     assert_eq!(terms(every_10_ms().max_wait(20 * MS)), 3);
-    assert_eq!(terms(every_10_ms().capacity(0)), 1);
+    assert_eq!(terms(every_10_ms().max_queue(0)), 1);
 }
 
 /// What a request finds that would be the last to wait, whatever key the others wait for.
 #[tokio::test(start_paused = true)]
 async fn a_preview_counts_the_waiters_of_all_keys() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(10).max_waiters(3);
     let _waiters: Vec<_> = ["a", "b"]
         .map(|name| {
             assert!(queue.decide(&Ask::charge(&key(name), 1)).at_once().unwrap().is_allowed());

@@ -12,7 +12,8 @@ use http_body_util::Full;
 use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, Quota, RateLimitLayer};
+use tower_sluice::limiter::{Answer, Ask, Pending};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -21,9 +22,9 @@ const MS: Duration = Duration::from_millis(1);
 #[tokio::test(start_paused = true)]
 async fn a_waiter_may_be_dropped_at_every_await() {
     for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
-        let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+        let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
         let start = Instant::now();
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
         let mut dropped = join(&queue);
         let others = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
         for _ in 0..looks {
@@ -50,7 +51,7 @@ async fn a_waiter_may_be_dropped_at_every_await() {
 /// Jain's index, (Σx)² / (n Σx²), is one if all get the same.
 #[tokio::test(start_paused = true)]
 async fn equal_keys_get_equal_shares() {
-    let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(10)).max_queue(5);
     let mut served = [0_u64; 100];
     let mut waiting: Vec<(usize, Pending)> = Vec::new();
     for milli in 0..2_000_u64 {
@@ -59,8 +60,8 @@ async fn equal_keys_get_equal_shares() {
             if milli % 100 < key / 10 + 1 {
                 let index = usize::try_from(key).unwrap();
                 match queue.decide(&Ask::charge(&key.into(), 1)) {
-                    Check::Ready(decision) => served[index] += u64::from(decision.unwrap().is_allowed()),
-                    Check::Pending(pending) => waiting.push((index, pending)),
+                    Answer::Ready(decision) => served[index] += u64::from(decision.unwrap().is_allowed()),
+                    Answer::Pending(pending) => waiting.push((index, pending)),
                 }
             }
         }
@@ -83,12 +84,12 @@ async fn equal_keys_get_equal_shares() {
 /// A key that is flooded ten thousand times a second, beside one with a request now and then.
 #[tokio::test(start_paused = true)]
 async fn a_cold_key_does_not_feel_a_hot_one() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(50));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).max_queue(50));
     let (hot, cold) = (PartitionKey::from("hot"), PartitionKey::from("cold"));
     let (mut flood, mut asked) = (Vec::new(), Vec::new());
     for milli in 0..10_000_u64 {
         for _ in 0..10 {
-            if let Check::Pending(pending) = queue.decide(&Ask::charge(&hot, 1)) {
+            if let Answer::Pending(pending) = queue.decide(&Ask::charge(&hot, 1)) {
                 flood.push(pending);
             }
         }
@@ -124,9 +125,9 @@ fn a_runtime_shuts_down_with_ten_thousand_waiting_tasks() {
     for workers in [1, 2] {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(workers).enable_all().build().unwrap();
-        let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX));
+        let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_queue(10_000).max_wait(Duration::MAX));
         runtime.block_on(async {
-            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
             let tasks: Vec<_> = (0..10_000).map(|_| tokio::spawn(join(&queue))).collect();
             settle().await;
             assert_eq!((tasks.len(), queue.waiting()), (10_000, 10_000));
@@ -144,10 +145,10 @@ fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
     // No turn comes until both wait.
-    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(Duration::from_secs(10));
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(Duration::from_secs(10));
     let leads = {
         let _guard = first.enter();
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
         join(&queue)
     };
     first.block_on(settle());
@@ -163,8 +164,8 @@ fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
 /// All thousand turns come within one millisecond, the tick of the timer.
 #[tokio::test(start_paused = true)]
 async fn other_tasks_run_between_releases_that_are_due_at_once() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000_000)).capacity(1_000));
-    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000_000)).max_queue(1_000));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
     let waiters: Vec<_> = (0..1_000).map(|_| tokio::spawn(join(&queue))).collect();
     let watched = Arc::clone(&queue);
     let watcher = tokio::spawn(async move {
@@ -189,7 +190,7 @@ async fn other_tasks_run_between_releases_that_are_due_at_once() {
 /// A panic in the inner service does not affect the queue.
 #[tokio::test(start_paused = true)]
 async fn a_panic_inside_costs_its_own_request_only() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(5));
     let policy = Policy::new("queue", Arc::clone(&queue)).key(HeaderKey::from_static("x-key"));
     let inner = service_fn(|request: Request<()>| async move {
         assert!(!request.headers().contains_key("x-panic"), "as asked for");

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Quota};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::{LeakyQueue, Limiter, Quota};
 
 use super::leaky_queue::{every_10_ms, key, pending, ready};
 
@@ -11,7 +12,7 @@ use super::leaky_queue::{every_10_ms, key, pending, ready};
 fn outside_of_a_runtime_only_waiting_is_an_error() {
     let queue = every_10_ms();
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
-    let Check::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
+    let Answer::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
         panic!("this would never be released")
     };
     assert!(error.to_string().contains("within a tokio runtime"), "{error}");
@@ -21,7 +22,7 @@ fn outside_of_a_runtime_only_waiting_is_an_error() {
 #[test]
 fn no_waiter_outlives_its_runtime_for_ever() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(10_000).max_wait(Duration::MAX);
     let elsewhere: Vec<_> = {
         let _guard = runtime.enter();
         let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -56,7 +57,7 @@ fn no_waiter_outlives_its_runtime_for_ever() {
 fn waiters_on_another_runtime_keep_their_order_when_one_shuts_down() {
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // No turn comes until all wait.
-    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(Duration::from_secs(10));
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(Duration::from_secs(10));
     let join_on = |runtime: &tokio::runtime::Runtime| {
         let _guard = runtime.enter();
         pending(queue.decide(&Ask::charge(&key("a"), 1)))

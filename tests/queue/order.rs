@@ -13,14 +13,15 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::limiter::{Answer, Ask, Mode};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, Policy, Quota, RateLimitLayer};
+use tower_sluice::{LeakyQueue, Limiter, Policy, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
 type Body = Full<Bytes>;
 
 fn is_admitted_now(queue: &LeakyQueue) -> bool {
-    matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 async fn pass(span: Duration) {
@@ -63,8 +64,8 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
         let mut nginx = Nginx { excess: None, last: 0, burst: delay + random.below(6), delay };
         let waiters = usize::try_from(nginx.burst - delay).unwrap();
         let quota = Quota::per_second(100).burst(delay + 1);
-        let queue = LeakyQueue::new(quota).capacity(waiters);
-        assert_eq!(u64::from(queue.describe().terms().unwrap().quota().unwrap().max_burst()), nginx.burst + 1);
+        let queue = LeakyQueue::new(quota).max_queue(waiters);
+        assert_eq!(queue.describe().terms().unwrap().quota().unwrap().max_burst(), nginx.burst + 1);
         let (mut now, mut waiting) = (0, Vec::new());
         for _ in 0..60 {
             let expected = nginx.arrive(now);
@@ -85,26 +86,26 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
 /// The bucket may look free at the moment at which a waiter is due. The turn is the waiter's.
 #[tokio::test(start_paused = true)]
 async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
-    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5);
     assert!((0..3).all(|_| is_admitted_now(&queue)));
     let mut waiter = join(&queue);
     // The clock advances, and no task runs: the waiter is due, and its timer has not fired.
     assert!(advance(10 * MS).now_or_never().is_none());
     let late = queue.decide(&Ask::charge(&KEY, 1));
-    assert!(matches!(late, Check::Pending(_)), "{late:?}");
+    assert!(matches!(late, Answer::Pending(_)), "{late:?}");
     assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(5));
     let handle = Arc::clone(&queue);
     assert!(is_admitted_now(&queue));
     let mut granted = join(&queue);
     pass(10 * MS).await;
     let waiting = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
     let unpolled = join(&queue);
-    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Check::Ready(Ok(_))));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Answer::Ready(Ok(_))));
     settle().await;
 
     handle.close();
@@ -119,8 +120,8 @@ async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
     // A waiter whose turn had come departs.
     assert!((&mut granted).now_or_never().unwrap().unwrap().is_allowed());
     for cost in [0, 1, u64::from(u32::MAX)] {
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Check::Ready(Err(_))), "{cost}");
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Check::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Answer::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Answer::Ready(Err(_))), "{cost}");
     }
     assert_eq!(queue.decide(&Ask::peek(&KEY, 1)).at_once(), None);
     // The driver has ended, and only this test still holds the queue.
@@ -134,7 +135,7 @@ fn hello() -> impl Service<Request<()>, Response = Response<Body>, Error = Infal
 
 #[tokio::test(start_paused = true)]
 async fn clients_see_429_at_a_full_queue_and_503_after_a_close() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(1));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(1));
     let policy = Policy::new("queue", Arc::clone(&queue)).status(http::StatusCode::TOO_MANY_REQUESTS);
     let service = RateLimitLayer::new(policy).layer(hello());
     let send = || tokio::spawn(service.clone().oneshot(Request::new(())));

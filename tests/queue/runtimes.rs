@@ -12,7 +12,8 @@ use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{advance, timeout};
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota};
+use tower_sluice::limiter::{Answer, Ask, Mode, Pending};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -38,13 +39,13 @@ fn multi() -> Runtime {
 
 fn pending(queue: &LeakyQueue, key: &PartitionKey) -> Pending {
     match queue.decide(&Ask::charge(key, 1)) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
 fn pass(queue: &LeakyQueue, key: &PartitionKey) {
-    assert!(matches!(queue.decide(&Ask::charge(key, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(key, 1)), Answer::Ready(Ok(now)) if now.is_allowed()));
 }
 
 /// What the runtime of the first waiter does while others wait.
@@ -101,8 +102,8 @@ impl Trouble {
     /// request did not have to wait.
     fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) -> Option<()> {
         let wait = |queue: &LeakyQueue| match queue.decide(&Ask::charge(&KEY, 1)) {
-            Check::Pending(pending) => Some(pending),
-            Check::Ready(_) => None,
+            Answer::Pending(pending) => Some(pending),
+            Answer::Ready(_) => None,
         };
         match self {
             Self::None => kept.waiters.push(wait(queue)?),
@@ -175,7 +176,7 @@ impl Trouble {
             Self::Shadowed => {
                 let runtime = single();
                 runtime.block_on(async {
-                    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Check::Ready(Ok(_))));
+                    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Answer::Ready(Ok(_))));
                     tokio::task::yield_now().await;
                 });
                 kept.runtimes.push(runtime);
@@ -188,7 +189,7 @@ impl Trouble {
 /// Returns how late the turns on a sound runtime are, at the most, while another is in trouble. Some are behind the
 /// other runtime's waiter, and some have keys of their own.
 fn lateness(trouble: Trouble) -> Duration {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).capacity(10));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).max_queue(10));
     let mut kept = Kept::default();
     let sound = single();
     let guard = sound.enter();
@@ -238,7 +239,7 @@ async fn later_than(come: Vec<Instant>, timers: Vec<JoinHandle<Instant>>) -> Dur
 }
 
 /// When a turn came.
-async fn turn(check: Check) -> Instant {
+async fn turn(check: Answer) -> Instant {
     match timeout(NEVER, check.decided()).await {
         Ok(turn) => assert!(turn.unwrap().is_allowed()),
         Err(_) => return Instant::now() + NEVER,
@@ -299,7 +300,7 @@ fn a_shadow_on_a_runtime_that_is_not_driven_delays_no_other() {
 fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
     let _alone = alone();
     let lateness = |blocks: bool| {
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(25)).capacity(10));
+        let queue = Arc::new(LeakyQueue::new(Quota::per_second(25)).max_queue(10));
         let (done, gate) = mpsc::channel::<()>();
         let (joined, has_joined) = mpsc::channel();
         let blocked = {
@@ -356,7 +357,7 @@ fn a_waiter_is_driven_where_it_is_polled() {
     let _alone = alone();
     let (idle, sound) = (single(), single());
     // No turn comes until both wait.
-    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(NEVER * 5);
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(NEVER * 5);
     pass(&queue, &KEY);
     let (polled, unpolled) = idle.block_on(async {
         let mut polled = join(&queue);
@@ -382,7 +383,7 @@ fn a_runtime_without_waiters_has_no_driver() {
         runtime.metrics().num_alive_tasks()
     };
     let (first, second) = (single(), single());
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10).max_wait(Duration::MAX);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(10).max_wait(Duration::MAX);
     pass(&queue, &KEY);
     let wait_on = |runtime: &Runtime| {
         let _guard = runtime.enter();
@@ -467,7 +468,7 @@ fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
     let counts = |counters: &[Arc<Counter>]| -> Vec<usize> {
         counters.iter().map(|counter| counter.woken.load(Ordering::SeqCst)).collect()
     };
-    let queue = || LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(10);
+    let queue = || LeakyQueue::new(Quota::per_second(100)).max_queue(10).max_waiters(10);
 
     // When their turns come.
     let woken = quietly(|| {
@@ -526,7 +527,7 @@ fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
 /// while the turns of so many keys come at one moment; and how long all of them took.
 fn longest_stall(keys: u64) -> (usize, Duration, Duration) {
     paused().block_on(async {
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).capacity(1));
+        let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(1));
         let waiters: Vec<_> = wait_in_lines(&queue, keys.max(1)).into_iter().map(tokio::spawn).collect();
         settle().await;
         let over = Arc::new(AtomicBool::new(false));
@@ -588,7 +589,7 @@ fn sixty_thousand_turns_at_once_let_others_run_in_between() {
 #[test]
 fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).capacity(9).max_wait(NEVER));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(NEVER));
     let (joined, has_joined) = mpsc::channel();
     let is_released = Arc::new(AtomicBool::new(false));
     let computing = runtime.spawn({

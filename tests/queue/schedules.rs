@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
+use tower_sluice::limiter::{Answer, Ask, Mode, Pending, Receipt};
 use tower_sluice::testing::Random;
-use tower_sluice::{
-    Ask, Check, Decision, LeakyQueue, Limiter, LimiterError, Mode, PartitionKey, Pending, Quota, Receipt,
-};
+use tower_sluice::{Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Quota};
 
 use super::oracle::{Arrival, Oracle, Outcome, PERIOD, Rules};
 use crate::support::effort::rounds;
@@ -72,7 +71,7 @@ fn random_rules(random: &mut Random) -> Rules {
 
 fn queue(rules: Rules) -> LeakyQueue {
     let quota = Quota::per(rules.limit, Duration::from_nanos(PERIOD));
-    LeakyQueue::new(quota.burst(rules.burst)).capacity(rules.capacity).max_wait(Duration::from_nanos(rules.max_wait))
+    LeakyQueue::new(quota.burst(rules.burst)).max_queue(rules.capacity).max_wait(Duration::from_nanos(rules.max_wait))
 }
 
 impl Trial {
@@ -100,25 +99,25 @@ impl Trial {
         let now = self.now();
         let queue = &self.queues[usize::from(self.random.below(4) == 0)];
         let predicted = queue.decide(&Ask::peek(&key, cost).within(patience)).at_once().expect("open");
-        let expected = self.oracles[key_number].check(now, cost.into(), longest);
+        let expected = self.oracles[key_number].check(now, cost, longest);
         assert_eq!(arrival(&predicted), expected, "{self:?}: {number}, predicted");
         if self.random.below(8) == 0 {
             // A shadow waits as long as it must.
             let decision = queue.decide(&Ask::charge(&key, cost).to(Mode::Shadow)).at_once().expect("open");
-            let expected = self.oracles[key_number].arrive(now, number, cost.into(), u64::MAX);
+            let expected = self.oracles[key_number].arrive(now, number, cost, u64::MAX);
             assert_eq!(arrival(&decision), expected, "{self:?}: {number}, a shadow");
             return;
         }
-        self.oracles[key_number].arrive(now, number, cost.into(), longest);
+        self.oracles[key_number].arrive(now, number, cost, longest);
         match queue.decide(&Ask::charge(&key, cost).within(patience)) {
-            Check::Ready(decision) => {
+            Answer::Ready(decision) => {
                 let decision = decision.expect("open");
                 assert_eq!(arrival(&decision), expected, "{self:?}: {number}");
                 if decision.is_allowed() {
                     self.departed.push(Departed { key: key_number, number, cost, receipt: decision.receipt() });
                 }
             }
-            Check::Pending(pending) => {
+            Answer::Pending(pending) => {
                 assert!(matches!(expected, Arrival::Waits { .. }), "{self:?}: {number} waits, but {expected:?}");
                 let sleeps = self.random.below(6) == 0;
                 self.tickets.push(Ticket { key: key_number, number, cost, pending, sleeps });
@@ -210,7 +209,7 @@ impl Trial {
         self.queues[0].close();
         self.oracles.iter_mut().for_each(Oracle::close);
         self.poll_tickets();
-        assert!(matches!(self.queues[0].decide(&Ask::charge(&key(0), 1)), Check::Ready(Err(_))), "{self:?}");
+        assert!(matches!(self.queues[0].decide(&Ask::charge(&key(0), 1)), Answer::Ready(Err(_))), "{self:?}");
     }
 
     async fn run(mut self) {

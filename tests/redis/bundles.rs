@@ -6,9 +6,10 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore, RedisTable, Scripted};
-use tower_sluice::{Ask, Decision, Limiter, LimiterError, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, LimiterError, PartitionKey, Quota, RateLimiter};
 
 use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;

@@ -6,9 +6,10 @@ use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 /// Connects as another process would. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
@@ -25,8 +26,7 @@ async fn ask(limiter: &impl Limiter, cost: u64) -> Decision {
 
 /// Months that begin on the 1st or the 17th, whichever is farther away: so that none ends while a test runs.
 pub(crate) fn monthly(limit: u64) -> CalendarWindow {
-    let months =
-        [1, 17].map(|anchor| CalendarWindow::monthly(limit).in_zone("Europe/Berlin").unwrap().anchored_on(anchor));
+    let months = [1, 17].map(|anchor| CalendarWindow::monthly(limit).zone("Europe/Berlin").unwrap().anchor(anchor));
     months.into_iter().max_by_key(left).unwrap()
 }
 
@@ -125,7 +125,7 @@ async fn a_live_change_keeps_what_was_used_in_the_present_window() {
     let redis = redis(&server);
     let before = limiter(&redis, monthly(10));
     assert_eq!(ask(&before, 7).await.remaining(), 3);
-    let apia = |window: CalendarWindow| window.in_zone("Pacific/Apia").unwrap();
+    let apia = |window: CalendarWindow| window.zone("Pacific/Apia").unwrap();
     for next in [monthly(8), apia(monthly(9)), apia(CalendarWindow::weekly(9))] {
         let after = limiter(&redis, next.clone());
         assert!(after.inherit(&before).is_some());

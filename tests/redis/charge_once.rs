@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::testing::Random;
-use tower_sluice::{
-    Ask, ChargeOnce, FailureMode, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, ResponseBody, Verdict,
-};
+use tower_sluice::{ChargeOnce, FailureMode, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 use crate::calendar::{monthly, runs};
 use crate::support::clients::{PLENTY, at_most, at_most_in_window, charged, key, per_client};
@@ -381,7 +381,7 @@ async fn a_live_change_keeps_the_free_retries() {
 async fn a_foreign_value_in_place_of_a_record_is_an_error() {
     let server = RedisServer::start();
     let policy = per_client(&redis(&server), "p", at_most_in_window(5)).charge_once(once(1));
-    let layer = layer_of(policy.on_failure(FailureMode::Deny));
+    let layer = layer_of(policy.on_failure(FailureMode::Reject));
     assert_eq!(left(&layer, "a", "k").await, Some(4));
     recorded(&server, 1).await;
     let name = records(&server)[0].0.clone();
@@ -448,7 +448,7 @@ async fn a_number_of_records_cannot_be_set_where_redis_keeps_them() {
     let redis = Redis::single("redis://127.0.0.1:1").open().unwrap();
     let policy = per_client(&redis, "p", at_most_in_window(5)).charge_once(once(1).max_keys(1_000));
     let error = RateLimitLayer::try_new(policy).unwrap_err().to_string();
-    assert!(error.contains("its records are on Redis") && error.contains("remove max_keys"), "{error}");
+    assert!(error.contains("time alone bounds the records there; remove `max_keys`"), "{error}");
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,9 +12,10 @@ use crate::support::timing::{eventually, some_attempt_async};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisBuilder, RedisStore};
-use tower_sluice::{Ask, Limiter, LimiterError, Policy, RateLimitLayer, RateLimiter};
+use tower_sluice::{Limiter, LimiterError, Policy, RateLimitLayer, RateLimiter};
 
 /// How far away servers are in these tests, and the timeout that leaves room for two calls on a busy machine.
 pub(super) const DISTANCES: [(Duration, Duration); 2] = [(ms(3), ms(150)), (ms(30), ms(250))];

@@ -16,9 +16,10 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{Ask, FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -181,7 +182,7 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
                 match (response.status().as_u16(), is_decided(response)) {
                     (200, true) => admitted += 1,
                     (200, false) => failed += 1,
-                    (503, _) if mode == FailureMode::Deny => failed += 1,
+                    (503, _) if mode == FailureMode::Reject => failed += 1,
                     (other, _) => panic!("{other}"),
                 }
             }
@@ -205,8 +206,8 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
     tokio::join!(
         counts(server, "fallback", true, FailureMode::LocalFallback),
         counts(server, "fallback-alone", false, FailureMode::LocalFallback),
-        counts(server, "deny", true, FailureMode::Deny),
-        counts(server, "deny-alone", false, FailureMode::Deny),
+        counts(server, "reject", true, FailureMode::Reject),
+        counts(server, "reject-alone", false, FailureMode::Reject),
     );
 }
 
@@ -434,7 +435,7 @@ async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     let there = patient_through(&proxy);
     let layer = RateLimitLayer::builder([
         per_client(&here, "here", at_most(100)),
-        per_client(&there, "there", at_most(100)).on_failure(FailureMode::Deny),
+        per_client(&there, "there", at_most(100)).on_failure(FailureMode::Reject),
     ])
     .verdict()
     .build();
@@ -474,7 +475,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
                 tokio::spawn(async move { send(&layer, "a").await.status().as_u16() })
             })
             .collect();
-        sleep(Duration::from_millis(round % 7 * 3)).await;
+        sleep(Duration::from_millis((round % 7) * 3)).await;
         for (index, request) in requests.into_iter().enumerate() {
             if index % 3 == 0 {
                 request.abort();

@@ -10,11 +10,10 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::testing::{Random, take_quotas};
-use tower_sluice::{
-    Ask, Decision, IntoLimiter, Limiter, LimiterExt, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
-};
+use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::clients::PLENTY;
 use crate::support::proxy::Proxy;

@@ -8,8 +8,9 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use tower::util::BoxCloneService;
 use tower::{Layer, Service, service_fn};
+use tower_sluice::PacerLayer;
+use tower_sluice::layer::Pacer;
 use tower_sluice::store::redis::Redis;
-use tower_sluice::{Pacer, PacerLayer};
 
 use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;

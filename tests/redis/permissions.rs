@@ -6,10 +6,10 @@ use crate::support::clients::{PLENTY, at_most, charged, is_decided, key, per_cli
 use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 use http::HeaderName;
+use tower_sluice::limiter::{Ask, Permit};
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    Ask, ChargeOnce, Limiter, LimiterExt, Penalty, Permit, Quota, RateLimitLayer, RateLimiter, RedisConcurrency,
-    RedisQueue,
+    ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue,
 };
 
 /// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in flight
@@ -51,9 +51,10 @@ async fn the_documented_permissions_are_enough() {
     limiter.refund(&Ask::charge(&key("a"), 1), receipt, 1);
     eventually("it is refunded", async || charged(&redis, "c", at_most(5), "a").await == 0).await;
     assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
-    let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
-    let reserve =
-        async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();
+    let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(100_000));
+    let reserve = async || {
+        queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::limiter::Mode::Shadow)).decided().await.unwrap()
+    };
     let (_, middle, _) = (reserve().await, reserve().await, reserve().await);
     queue.refund(&Ask::charge(&key("a"), 1), middle.receipt(), 1);
     let left = async || queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining();

@@ -13,8 +13,9 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
+use tower_sluice::limiter::{Ask, Permit};
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{Ask, Limiter, LimiterExt, PartitionKey, Permit, Quota, RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, RateLimiter, RedisConcurrency, RedisQueue};
 
 use super::deadlines::{DISTANCES, ms};
 
@@ -113,7 +114,7 @@ async fn turns_come_on_time(case: &str) -> Result<(), String> {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), ms(3));
     let redis = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let queue = Arc::new(RedisQueue::new(&redis, "q", Quota::per_second(20)).capacity(100));
+    let queue = Arc::new(RedisQueue::new(&redis, "q", Quota::per_second(20)).max_queue(100));
     let first = Arc::clone(&queue);
     let begin = || async move {
         assert!(first.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
@@ -216,7 +217,7 @@ async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked(
     // A call of the blocked runtime is given up after this time.
     let open = || Redis::single(server.url()).timeout(SECOND).connect_timeout(PLENTY).open().unwrap();
     some_attempt_async("no call takes a second", async || {
-        let limiter = Arc::new(RedisConcurrency::new(&open(), "in-flight", 1).queue(9).max_wait(PLENTY * 6));
+        let limiter = Arc::new(RedisConcurrency::new(&open(), "in-flight", 1).max_queue(9).max_wait(PLENTY * 6));
         let other = RedisConcurrency::new(&open(), "in-flight", 1);
         let permit = other.acquire(&key("a"), 1).await.map_err(|error| error.to_string())?.admitted().unwrap();
         let theirs = Arc::clone(&limiter);

@@ -170,7 +170,7 @@ async fn settle_with(layer: &RateLimitLayer, cost: u64, barrier: Arc<Barrier>) -
 
 fn owing<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimitLayer {
     let units = limiter(redis, "units", algorithm);
-    RateLimitLayer::new(Policy::new("units", units).key(User::key()).settled_by_handler().owe_shortfalls())
+    RateLimitLayer::new(Policy::new("units", units).key(User::key()).settle_by_handler().owe_shortfalls())
 }
 
 /// Of 25 units, the bucket has ten. A process knew nothing of what was owed in another.
@@ -222,7 +222,7 @@ async fn debts_of_windows_add_up_over_processes() {
 async fn what_is_owed_in_an_outage_is_owed_to_this_process() {
     let mut server = RedisServer::start();
     let units = limiter(&redis(&server), "units", TokenBucket::new(Quota::per_day(10)));
-    let policy = Policy::new("units", units).key(User::key()).settled_by_handler().owe_shortfalls();
+    let policy = Policy::new("units", units).key(User::key()).settle_by_handler().owe_shortfalls();
     let layer = RateLimitLayer::new(policy.on_failure(FailureMode::Allow));
     assert_eq!(settle(&layer, 2).await.0, 200);
     let barrier = Arc::new(Barrier::new(2));

@@ -11,10 +11,9 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
-use tower_sluice::{
-    Ask, Decision, FailureMode, Limiter, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
-};
+use tower_sluice::{Decision, FailureMode, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 /// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
@@ -274,7 +273,7 @@ fn policy<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) -> Polic
 
 fn numbers(response: &Response<()>) -> Vec<(String, bool, u64)> {
     let verdict = response.extensions().get::<Verdict>().unwrap();
-    let number = |it: &tower_sluice::PolicyVerdict| {
+    let number = |it: &tower_sluice::rejection::PolicyVerdict| {
         (it.name().to_owned(), it.decision().is_allowed(), it.decision().remaining())
     };
     verdict.policies().iter().map(number).collect()
@@ -433,7 +432,7 @@ async fn the_fallback_is_warm_when_the_server_dies() {
     let bucket = TokenBucket::new(Quota::per_hour(10));
     let falling_back = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
     let rejecting =
-        RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Deny)).verdict().build();
+        RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Reject)).verdict().build();
     let admitted = async |layer: &RateLimitLayer, times| {
         let mut admitted = 0;
         for _ in 0..times {

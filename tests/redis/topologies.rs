@@ -13,8 +13,9 @@ use crate::support::timing::{eventually, some_attempt_async};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_sluice::key::{KeyError, KeyExtractor};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{FaultKind, Redis, RedisBuilder, RedisStore};
-use tower_sluice::{Ask, Limiter, PartitionKey, Policy, RateLimitLayer, RateLimiter, RequestHead};
+use tower_sluice::{Limiter, PartitionKey, Policy, RateLimitLayer, RateLimiter, RequestHead};
 
 struct FixedKey(&'static str);
 

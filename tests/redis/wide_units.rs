@@ -16,10 +16,11 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, Mode, Permit};
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{
-    Ask, Decision, Limiter, LimiterExt, Mode, PartitionKey, Permit, Policy, Quota, RateLimitLayer, RateLimiter,
-    RedisConcurrency, RedisQueue,
+    Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RedisConcurrency,
+    RedisQueue,
 };
 
 /// Ten terabytes.
@@ -89,7 +90,7 @@ async fn download(layer: &RateLimitLayer, bytes: u64) -> StatusCode {
 fn processes<A: Scripted>(server: &RedisServer, algorithm: &A) -> [RateLimitLayer; 2] {
     [(); 2].map(|()| {
         let limiter = RateLimiter::new(algorithm.clone(), RedisStore::new(&redis(server), "month"));
-        RateLimitLayer::new(Policy::new("month", limiter).cost(ESTIMATE).charge_content_bytes())
+        RateLimitLayer::new(Policy::new("month", limiter).cost(ESTIMATE).settle_by_content_bytes())
     })
 }
 
@@ -162,7 +163,7 @@ async fn a_queue_spaces_requests_that_cost_more_than_32_bits_hold() {
     let server = RedisServer::start();
     let quota = Quota::per_second(1_000_000_000_000);
     let queues = [(); 2].map(|()| {
-        RedisQueue::new(&redis(&server), "test", quota).capacity(usize::MAX).max_wait(Duration::from_secs(300))
+        RedisQueue::new(&redis(&server), "test", quota).max_queue(usize::MAX).max_wait(Duration::from_secs(300))
     });
     let key = PartitionKey::from("a");
     let reserve = async |queue: &RedisQueue, cost: u64| -> Decision {

@@ -20,7 +20,7 @@ fn the_guide_has_the_defaults_of_the_source() {
         (
             "`MemoryStore::with_capacity`",
             "65,536",
-            "src/store/memory/mod.rs",
+            "src/store/memory/settings.rs",
             "const DEFAULT_CAPACITY: usize = 65_536;",
         ),
         (
@@ -31,7 +31,7 @@ fn the_guide_has_the_defaults_of_the_source() {
         ),
         ("`LeakyQueue::max_waiters`", "65,536", "src/queue/mod.rs", "const DEFAULT_MAX_WAITERS: usize = 65_536;"),
         ("`LeakyQueue::max_keys`", "65,536", "src/queue/leaky_queue.rs", "const DEFAULT_MAX_KEYS: usize = 65_536;"),
-        ("`Concurrency::queue`", "0", "src/concurrency/bounds.rs", "per_key: 0,"),
+        ("`Concurrency::max_queue`", "0", "src/concurrency/bounds.rs", "per_key: 0,"),
         ("`Concurrency::max_wait`", "30 s", "src/concurrency/bounds.rs", "max_wait: Duration::from_secs(30)"),
         ("`Concurrency::max_waiters`", "65,536", "src/concurrency/bounds.rs", "max_waiters: 65_536,"),
         ("`Concurrency::max_keys`", "65,536", "src/concurrency/limiter.rs", "const DEFAULT_MAX_KEYS: usize = 65_536;"),
@@ -114,7 +114,7 @@ fn the_guide_has_every_setting() {
         "src/limiter/throttle.rs",
         "src/queue/leaky_queue.rs",
         "src/queue/redis/redis_queue.rs",
-        "src/store/memory/mod.rs",
+        "src/store/memory/settings.rs",
         "src/store/redis/connection/builder.rs",
         "src/store/redis/store.rs",
         "src/store/remote/key_value.rs",

@@ -16,7 +16,7 @@ const ROOMS: Picture = &[
     ("limiter", &["algorithm", "store", "util", "values"]),
     ("concurrency", &["limiter", "store", "util", "values"]),
     ("queue", &["algorithm", "limiter", "store", "util", "values"]),
-    ("testing", &["algorithm", "store", "values"]),
+    ("testing", &["algorithm", "limiter", "store", "util", "values"]),
     ("http", &["algorithm", "limiter", "store", "util", "values"]),
     ("config", &["algorithm", "concurrency", "http", "limiter", "queue", "store", "util", "values"]),
     // Text.

@@ -1,4 +1,5 @@
-//! Checks the repository against its documents: imports, links, threats, the guide's quotes, and proofs.
+//! Checks the repository against its documents: imports, links, threats, the guide's quotes, proofs, and the
+//! vocabulary.
 
 mod defaults;
 mod guide;
@@ -7,3 +8,4 @@ mod links;
 mod misconfigured;
 mod proofs;
 mod threats;
+mod vocabulary;

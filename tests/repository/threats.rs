@@ -16,14 +16,15 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{HeaderKey, PeerIp};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Check, Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u64) -> tower_sluice::Decision {
     match limiter.decide(&Ask::charge(key, cost)) {
-        Check::Ready(Ok(decision)) => decision,
+        Answer::Ready(Ok(decision)) => decision,
         other => unreachable!("memory answers at once: {other:?}"),
     }
 }

@@ -48,11 +48,11 @@ fn compare(arrivals: &[u64]) -> Measured {
     let (mut state, mut admitted, mut beyond, mut most) = (None, Log::default(), 0, 0);
     let (mut exact, mut entitled) = (Log::default(), 0);
     for now in arrivals.iter().copied() {
-        if exact.count(now) < LIMIT as usize {
+        if exact.count(now) < usize::try_from(LIMIT).unwrap() {
             exact.0.push_back(now);
             entitled += 1;
         }
-        let full = admitted.count(now) >= LIMIT as usize;
+        let full = admitted.count(now) >= usize::try_from(LIMIT).unwrap();
         let (decision, next) = window.decide(state, Timestamp::from_nanos(now), 1);
         state = next.or(state);
         if decision.is_allowed() {

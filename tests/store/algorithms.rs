@@ -7,15 +7,16 @@ use crate::support::effort::rounds;
 use crate::support::oracle::{BucketOracle, FixedWindowOracle, Oracle, SlidingWindowOracle};
 use proptest::prelude::*;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{IntoLimiter, Terms};
 use tower_sluice::testing::check_algorithm;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Decision, IntoLimiter, Limiter, Quota, Terms};
+use tower_sluice::{Decision, Limiter, Quota};
 
 /// From one per day to ten million per second, rates that do not divide, and the edges of the types.
 fn quotas() -> Vec<Quota> {
     let odd = Quota::per(7, Duration::from_nanos(1_000_003));
-    let fastest = Quota::per(u64::from(u32::MAX), Duration::from_nanos(1));
-    let slowest = Quota::per(1, Duration::from_secs(100 * 365 * 86_400));
+    let century = Duration::from_secs(100 * 366 * 86_400);
+    let fastest = |limit| Quota::per(limit, Duration::from_nanos(1));
     vec![
         Quota::per_second(1),
         Quota::per_second(3),
@@ -26,14 +27,18 @@ fn quotas() -> Vec<Quota> {
         Quota::per_minute(7),
         Quota::per_hour(1_000),
         Quota::per_day(1),
+        Quota::per_day(10_000_000_000_000),
         odd,
-        fastest,
-        slowest,
+        fastest(u32::MAX.into()),
+        fastest(Quota::MAX_UNITS),
+        Quota::per(1, century),
+        Quota::per(Quota::MAX_UNITS, century),
+        Quota::per(Quota::MAX_UNITS - 1, century - Duration::from_nanos(1)),
     ]
 }
 
-fn bursts() -> [u64; 8] {
-    [1, 2, 3, 100, 1 << 16, (1 << 31) - 1, 1 << 31, u64::from(u32::MAX)]
+fn bursts() -> [u64; 10] {
+    [1, 2, 3, 100, 1 << 16, (1 << 31) - 1, 1 << 31, u64::from(u32::MAX), 1 << 32, Quota::MAX_UNITS]
 }
 
 #[test]
@@ -95,13 +100,13 @@ fn agrees_with<A: Algorithm>(
         let remaining = oracle.remaining(now);
         prop_assert_eq!(oracle.take(now, *cost), decision.is_allowed(), "step {}: {} at {}", step, cost, now);
         let spent = if decision.is_allowed() { *cost } else { 0 };
-        prop_assert_eq!(remaining - u64::from(spent), u64::from(decision.remaining()), "step {}", step);
+        prop_assert_eq!(remaining - spent, decision.remaining(), "step {}", step);
     }
     Ok(())
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
-    let limit = prop_oneof![1..20_u64, 1..10_000_000_u64];
+    let limit = prop_oneof![1..20_u64, 1..10_000_000_u64, 1..=Quota::MAX_UNITS];
     let period = prop_oneof![Just(NANOS), Just(60 * NANOS), Just(86_400 * NANOS), 1..1_000_000_u64, 1..86_400 * NANOS];
     (limit, period).prop_map(|(limit, period)| Quota::per(limit, Duration::from_nanos(period)))
 }
@@ -109,7 +114,7 @@ fn quota() -> impl Strategy<Value = Quota> {
 /// Traces whose steps are about as long as what matters to the quota: its interval, its period.
 fn trace(quota: Quota, max: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
-    let interval = period / u64::from(quota.limit());
+    let interval = period / quota.limit();
     let pass = prop_oneof![
         3 => Just(0),
         2 => 0..=interval * 2,
@@ -122,7 +127,7 @@ fn trace(quota: Quota, max: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 fn bucket_case() -> impl Strategy<Value = (Quota, Vec<(u64, u64)>)> {
-    (quota(), prop_oneof![1..50_u64, 1..=u64::from(u32::MAX)]).prop_flat_map(|(quota, burst)| {
+    (quota(), prop_oneof![1..50_u64, 1..=Quota::MAX_UNITS]).prop_flat_map(|(quota, burst)| {
         let quota = quota.burst(burst);
         (Just(quota), trace(quota, burst.saturating_add(1)))
     })

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Weekday};
+use tower_sluice::limiter::{Ask, IntoLimiter, Shape};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{Random, admitted_by_threads, check_algorithm, check_limiter, take_quotas};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Shape};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{admits, charge, check_invariants, decided};
 use crate::heirs::inherit;
@@ -15,21 +16,21 @@ use crate::heirs::inherit;
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn berlin(window: CalendarWindow) -> CalendarWindow {
-    window.in_zone("Europe/Berlin").unwrap()
+    window.zone("Europe/Berlin").unwrap()
 }
 
 fn windows(limit: u64) -> [CalendarWindow; 4] {
     [
         berlin(CalendarWindow::daily(limit)),
-        CalendarWindow::weekly(limit).beginning_on(Weekday::Sunday).in_zone("America/New_York").unwrap(),
-        berlin(CalendarWindow::monthly(limit)).anchored_on(31),
-        CalendarWindow::monthly(limit).in_zone("Pacific/Apia").unwrap(),
+        CalendarWindow::weekly(limit).week_start(Weekday::Sunday).zone("America/New_York").unwrap(),
+        berlin(CalendarWindow::monthly(limit)).anchor(31),
+        CalendarWindow::monthly(limit).zone("Pacific/Apia").unwrap(),
     ]
 }
 
 #[test]
 fn windows_of_the_calendar_keep_the_contract() {
-    for limit in [1, 7, u64::from(u32::MAX)] {
+    for limit in [1, 7, u64::from(u32::MAX), Quota::MAX_UNITS] {
         for (window, seed) in windows(limit).iter().zip(1..) {
             check_algorithm(window, seed);
         }
@@ -142,8 +143,8 @@ fn a_live_change_keeps_what_was_used_in_the_present_window() {
     for (next, left) in [
         (berlin(CalendarWindow::monthly(8)), days(12) - hour),
         (months(), days(12)),
-        (months().in_zone("America/New_York").unwrap(), days(12) + 5 * hour),
-        (berlin(months()).anchored_on(22), days(2)),
+        (months().zone("America/New_York").unwrap(), days(12) + 5 * hour),
+        (berlin(months()).anchor(22), days(2)),
         (berlin(CalendarWindow::weekly(10)), days(3)),
         (berlin(CalendarWindow::daily(10)), days(1)),
     ] {
@@ -173,7 +174,7 @@ fn a_charge_from_before_two_changes_of_the_anchor_is_not_refunded() {
     let clock = clock();
     let first = limiter(berlin(CalendarWindow::monthly(10)), &clock);
     let spent = ask(&*first, 7);
-    let anchored = berlin(CalendarWindow::monthly(10)).anchored_on(21);
+    let anchored = berlin(CalendarWindow::monthly(10)).anchor(21);
     let second = inherit(&limiter(anchored, &clock), &first).unwrap();
     clock.advance(DAY);
     assert_eq!(ask(&*second, 2).remaining(), 8);
@@ -202,9 +203,9 @@ fn windows_agree_with_the_model_through_live_changes() {
             let window = match random.below(3) {
                 0 => CalendarWindow::daily(limit),
                 1 => CalendarWindow::weekly(limit),
-                _ => CalendarWindow::monthly(limit).anchored_on(random.pick(&[1, 17, 31])),
+                _ => CalendarWindow::monthly(limit).anchor(random.pick(&[1, 17, 31])),
             };
-            window.in_zone(random.pick(&zones)).unwrap()
+            window.zone(random.pick(&zones)).unwrap()
         };
         let end = |window: &CalendarWindow, now| now + nanos(window.decide(None, Timestamp::from_nanos(now), 0).0);
         let mut window = make(&mut random);
@@ -261,7 +262,7 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     let old = limiter(CalendarWindow::monthly(5));
     let charged = ask(&*old, 8);
     assert!(charged.is_allowed());
-    let new = limiter(CalendarWindow::monthly(5).anchored_on(17));
+    let new = limiter(CalendarWindow::monthly(5).anchor(17));
     let inheritance = new.inherit(&*old).unwrap();
     let heir = inheritance.heir().map_or(new, Arc::clone);
     inheritance.finish();
@@ -289,7 +290,7 @@ fn with_quotas_a_charge_from_before_two_changes_of_the_anchor_is_not_refunded_ei
     let plain = || berlin(CalendarWindow::monthly(10));
     let first = with_quotas(plain());
     let spent = ask(&*first, 7);
-    let second = inherit(&with_quotas(plain().anchored_on(21)), &first).unwrap();
+    let second = inherit(&with_quotas(plain().anchor(21)), &first).unwrap();
     clock.advance(DAY);
     assert_eq!(ask(&*second, 2).remaining(), 8);
     let third = inherit(&with_quotas(plain()), &second).unwrap();

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{Charge, check_invariants, decided};
 use crate::heirs::inherit;
@@ -171,7 +172,7 @@ impl Layers {
         let layer = usize::try_from(self.random.below(2)).unwrap();
         let (limiter, model) = self.in_force[layer].clone();
         let (mut model, id) = (model.borrow_mut(), self.random.below(24));
-        let (key, burst) = (PartitionKey::from(id), u64::from(model.quota.max_burst()));
+        let (key, burst) = (PartitionKey::from(id), model.quota.max_burst());
         let cost = 1 + self.random.below(burst);
         let cost = self.random.pick(&[1, 1, 2, cost]);
         if self.random.below(4) == 0 {
@@ -257,8 +258,8 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
         let mut limiter = Layers::limiter(quotas[0], 64, &clock);
         assert!(decided(limiter.decide(&Ask::charge(&key, 7))).is_allowed());
         for step in 0..1_000_u64 {
-            clock.advance(Duration::from_nanos(12_345 + u64::from(step)));
-            let next = Layers::limiter(quotas[step as usize % 2], 64, &clock);
+            clock.advance(Duration::from_nanos(12_345 + step));
+            let next = Layers::limiter(quotas[usize::try_from(step).unwrap() % 2], 64, &clock);
             limiter = inherit(&next, &limiter).unwrap();
             check_invariants(&*limiter, &clock);
         }
@@ -360,7 +361,7 @@ fn a_change_keeps_a_debt_of_millions_of_tokens() {
         assert!(decided(before.decide(&Ask::charge(&key, tokens))).is_allowed());
         let heir = inherit(&Layers::limiter(quota(1_000), 64, &clock), &before).unwrap();
         let left = decided(heir.decide(&Ask::peek(&key, 0))).reset_after();
-        let exact = Duration::from_secs((tokens / limit).into());
+        let exact = Duration::from_secs(tokens / limit);
         assert!((exact..exact + Duration::from_millis(1)).contains(&left), "{left:?} and not {exact:?}");
     }
 }

@@ -7,10 +7,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::take_quotas;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
@@ -40,7 +41,7 @@ fn changes_between_floods_forget_the_keys_that_owe_least_and_count_them() {
     fn check<A: Algorithm>(of: impl Fn(u64) -> A, has_quotas: bool, changes: usize) {
         let clock = clock();
         let made = |limit| {
-            let limiter = limiter(of(limit), 256, WhenFull::ForgetLeast, &clock);
+            let limiter = limiter(of(limit), 256, WhenFull::EvictLeast, &clock);
             assert!(!has_quotas || take_quotas(&*limiter));
             limiter
         };
@@ -84,7 +85,7 @@ fn changes_between_floods_forget_no_strict_limit_for_generous_ones() {
     let clock = clock();
     let (own, strict, generous) = (Quota::per_day(7), Some(Quota::per_day(5)), Some(Quota::per_day(10_000)));
     let made = || {
-        let limiter = limiter(TokenBucket::new(own), 256, WhenFull::ForgetLeast, &clock);
+        let limiter = limiter(TokenBucket::new(own), 256, WhenFull::EvictLeast, &clock);
         assert!(take_quotas(&*limiter));
         limiter
     };
@@ -165,13 +166,13 @@ fn a_key_that_inherits_passes_no_more_than_its_limit_in_a_full_table() {
 fn a_debt_survives_a_change_to_a_much_smaller_quota_and_back() {
     let (great, clock) = (1_000_000, clock());
     for small in [Quota::per_day(10), Quota::per_day(500_000), Quota::per_second(1), Quota::per_day(1)] {
-        let made = |quota| limiter(TokenBucket::new(quota), 256, WhenFull::ForgetLeast, &clock);
+        let made = |quota| limiter(TokenBucket::new(quota), 256, WhenFull::EvictLeast, &clock);
         let before = made(Quota::per_day(great));
         assert!(ask(&before, 7, great - 1, None).is_allowed());
         let between = inherit(&made(small), &before).unwrap();
         let rejected = ask(&between, 7, 1, None);
-        let excess = u64::from(great - small.max_burst());
-        let wait = small.period().as_secs() / u64::from(small.limit()) * excess;
+        let excess = great - small.max_burst();
+        let wait = small.period().as_secs() / small.limit() * excess;
         let told = rejected.retry_after().map_or(0, |wait| wait.as_secs());
         assert!(told >= wait, "{told} s of {wait} under {small:?}");
         let after = inherit(&made(Quota::per_day(great)), &between).unwrap();
@@ -232,7 +233,7 @@ fn the_first_question_under_a_quota_copies_no_more_than_its_own_pages() {
         let (looks, total) = (Arc::default(), Arc::default());
         let algorithm = Counting { window: FixedWindow::new(Quota::per_day(10)), looks, total };
         let looks = Arc::clone(&algorithm.looks);
-        let limiter = limiter(algorithm, 40_000, WhenFull::ForgetLeast, &clock);
+        let limiter = limiter(algorithm, 40_000, WhenFull::EvictLeast, &clock);
         (0..KEYS).for_each(|key| assert!(ask(&limiter, key, 4, None).is_allowed()));
         if is_prepared {
             assert!(take_quotas(&*limiter));

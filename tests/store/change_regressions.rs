@@ -12,9 +12,10 @@ use tokio::sync::oneshot;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{IntoLimiter, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::common::clock;
 

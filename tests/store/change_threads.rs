@@ -10,8 +10,9 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{Ask, IntoLimiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::common::{check_invariants, clock};
 use crate::support::effort::rounds;
@@ -47,7 +48,7 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
         let mut in_force = limiter(2_000, 64);
         let layer = RateLimitLayer::new(policy(Arc::clone(&in_force)));
         let (admitted, asked) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (is_over, start) = (AtomicBool::new(false), Barrier::new(THREADS as usize + 1));
+        let (is_over, start) = (AtomicBool::new(false), Barrier::new(usize::try_from(THREADS).unwrap() + 1));
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
@@ -118,7 +119,7 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
                     let took = u64::try_from(begin.elapsed().as_nanos()).unwrap();
                     slowest.fetch_max(took, Ordering::Relaxed);
                     slow.fetch_add(u64::from(took > 1_000_000), Ordering::Relaxed);
-                    let is_right = matches!(check, tower_sluice::Check::Ready(Ok(decision)) if decision.is_allowed() && decision.remaining() == 1);
+                    let is_right = matches!(check, tower_sluice::limiter::Answer::Ready(Ok(decision)) if decision.is_allowed() && decision.remaining() == 1);
                     wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
                 }
             });

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
@@ -24,7 +25,7 @@ fn quota(rate: u64, burst: u64) -> Quota {
 /// A key that has used more than a lowered limit has nothing left, and its wait is exact.
 #[test]
 fn usage_beyond_the_new_burst_must_be_paid_first() {
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
+    for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
         let clock = clock();
         let store = |algorithm| {
             let store = MemoryStore::with_capacity(64).when_full(when_full).with_clock(clock.clone());

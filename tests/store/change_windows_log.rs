@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{Charge, check_invariants, clock};
 use crate::heirs::inherit;
@@ -147,16 +148,16 @@ impl<A: Algorithm> Layers<A> {
             let decision = limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).at_once().unwrap();
             self.number += 1;
             if decision.is_allowed() {
-                assert!(log.fits(key, cost.into(), now), "{context}: {decision:?}");
+                assert!(log.fits(key, cost, now), "{context}: {decision:?}");
                 let (window, number) = (now / log.period, self.number);
-                log.events.push(Event { key, window, cost: cost.into(), number: Some(number) });
+                log.events.push(Event { key, window, cost, number: Some(number) });
                 self.charges.push(Charge { layer, number, key, cost, receipt: decision.receipt() });
-                assert_eq!(u64::from(decision.remaining()), log.limit.saturating_sub(log.used(key, now)), "{context}");
+                assert_eq!(decision.remaining(), log.limit.saturating_sub(log.used(key, now)), "{context}");
             }
             decision
         };
         if !decision.is_allowed() {
-            Self::assert_is_true(&decision, &log, (key, cost.into(), now), context);
+            Self::assert_is_true(&decision, &log, (key, cost, now), context);
         }
     }
 

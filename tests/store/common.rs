@@ -1,8 +1,9 @@
 //! What several of these files need: a clock, and questions to a limiter in memory.
 
+use tower_sluice::limiter::{Answer, Ask, Receipt};
 use tower_sluice::testing::check_invariants_of;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Receipt};
+use tower_sluice::{Decision, Limiter, PartitionKey};
 
 /// A clock that stands still until it is set. At an odd instant, so that rounding shows.
 pub(crate) fn clock() -> ManualClock {
@@ -20,9 +21,9 @@ pub(crate) struct Charge {
 }
 
 /// Returns the decision of a limiter in memory, which decides at once.
-pub(crate) fn decided(check: Check) -> Decision {
+pub(crate) fn decided(check: Answer) -> Decision {
     match check {
-        Check::Ready(Ok(decision)) => decision,
+        Answer::Ready(Ok(decision)) => decision,
         other => panic!("memory decides at once, but answered {other:?}"),
     }
 }

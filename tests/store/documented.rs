@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::take_quotas;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{clock, decided};
 use crate::heirs::inherit;

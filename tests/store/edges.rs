@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::testing::take_quotas;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::charge;
 

@@ -1,10 +1,11 @@
 //! With the clock standing still, exactly the limit is admitted, however many threads ask.
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{admitted_by_threads, check_algorithm, check_limiter};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, LeakyQueue, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ fn admits_exactly_the_limit(algorithm: impl Algorithm + Copy) {
     for run in 0..rounds(3, 200) {
         let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock()));
         let admitted = admitted_by_threads(&limiter, THREADS, ATTEMPTS);
-        assert_eq!(admitted, u64::from(LIMIT), "run {run}");
+        assert_eq!(admitted, LIMIT, "run {run}");
         limiter.check_invariants();
     }
 }
@@ -58,17 +59,18 @@ fn sliding_window_is_exact() {
 fn leaky_queue_is_exact() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for run in 0..rounds(2, 200) {
-        let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(LIMIT as usize - 1).max_wait(Duration::MAX);
+        let queue =
+            LeakyQueue::new(Quota::per_hour(1)).max_queue(usize::try_from(LIMIT).unwrap() - 1).max_wait(Duration::MAX);
         let ask = || {
             let _guard = runtime.enter();
             let answers = (0..ATTEMPTS).map(|_| queue.decide(&Ask::charge(&PartitionKey::from("contended"), 1)));
-            answers.filter(|answer| !matches!(answer, Check::Ready(Ok(d)) if !d.is_allowed())).collect::<Vec<_>>()
+            answers.filter(|answer| !matches!(answer, Answer::Ready(Ok(d)) if !d.is_allowed())).collect::<Vec<_>>()
         };
         let accepted = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        assert_eq!(accepted.iter().map(Vec::len).sum::<usize>(), LIMIT as usize, "run {run}");
+        assert_eq!(accepted.iter().map(Vec::len).sum::<usize>(), usize::try_from(LIMIT).unwrap(), "run {run}");
     }
 }
 
@@ -108,7 +110,7 @@ impl Algorithm for TwoAtMost {
         let remaining = decision.remaining().min(2);
         let limited = match decision.outcome() {
             Outcome::Allow if !is_too_much => Decision::allow(2, remaining),
-            _ => Decision::deny(2, remaining, decision.retry_after()),
+            _ => Decision::reject(2, remaining, decision.retry_after()),
         };
         (limited.with_reset_after(decision.reset_after()), next)
     }

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
+use tower_sluice::{Limiter, Quota, RateLimiter};
 
 use crate::support::effort::rounds;
 
@@ -49,7 +50,7 @@ impl Flood {
         let store = MemoryStore::with_capacity(capacity).when_full(self.when_full).with_clock(clock.clone());
         let limiter = RateLimiter::new(algorithm, store);
         // A fresh key is live for as many seconds as it spends units.
-        let per_step = slots * self.tenths / 10 / u64::from(self.spends) / STEPS_PER_SECOND;
+        let per_step = slots * self.tenths / 10 / self.spends / STEPS_PER_SECOND;
         let (mut fresh, mut locked_out, mut admitted) = (1_000_000_u64, 0, 0);
         for _ in 0..SECONDS * STEPS_PER_SECOND {
             for _ in 0..per_step {
@@ -72,7 +73,7 @@ impl Flood {
 }
 
 fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryTable<A::State, ManualClock>>, key: u64) -> bool {
-    matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 #[test]
@@ -83,8 +84,8 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
     println!("|---|---|---|---|---|---|");
     for (burst, spends) in [(1, 1), (2, 1), (2, 2), (5, 1), (5, 5), (20, 1), (20, 20)] {
         for tenths in [5, 7, 10, 20, 50].into_iter().step_by(rounds(3, 1)) {
-            let outcome = Flood { burst, spends, tenths, when_full: WhenFull::ForgetLeast }.run();
-            let entitled = u64::from(burst) + SECONDS;
+            let outcome = Flood { burst, spends, tenths, when_full: WhenFull::EvictLeast }.run();
+            let entitled = burst + SECONDS;
             println!(
                 "| {}.{} | {burst} | {spends} | {}.{} % | {}.{} | {entitled} |",
                 tenths / 10,
@@ -113,7 +114,7 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
 fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
     println!("| when full | live keys per slot | an abusive key passes | entitled to | new keys locked out |");
     println!("|---|---|---|---|---|");
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
+    for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
         for tenths in [5, 20, 50] {
             let outcome = Flood { burst: 1, spends: 1, tenths, when_full }.run();
             println!(
@@ -125,7 +126,7 @@ fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
                 outcome.locked_out / 10,
                 outcome.locked_out % 10
             );
-            if when_full != WhenFull::ForgetLeast {
+            if when_full != WhenFull::EvictLeast {
                 assert!(outcome.admitted_tenths <= 210 && outcome.evicted_in_all == 0, "{outcome:?}");
             }
         }
@@ -142,7 +143,7 @@ fn passed_beside<A: Algorithm>(algorithm: A, own: Quota, keys: u64, asks: u64, f
     let ask = |key: u64, quota| {
         let key = key.into();
         let ask = Ask::charge(&key, 1).under(Some(quota));
-        u64::from(matches!(limiter.decide(&ask), Check::Ready(Ok(decision)) if decision.is_allowed()))
+        u64::from(matches!(limiter.decide(&ask), Answer::Ready(Ok(decision)) if decision.is_allowed()))
     };
     let mut passed = 0;
     for _ in 0..rounds(6, 20) as u64 * STEPS_PER_SECOND {
@@ -189,10 +190,10 @@ fn keys_with_quotas_of_their_own_stay_limited_whatever_quotas_a_flood_has() {
 #[test]
 fn windows_keep_their_limits_or_lock_no_key_out() {
     for (burst, spends) in [(1, 1), (5, 1), (5, 5)] {
-        let quota = Quota::per(burst, Duration::from_secs(burst.into()));
+        let quota = Quota::per(burst, Duration::from_secs(burst));
         // The whole limit in each window that the run touches.
-        let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
-        for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
+        let entitled = burst * (SECONDS / burst + 1);
+        for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
             for tenths in [1, rounds(15, 50) as u64] {
                 let flood = Flood { burst, spends, tenths, when_full };
                 let outcomes = [
@@ -202,13 +203,13 @@ fn windows_keep_their_limits_or_lock_no_key_out() {
                 ];
                 for outcome in outcomes {
                     let what = format!("{when_full:?}, {tenths} tenths, {spends} of {burst}: {outcome:?}");
-                    if when_full == WhenFull::ForgetLeast {
+                    if when_full == WhenFull::EvictLeast {
                         assert_eq!(outcome.locked_out, 0, "{what}");
                     } else {
                         assert!(outcome.admitted_tenths <= 10 * entitled && outcome.evicted_in_all == 0, "{what}");
                     }
                     // Keys are live for two windows of this length, whatever they spend.
-                    if 2 * tenths * u64::from(burst) <= 5 * u64::from(spends) {
+                    if 2 * tenths * burst <= 5 * spends {
                         assert_eq!(outcome.evicted_in_all, 0, "{what}");
                     }
                 }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
+use tower_sluice::layer::RateLimitLayerBuilder;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimitLayerBuilder, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::charge;
 
@@ -116,7 +118,7 @@ fn charges_of_staggered_windows_are_refunded() {
         assert!(limiter.decide(&Ask::reset(&PartitionKey::from(client))).at_once().is_some());
         assert_eq!(ask(&limiter, client).remaining(), 2);
     }
-    assert_eq!(limiter.stats().table.unwrap().live, 50);
+    assert_eq!(limiter.stats().table.unwrap().live_keys, 50);
     limiter.check_invariants();
 }
 
@@ -160,7 +162,8 @@ mod responses {
     use http_body_util::BodyExt;
     use tower::{Layer, ServiceExt, service_fn};
     use tower_sluice::key::HeaderKey;
-    use tower_sluice::{Policy, RateLimitLayer, RejectionFormat};
+    use tower_sluice::rejection::RejectionFormat;
+    use tower_sluice::{Policy, RateLimitLayer};
 
     use super::*;
 

@@ -13,12 +13,15 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Portable, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore, RemoteTable};
 use tower_sluice::testing::check_backend;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
+    Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
 };
+
+use crate::month::{MONTH_BYTES, downloads, two_processes_send_a_month};
 
 /// A map behind a network: other tasks run before and after each call.
 #[derive(Default)]
@@ -100,7 +103,7 @@ where
 }
 
 fn backend(map: &Arc<Map>, clock: &ManualClock) -> KeyValueBackend<Map, ManualClock> {
-    KeyValueBackend::new(Arc::clone(map), "test").bounded(Duration::from_secs(10), 1_000).clock(clock.clone())
+    KeyValueBackend::new(Arc::clone(map), "test").bounded(Duration::from_secs(10), 1_000).with_clock(clock.clone())
 }
 
 async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
@@ -117,14 +120,83 @@ async fn all_algorithms_pass_the_conformance_suite() {
     check(CalendarWindow::daily(7), 5).await;
 }
 
-async fn exactly<A: Portable + Clone>(algorithm: A) {
+/// The longest period, and the greatest quota of a month.
+const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
+const MONTH: Quota = Quota::per(Quota::MAX_UNITS, Duration::from_secs(30 * 86_400));
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_algorithms_pass_the_conformance_suite_with_the_greatest_quotas() {
+    check(TokenBucket::new(Quota::per(7, CENTURY).burst(Quota::MAX_UNITS)), 6).await;
+    check(TokenBucket::new(Quota::per(Quota::MAX_UNITS, CENTURY).burst(Quota::MAX_UNITS - 1)), 7).await;
+    check(FixedWindow::new(MONTH), 8).await;
+    check(SlidingWindow::new(MONTH), 9).await;
+    check(CalendarWindow::monthly(Quota::MAX_UNITS), 10).await;
+}
+
+async fn month<A: Portable + Clone>(algorithm: A, seed: u64) {
+    let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
+    two_processes_send_a_month(|| downloads(process(&map, &clock, algorithm.clone())), seed).await;
+}
+
+#[tokio::test]
+async fn two_processes_send_ten_terabytes_of_a_month_to_the_byte() {
+    let quota = Quota::per(MONTH_BYTES, Duration::from_secs(30 * 86_400));
+    month(TokenBucket::new(quota), 1).await;
+    month(FixedWindow::new(quota), 2).await;
+    month(SlidingWindow::new(quota), 3).await;
+    month(CalendarWindow::monthly(MONTH_BYTES), 4).await;
+}
+
+/// States whose units all fit into 32 bits are written as by the version that had no others. They are read under wide
+/// quotas, and its values are read by this one.
+async fn both_widths<A: Portable + Clone>(narrow: A, wide: A, narrow_value: &str) {
+    let (map, clock, key) = (Arc::<Map>::default(), ManualClock::starting_at(NOW), PartitionKey::from("key"));
+    let value = || map.values.lock().unwrap().values().next().unwrap().clone();
+    let left = async |algorithm: &A| {
+        let limiter = process(&map, &clock, algorithm.clone());
+        limiter.decide(&Ask::peek(&key, 0)).decided().await.unwrap().remaining()
+    };
+    assert!(process(&map, &clock, narrow.clone()).acquire(&key, 3).await.unwrap().is_allowed());
+    assert_eq!(hex(&value()), format!("02{:016x}{narrow_value}", NOW.as_nanos()));
+    assert_eq!(left(&narrow).await, 4);
+    assert_eq!(
+        process(&map, &clock, wide.clone()).acquire(&key, 1 << 40).await.unwrap().remaining(),
+        Quota::MAX_UNITS - 3 - (1 << 40)
+    );
+    assert_eq!((value()[9], left(&wide).await), (2, Quota::MAX_UNITS - 3 - (1 << 40)));
+    assert!(value().len() <= 59, "{}", value().len());
+    // What is used under the wide one is more than the narrow one has, and stays.
+    assert!(!process(&map, &clock, narrow.clone()).acquire(&key, 1).await.unwrap().is_allowed());
+    assert_eq!(left(&wide).await, Quota::MAX_UNITS - 3 - (1 << 40));
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn values_of_32_bits_and_of_64_are_both_read() {
+    let (narrow, wide) = (Quota::per_day(7), Quota::per_day(Quota::MAX_UNITS));
+    let (day, now) = (86_400_000_000_000_u64, NOW.as_nanos());
+    // The version, the algorithm, and the quota in 4 + 4 + 8 bytes.
+    let head = |kind: u8, burst: u32| format!("01{kind:02x}00000007{burst:08x}{day:016x}");
+    let tat = u128::from(now) * 7 + 3 * u128::from(day);
+    let [bucket, other] = [narrow, wide].map(TokenBucket::new);
+    both_widths(bucket, other, &format!("{}{tat:032x}", head(b'b', 0))).await;
+    let [window, other] = [narrow, wide].map(FixedWindow::new);
+    both_widths(window, other, &format!("{}{:016x}00000003", head(b'f', 0), now / day)).await;
+    let [window, other] = [narrow, wide].map(SlidingWindow::new);
+    both_widths(window, other, &format!("{}{:016x}0000000000000003", head(b's', 0), now / day)).await;
+}
+
+async fn exactly<A: Portable + Clone>(algorithm: A, cost: u64) {
     let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
     let admitted = Arc::new(AtomicU32::new(0));
     let tasks = (0..8).map(|_| {
         let (limiter, admitted) = (process(&map, &clock, algorithm.clone()), Arc::clone(&admitted));
         tokio::spawn(async move {
             for _ in 0..100 {
-                let decision = limiter.acquire(&"key".into(), 1).await.unwrap();
+                let decision = limiter.acquire(&"key".into(), cost).await.unwrap();
                 admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
             }
         })
@@ -138,9 +210,13 @@ async fn exactly<A: Portable + Clone>(algorithm: A) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_processes_admit_exactly_the_limit_together() {
     let quota = Quota::per_day(77);
-    exactly(TokenBucket::new(quota)).await;
-    exactly(FixedWindow::new(quota)).await;
-    exactly(SlidingWindow::new(quota)).await;
+    exactly(TokenBucket::new(quota), 1).await;
+    exactly(FixedWindow::new(quota), 1).await;
+    exactly(SlidingWindow::new(quota), 1).await;
+    let cost = Quota::MAX_UNITS / 77;
+    exactly(TokenBucket::new(MONTH), cost).await;
+    exactly(FixedWindow::new(MONTH), cost).await;
+    exactly(SlidingWindow::new(MONTH), cost).await;
 }
 
 #[tokio::test]
@@ -178,7 +254,6 @@ async fn another_quota_keeps_what_was_used() {
     assert!(take(&later, 1).await.is_allowed());
 }
 
-/// An error with its sources, as a log prints it.
 /// The seconds in `Retry-After` for a request of cost 1 that turns out to cost so much; zero if it passes.
 async fn wait(layer: &RateLimitLayer, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
@@ -203,7 +278,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     let process = || {
         let store = RemoteStore::new(backend(&map, &clock));
         let policy = Policy::new("api", RateLimiter::new(TokenBucket::new(Quota::per_day(10)), store)).key(User::key());
-        let policy = policy.settled_by_handler().owe_shortfalls();
+        let policy = policy.settle_by_handler().owe_shortfalls();
         RateLimitLayer::new(policy.penalty(Penalty::new(Quota::per_day(1), week)))
     };
     let first = process();
@@ -222,7 +297,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     let other = || {
         let store = RemoteStore::new(backend(&map, &behind));
         let policy = Policy::new("api", RateLimiter::new(TokenBucket::new(Quota::per_day(10)), store));
-        RateLimitLayer::new(policy.key(User::key()).settled_by_handler())
+        RateLimitLayer::new(policy.key(User::key()).settle_by_handler())
     };
     assert_eq!(wait(&other(), 1).await, 7 * day);
     behind.advance(week);
@@ -232,6 +307,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     assert_eq!(wait(&process(), 1).await, 0);
 }
 
+/// An error with its sources, as a log prints it.
 fn chain(error: &dyn Error) -> String {
     let texts = std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string);
     texts.collect::<Vec<_>>().join(": ")

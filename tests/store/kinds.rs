@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode, Receipt};
 use tower_sluice::store::{MemoryStore, TableStats};
 use tower_sluice::testing::take_quotas;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
@@ -222,7 +223,7 @@ fn the_statistics_count_the_keys() {
         for key in 0..1_200 {
             assert!(charge(&*limiter, key, 1).is_allowed(), "{name}");
         }
-        let TableStats { live, evicted_live, turned_away, .. } = limiter.stats().table.unwrap();
+        let TableStats { live_keys: live, evicted_live, turned_away, .. } = limiter.stats().table.unwrap();
         assert!((1_198..=1_200).contains(&live), "{name}: {live} keys");
         assert_eq!([evicted_live, turned_away], [0; 2], "{name}");
     }

@@ -22,9 +22,12 @@ mod modes;
 mod own_quotas;
 mod portable;
 mod table;
+mod wide_units;
 mod windows;
 
 #[path = "../support/live.rs"]
 mod heirs;
+#[path = "../support/month.rs"]
+mod month;
 #[path = "../support/mod.rs"]
 mod support;

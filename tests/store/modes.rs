@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode};
 use tower_sluice::testing::check_modes;
 use tower_sluice::{
-    Ask, CalendarWindow, Concurrency, Decision, FixedWindow, IntoLimiter, LeakyQueue, Limiter, LimiterError,
-    LimiterExt, Mode, PartitionKey, Quota, SlidingWindow, TokenBucket,
+    CalendarWindow, Concurrency, Decision, FixedWindow, LeakyQueue, Limiter, LimiterError, LimiterExt, PartitionKey,
+    Quota, SlidingWindow, TokenBucket,
 };
 
 const TWENTY: Quota = Quota::per_day(20).burst(20);
@@ -18,7 +19,7 @@ fn limiters() -> [Arc<dyn Limiter>; 7] {
         CalendarWindow::monthly(20).into_limiter(),
         LeakyQueue::new(TWENTY).into_limiter(),
         Concurrency::new(20).into_limiter(),
-        Concurrency::new(20).queue(20).into_limiter(),
+        Concurrency::new(20).max_queue(20).into_limiter(),
     ]
 }
 
@@ -33,7 +34,7 @@ async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
 struct Careless(Arc<dyn Limiter>);
 
 impl Limiter for Careless {
-    fn decide(&self, ask: &Ask<'_>) -> tower_sluice::Check {
+    fn decide(&self, ask: &Ask<'_>) -> tower_sluice::limiter::Answer {
         self.0.decide(&ask.to(Mode::Charge))
     }
 }

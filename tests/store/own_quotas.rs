@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::{Random, take_quotas};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
@@ -293,7 +294,7 @@ fn keys_with_quotas_of_their_own_have_staggered_windows() {
 
 #[test]
 fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
-    let store = MemoryStore::with_capacity(64).when_full(WhenFull::ForgetLeast).with_clock(clock());
+    let store = MemoryStore::with_capacity(64).when_full(WhenFull::EvictLeast).with_clock(clock());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_day(7)), store).into_limiter();
     assert!(take_quotas(&*limiter));
     let own = Some(Quota::per_day(10));

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
+use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{admits, charge, clock};
 use crate::support::effort::rounds;
@@ -66,7 +67,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         let cost = match random.below(8) {
             0 => 0,
             1..=4 => 1,
-            5 => 1 + random.below(quota.limit().into()),
+            5 => 1 + random.below(quota.limit()),
             6 => quota.limit() / 2 + 1,
             _ => random.below(1 << 32),
         };

@@ -7,8 +7,9 @@ use http::{HeaderName, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
-use tower_sluice::{Ask, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 use super::timing::eventually;
 
@@ -25,7 +26,7 @@ pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisSto
 
 /// A bucket that refills nothing during a test.
 pub fn at_most(limit: u64) -> TokenBucket {
-    TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * u64::from(limit))))
+    TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * limit)))
 }
 
 /// A window of 100 days, so that it hardly ever ends during a test.

@@ -9,7 +9,7 @@ pub trait Oracle {
     fn remaining(&self, now: u64) -> u64;
     /// Charges `cost` at `now` if it fits.
     fn take(&mut self, now: u64, cost: u64) -> bool {
-        let fits = u64::from(cost) <= self.remaining(now);
+        let fits = cost <= self.remaining(now);
         self.log().extend(fits.then_some((now, cost)));
         fits
     }
@@ -69,8 +69,8 @@ impl Oracle for FixedWindowOracle {
 
     fn remaining(&self, now: u64) -> u64 {
         let window = |at: u64| u128::from(at) / self.quota.period().as_nanos();
-        let used = self.log.iter().filter(|(at, _)| window(*at) == window(now)).map(|(_, cost)| u64::from(*cost));
-        u64::from(self.quota.limit()) - used.sum::<u64>()
+        let used = self.log.iter().filter(|(at, _)| window(*at) == window(now)).map(|(_, cost)| *cost);
+        self.quota.limit() - used.sum::<u64>()
     }
 }
 

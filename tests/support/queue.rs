@@ -1,14 +1,15 @@
 //! Waiters of a [`LeakyQueue`].
 
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending};
+use tower_sluice::limiter::{Answer, Ask, Pending};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey};
 
 pub const KEY: PartitionKey = PartitionKey::SHARED;
 
 /// Returns the future of a request that has to wait.
 pub fn join(queue: &LeakyQueue) -> Pending {
     match queue.decide(&Ask::charge(&KEY, 1)) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+        Answer::Pending(pending) => pending,
+        Answer::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Concurrency, Limiter, Mode, PartitionKey, Quota, RateLimiter};
+use tower_sluice::limiter::{Ask, Answer, Mode};
+use tower_sluice::{Concurrency, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::{Call, Row};
 
@@ -27,7 +28,7 @@ pub fn rows() -> Vec<Row> {
         decision("decision: 100,000 keys, a new one", || charges(half_full(), |i| address(KEYS + i))),
         decision("decision: fixed window", || charges(in_memory(FixedWindow::new(PER_HOUR)), one_key)),
         decision("decision: sliding window", || charges(in_memory(SlidingWindow::new(PER_HOUR)), one_key)),
-        decision("decision: calendar window", || charges(in_memory(CalendarWindow::daily(u32::MAX)), one_key)),
+        decision("decision: calendar window", || charges(in_memory(CalendarWindow::daily(u32::MAX as u64)), one_key)),
         decision("decision: a cost of five", || repeat(bucket(), one_key, |key| Ask::charge(key, 5), true)),
         decision("decision: a peek", || {
             let limiter = bucket();
@@ -51,9 +52,9 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-const ALL: Quota = Quota::per_second(1).burst(u32::MAX);
-const OWN: Quota = Quota::per_second(2).burst(u32::MAX);
-const PER_HOUR: Quota = Quota::per_hour(u32::MAX);
+const ALL: Quota = Quota::per_second(1).burst(u32::MAX as u64);
+const OWN: Quota = Quota::per_second(2).burst(u32::MAX as u64);
+const PER_HOUR: Quota = Quota::per_hour(u32::MAX as u64);
 
 /// A cache miss is one instruction, so more keys than this would take time, and count the same.
 const KEYS: u64 = 100_000;
@@ -101,7 +102,7 @@ fn repeat(
     let mut next = 0;
     Box::new(move |times| {
         for _ in 0..times {
-            let Check::Ready(Ok(decision)) = limiter.decide(&ask(&key(next))) else {
+            let Answer::Ready(Ok(decision)) = limiter.decide(&ask(&key(next))) else {
                 unreachable!("nothing waits here")
             };
             next += 1;

@@ -55,7 +55,7 @@ const WARM_UP: u64 = 1_200;
 const COUNTED: u64 = 2_000;
 
 /// All pass, or one an hour.
-const ALL: Quota = Quota::per_second(1).burst(u32::MAX);
+const ALL: Quota = Quota::per_second(1).burst(u32::MAX as u64);
 const ONE: Quota = Quota::per_hour(1);
 
 const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 40_000);
@@ -65,7 +65,7 @@ const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
-const PLAN: Plan = Plan(Quota::per_second(2).burst(u32::MAX));
+const PLAN: Plan = Plan(Quota::per_second(2).burst(u32::MAX as u64));
 
 fn bucket(name: &'static str, quota: Quota) -> Policy {
     let limiter: Arc<dyn Limiter> =

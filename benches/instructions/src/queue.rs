@@ -3,7 +3,8 @@
 use std::hint::black_box;
 
 use tokio::runtime::Builder;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::limiter::{Ask, Answer};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 use crate::{Call, Row};
 
@@ -11,16 +12,16 @@ pub fn rows() -> Vec<Row> {
     let queue = |name, set_up| Row { name, set_up, warm_up: 100, counted: 10_000, beside: None };
     vec![
         queue("queue: departs at once", || {
-            let queue = LeakyQueue::new(Quota::per_second(1).burst(u32::MAX));
+            let queue = LeakyQueue::new(Quota::per_second(1).burst(u32::MAX as u64));
             repeat(move |key| match queue.decide(&Ask::charge(key, 1)) {
-                Check::Ready(Ok(decision)) => decision.is_allowed(),
+                Answer::Ready(Ok(decision)) => decision.is_allowed(),
                 _ => false,
             })
         }),
         queue("queue: joins the line and leaves it", || {
-            let queue = LeakyQueue::new(Quota::per_second(1)).capacity(100);
+            let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(100);
             let _ = queue.decide(&Ask::charge(&key(), 1));
-            repeat(move |key| matches!(queue.decide(&Ask::charge(key, 1)), Check::Pending(_)))
+            repeat(move |key| matches!(queue.decide(&Ask::charge(key, 1)), Answer::Pending(_)))
         }),
     ]
 }

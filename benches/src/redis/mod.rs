@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::redis::RedisStore;
-use tower_sluice::{IntoLimiter, RedisQueue};
+use tower_sluice::limiter::IntoLimiter;
+use tower_sluice::RedisQueue;
 
 use report::Report;
 use server::Server;

@@ -8,18 +8,22 @@
 //! that together they are the bucket. The busy one compares with a bound and adds to whatever is there: so simultaneous
 //! charges do not collide, as they would if each had to name the number that it has read.
 
+use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, GcraState, Portable, TokenBucket};
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Quota, Receipt};
 
 use super::bytes::{self, BUCKET};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
+use super::{BadItem, Charge, DIGITS, Moment, Plan, Unfit, at_most, fitting, quota_name};
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
-/// The greatest number that a bucket may have.
+/// The greatest number that a bucket may have: the clock is below 2^114, a full bucket below 2^112, and a debt from
+/// another quota is cut at 2^120. The charges that a write adds are below 2^112.
 const MOST: u128 = (1 << 121) - 1;
+
+const _: () = assert!(MOST + (1 << 112) < DIGITS);
 
 const SET: &str = "SET t = :t, q = :q, u = :u, x = :x";
 
@@ -132,9 +136,9 @@ impl<B: Portable<State = GcraState> + Clone> Bucket for B {}
 macro_rules! bucket {
     ($($bucket:ty),+) => {$(
         impl Items for $bucket {
-            /// All numbers are below 2^122, and DynamoDB keeps 38 digits.
+            /// All quotas fit: see [`MOST`].
             fn check_fit(&self) -> Result<(), Unfit> {
-                check_units(&self.quota())
+                Ok(())
             }
 
             fn suffix(&self, _: Timestamp) -> String {
@@ -155,7 +159,8 @@ macro_rules! bucket {
 
             fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
                 let (units, now) = (self.units(), self.units().at(charge.at.now));
-                let all = u128::from(charge.count) * units.price(charge.cost);
+                // More requests may wait than fit: of the greatest quotas, the product has more than 128 bits then.
+                let all = u128::from(charge.count).saturating_mul(units.price(charge.cost));
                 match hint {
                     Some(Hint::Bucket { tat, .. }) if tat > now => {
                         let room = (now + units.capacity()).saturating_sub(tat) / units.price(charge.cost);

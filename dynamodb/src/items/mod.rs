@@ -11,9 +11,10 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use tower_sluice::Quota;
 use tower_sluice::algorithm::Portable;
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Quota, Receipt};
 
 use self::sealed::Items;
 use crate::hints::Hint;
@@ -40,38 +41,23 @@ impl<A: Items> Kept for A {}
 pub enum Unfit {
     /// Its windows are staggered.
     Staggered,
-    /// The limit or the burst is above 4,294,967,295 units.
-    TooManyUnits {
-        /// The greater of the two.
-        units: u64,
-    },
 }
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Staggered => f.write_str("staggered windows are for a `MemoryStore` only; leave out `.staggered()`"),
-            Self::TooManyUnits { units } => write!(
-                f,
-                "DynamoDB counts up to {MOST_UNITS} units here, and the quota has {units}; count in greater units, such as KiB \
-                 in place of bytes, or keep the policy in memory"
-            ),
         }
     }
 }
 
 impl Error for Unfit {}
 
-/// The greatest limit and burst: the writes are proved for them (`proofs/dynamodb.py`).
-const MOST_UNITS: u64 = u32::MAX as u64;
+/// Above all numbers that DynamoDB keeps: it has 38 digits, and refuses to round.
+const DIGITS: u128 = 10_u128.pow(38);
 
-/// Checks whether the writes can count the units of a quota.
-fn check_units(quota: &Quota) -> Result<(), Unfit> {
-    match quota.limit().max(quota.max_burst()) {
-        0..=MOST_UNITS => Ok(()),
-        units => Err(Unfit::TooManyUnits { units }),
-    }
-}
+// `proofs/dynamodb.py` proves for these units that no number of an item reaches `DIGITS`.
+const _: () = assert!(Quota::MAX_UNITS < 1_000_000_000_000_000);
 
 /// Returns how many of `count` requests fit, if so many would.
 fn at_most(fitting: u64, count: u32) -> u32 {

@@ -10,13 +10,13 @@
 //! If a process whose clock is a little ahead has begun the next window, or others have while a request was on its way,
 //! then the latest window is the present one for all, as for a clock that was set back.
 
-use tower_sluice::Receipt;
 use tower_sluice::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
 use super::bytes::{self, SLIDING_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
@@ -128,7 +128,7 @@ fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
 fn charged_in(algorithm: &SlidingWindow, cost: u64, receipt: Receipt, at: Moment) -> Option<(u64, u64)> {
     let present = present(algorithm, at);
     // A refund takes from the window that the receipt names: so the one that loses by it is that window.
-    [present, present + 1].into_iter().find_map(|window| {
+    [present, present.saturating_add(1)].into_iter().find_map(|window| {
         let full = state(algorithm, Counts { window, previous: cost, current: cost }, at.now);
         let left = counts(algorithm, &algorithm.refund(full, at.now, cost, receipt));
         if left.current < cost {
@@ -144,7 +144,7 @@ fn charged_in(algorithm: &SlidingWindow, cost: u64, receipt: Receipt, at: Moment
 impl Items for SlidingWindow {
     fn check_fit(&self) -> Result<(), Unfit> {
         // The phase of the greatest draw is the latest: only without staggering is it zero.
-        if self.phase(u64::MAX).is_zero() { check_units(&self.quota()) } else { Err(Unfit::Staggered) }
+        if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
     }
 
     /// With the period, by which windows are numbered.

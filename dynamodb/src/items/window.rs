@@ -4,17 +4,17 @@
 //! the item. A charge adds to `n` if
 //! that leaves no more than the limit used. So no write has to find out whether a window has begun.
 
-use tower_sluice::Receipt;
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, Portable};
+use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
 #[cfg(feature = "calendar")]
 use super::bytes::CALENDAR_WINDOW;
 use super::bytes::{self, FIXED_WINDOW};
 use super::sealed::Items;
-use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, check_units, fitting, quota_name};
+use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
@@ -84,7 +84,7 @@ macro_rules! window {
         impl Items for $window {
             fn check_fit(&self) -> Result<(), Unfit> {
                 // The phase of the greatest draw is the latest: only without staggering is it zero.
-                if self.phase(u64::MAX).is_zero() { check_units(&self.quota()) } else { Err(Unfit::Staggered) }
+                if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
             }
 
             /// With the period: windows of other lengths may end at the same instant.

@@ -3,7 +3,8 @@
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::{IntervalChecker, Random};
 
-use tower_sluice::{Ask, Limiter};
+use tower_sluice::Limiter;
+use tower_sluice::limiter::Ask;
 
 use super::service::Fate;
 use super::*;

@@ -17,6 +17,9 @@ async fn check<A: Kept>(algorithm: A, seed: u64) {
     check_backend(algorithm, seed, |clock| backend(&clock)).await;
 }
 
+/// The longest period.
+const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 fn quota() -> Quota {
     Quota::per(7, Duration::from_secs(60))
 }
@@ -30,17 +33,26 @@ async fn buckets_decide_as_over_a_plain_map() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_greatest_buckets_decide_as_over_a_plain_map() {
+    check(TokenBucket::new(Quota::per(7, CENTURY).burst(Quota::MAX_UNITS)), 7).await;
+    check(TokenBucket::new(Quota::per(Quota::MAX_UNITS, CENTURY).burst(Quota::MAX_UNITS - 1)), 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fixed_windows_decide_as_over_a_plain_map() {
     check(FixedWindow::new(quota()), 4).await;
+    check(FixedWindow::new(greatest()), 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sliding_windows_decide_as_over_a_plain_map() {
     check(SlidingWindow::new(quota()), 5).await;
+    check(SlidingWindow::new(greatest()), 11).await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_of_the_calendar_decide_as_over_a_plain_map() {
     check(tower_sluice::algorithm::CalendarWindow::daily(7), 6).await;
+    check(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), 12).await;
 }

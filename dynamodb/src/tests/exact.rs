@@ -12,9 +12,12 @@ const PROCESSES: u64 = 8;
 const REQUESTS: u64 = 1_000;
 const LIMIT: u64 = 777;
 
+/// Of the greatest limit, 777 requests of this cost and not one more.
+const COST: u64 = Quota::MAX_UNITS / LIMIT;
+
 /// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half of
 /// them share calls among their requests, eight at a time.
-async fn exactly<A: Kept>(algorithm: A) {
+async fn exactly<A: Kept>(algorithm: A, cost: u64) {
     for run in 0..rounds(1, 50) {
         let (service, clock) = service().await;
         let admitted = Arc::new(AtomicU64::new(0));
@@ -28,7 +31,10 @@ async fn exactly<A: Kept>(algorithm: A) {
             for _ in 0..lines {
                 let (limiter, admitted) = (Arc::clone(&limiter), Arc::clone(&admitted));
                 tasks.push(tokio::spawn(async move {
-                    admitted.fetch_add(super::admitted(&limiter, REQUESTS / lines).await, Ordering::Relaxed);
+                    for _ in 0..REQUESTS / lines {
+                        let decision = limiter.acquire(&"key".into(), cost).await.expect("no call fails");
+                        admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
+                    }
                 }));
             }
         }
@@ -41,21 +47,25 @@ async fn exactly<A: Kept>(algorithm: A) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_processes_are_admitted_exactly_one_bucket() {
-    exactly(TokenBucket::new(per_day(LIMIT))).await;
+    exactly(TokenBucket::new(per_day(LIMIT)), 1).await;
+    exactly(TokenBucket::new(greatest()), COST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_processes_are_admitted_exactly_one_fixed_window() {
-    exactly(FixedWindow::new(per_day(LIMIT))).await;
+    exactly(FixedWindow::new(per_day(LIMIT)), 1).await;
+    exactly(FixedWindow::new(greatest()), COST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_processes_are_admitted_exactly_one_sliding_window() {
-    exactly(SlidingWindow::new(per_day(LIMIT))).await;
+    exactly(SlidingWindow::new(per_day(LIMIT)), 1).await;
+    exactly(SlidingWindow::new(greatest()), COST).await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_processes_are_admitted_exactly_one_window_of_the_calendar() {
-    exactly(tower_sluice::algorithm::CalendarWindow::daily(LIMIT)).await;
+    exactly(tower_sluice::algorithm::CalendarWindow::daily(LIMIT), 1).await;
+    exactly(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), COST).await;
 }

@@ -4,9 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tower_sluice::Limiter;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
-use tower_sluice::{Ask, Limiter};
 
 use super::service::{Counts, Fate};
 use super::*;

@@ -10,8 +10,6 @@ fn number(item: &Value, name: &str) -> u64 {
     item[name]["N"].as_str().and_then(|number| number.parse().ok()).expect("a number")
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 async fn only_item<A: Kept>(algorithm: A) -> (Service, Value) {
     let (service, clock) = service().await;
     let limiter = limiter(&dynamo(&service, &clock), algorithm);

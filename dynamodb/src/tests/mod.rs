@@ -11,11 +11,15 @@ mod effort;
 mod exact;
 mod faults;
 mod items;
+#[path = "../../../tests/support/month.rs"]
+#[allow(unreachable_pub, reason = "shared with other tests")]
+mod month;
 mod proofs;
 mod quotas;
 mod service;
 mod standing;
 mod tables;
+mod wide;
 mod writes;
 
 use std::error::Error;
@@ -33,12 +37,19 @@ const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_333_333_333);
 
 const TABLE: &str = "limits";
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// A limiter over a store.
 type Over<A> = RateLimiter<A, DynamoTable<<A as Algorithm>::State>>;
 
 /// A quota that restores nothing while a test runs.
 fn per_day(limit: u64) -> Quota {
     Quota::per_day(limit)
+}
+
+/// The greatest quota of a month.
+fn greatest() -> Quota {
+    Quota::per(Quota::MAX_UNITS, 30 * DAY)
 }
 
 /// A service with a table, and a clock for all.
@@ -52,7 +63,7 @@ async fn service() -> (Service, ManualClock) {
 
 /// One process, which has all the time it needs.
 fn dynamo(service: &Service, clock: &ManualClock) -> Dynamo {
-    Dynamo::new(service.client(), TABLE).clock(clock.clone()).timeout(Duration::from_secs(60))
+    Dynamo::new(service.client(), TABLE).with_clock(clock.clone()).timeout(Duration::from_secs(60))
 }
 
 /// The limiter of one process.

@@ -1,10 +1,11 @@
 //! The conditional writes, carried out, with the counterexamples of the proofs.
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
 use super::counterexamples::{Counterexample, each};
 use super::*;
-use crate::hints::Hint;
+use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::items::sealed::Items;
 use crate::items::{Charge, Moment, Plan};
 use crate::table::{Item, Write, Written};
@@ -44,9 +45,9 @@ fn carried_out(write: Write, item: &[(&str, String)], quota: Quota, of: &str) ->
     })
 }
 
-/// Of a limit of one, so that the units of a bucket are nanoseconds.
 fn bucket(case: &Counterexample) -> TokenBucket {
-    TokenBucket::new(Quota::per(1, Duration::from_nanos(case.number("period"))).burst(case.number("burst")))
+    let quota = Quota::per(case.number("limit"), Duration::from_nanos(case.number("period")));
+    TokenBucket::new(quota.burst(case.number("burst")))
 }
 
 fn on_bucket(case: &Counterexample, bucket: &TokenBucket, write: Write) -> [(&'static str, u128); 2] {
@@ -59,7 +60,7 @@ fn on_bucket(case: &Counterexample, bucket: &TokenBucket, write: Write) -> [(&'s
 fn idle_writes_withstand_the_counterexamples() {
     each("dynamodb/src/items/bucket.rs: Bucket::idle", |case| {
         let bucket = bucket(case);
-        let write = planned(&bucket, None, charge(case, "count"), case.number("count"));
+        let write = planned(&bucket, None, charge(case, "waiting"), case.number("count"));
         on_bucket(case, &bucket, write)
     });
 }
@@ -71,9 +72,37 @@ fn busy_writes_withstand_the_counterexamples() {
         // As far as the writer knows, there is room for so many requests.
         let [burst, cost] = ["burst", "cost"].map(|input| case.number::<u128>(input));
         let room = (burst - u128::from(count) * cost) * case.number::<u128>("period");
-        let hint = Hint::Bucket { tat: case.number::<u128>("now") + room, busy: 0 };
+        let at = case.number::<u128>("now") * case.number::<u128>("limit");
+        let hint = Hint::Bucket { tat: at + room, busy: 0 };
         let write = planned(&bucket, Some(hint), asked, count);
         on_bucket(case, &bucket, write)
+    });
+}
+
+/// Requests wait for a key that others have kept in debt, as far as this process knows.
+#[test]
+fn batches_withstand_the_counterexamples() {
+    each("dynamodb/src/items/bucket.rs: Items::guess", |case| {
+        let hint = Hint::Bucket { tat: 0, busy: ALWAYS_BUSY };
+        let plan = bucket(case).guess(Some(hint), charge(case, "waiting"));
+        let Plan::Charge(write, count) = plan else { panic!("no write: {plan:?}") };
+        [("busy", write.update.starts_with("SET t = t + :c").into()), ("count", count.into())]
+    });
+}
+
+#[test]
+fn items_withstand_the_counterexamples() {
+    each("dynamodb/src/items/bucket.rs: Stored::read", |case| {
+        let bucket = TokenBucket::new(per_day(1));
+        let number = |number: u128| AttributeValue::N(number.to_string());
+        let item = [
+            ("k", AttributeValue::S("key".to_owned())),
+            ("q", AttributeValue::S("1/1/86400000000000".to_owned())),
+            ("t", number(case.number("t"))),
+            ("u", number(NOW.as_nanos().into())),
+        ];
+        let item = item.map(|(name, value)| (name.to_owned(), value)).into();
+        [("read", bucket.read(Some(&item), Moment { now: NOW, error: Duration::ZERO }).is_ok().into())]
     });
 }
 

@@ -1,8 +1,9 @@
 //! Quotas that change, quotas of the keys' own, refunds and resets.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::store::BreakerState;
-use tower_sluice::{Ask, Limiter, PartitionKey, Receipt};
+use tower_sluice::{Limiter, PartitionKey};
 
 use super::service::Fate;
 use super::*;

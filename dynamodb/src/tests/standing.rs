@@ -11,8 +11,6 @@ use tower_sluice::{Penalty, Policy, RateLimitLayer, Settlement};
 
 use super::*;
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 /// Longer than any wait without it.
 const BAN: Duration = Duration::from_secs(7 * 86_400);
 
@@ -20,7 +18,7 @@ const BAN: Duration = Duration::from_secs(7 * 86_400);
 fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> RateLimitLayer {
     let policy = Policy::new("api", limiter(&dynamo(service, clock), algorithm)).key(User::key());
     let policy = policy.cost_fn(|request| request.uri().query().map_or(1, |cost| cost.parse().unwrap()));
-    RateLimitLayer::new(policy.penalty(Penalty::new(per_day(1), BAN)).settled_by_handler().owe_shortfalls())
+    RateLimitLayer::new(policy.penalty(Penalty::new(per_day(1), BAN)).settle_by_handler().owe_shortfalls())
 }
 
 /// Sends a request that is charged `cost` and turns out to cost `settled`. Returns the seconds in `Retry-After`; zero if it

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Limiter, Mode, PartitionKey};
+use tower_sluice::{Limiter, PartitionKey};
 
 use super::effort::rounds;
 use super::service::Counts;

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{}", needs::describe(&load, server, &estimate, price));
         }
         Command::Tables => tables::tables().iter().for_each(|table| println!("{}\n", table.join("\n"))),
-        Command::Check => check::check(seed)?,
+        Command::Answer => check::check(seed)?,
     }
     Ok(())
 }

@@ -105,15 +105,12 @@ impl<'a> Policy<'a> {
         // A limit of what is in flight has no period.
         let per = word("per").map_or_else(|| "in flight".to_owned(), |per| format!("per {per}"));
         let mut parts = vec![format!("{}: {} {per}", fields[0], fields[1])];
-        for (field, before, after) in [
-            ("burst", "burst ", ""),
-            ("capacity", "up to ", " waiting"),
-            ("queue", "up to ", " waiting"),
-            ("max-wait", "for up to ", ""),
-        ] {
+        for (field, before, after) in
+            [("burst", "burst ", ""), ("max-queue", "up to ", " waiting"), ("max-wait", "for up to ", "")]
+        {
             parts.extend(word(field).map(|value| format!("{before}{value}{after}")));
         }
-        if is_set("stagger") {
+        if is_set("staggered") {
             parts.push("staggered".to_owned());
         }
         parts.extend(word("cost").map(|cost| format!("cost {cost}")));
@@ -121,13 +118,13 @@ impl<'a> Policy<'a> {
             ["global"] => "for all clients together".to_owned(),
             parts => format!("by {}", parts.join(" and ")),
         });
-        if let Some(statuses) = self.0.get("charge-on").and_then(Value::as_array) {
+        if let Some(statuses) = self.0.get("charge-when").and_then(Value::as_array) {
             let statuses: Vec<_> = statuses.iter().map(written).collect();
             parts.push(format!("for responses {} only", statuses.join(" and ")));
         }
         if let Some(penalty) = self.0.get("penalty").and_then(Value::as_table) {
             let [ban, rejections, per] =
-                ["ban", "refusals", "per"].map(|field| penalty.get(field).map(written).unwrap_or_default());
+                ["ban", "rejections", "per"].map(|field| penalty.get(field).map(written).unwrap_or_default());
             parts.push(format!("banned for {ban} after more than {rejections} early retries per {per}"));
         }
         if is_set("shadow") {

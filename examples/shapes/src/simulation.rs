@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::Ask;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 use crate::traffic::{END, Traffic};
 
@@ -85,7 +86,7 @@ fn decide<A: Algorithm>(
 fn queue(traffic: &Traffic) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let fates = runtime.expect("a runtime needs nothing but memory").block_on(async {
-        let queue = LeakyQueue::new(QUOTA).capacity(10);
+        let queue = LeakyQueue::new(QUOTA).max_queue(10);
         let (mut now, mut waiters) = (0, Vec::new());
         for arrived in traffic.arrivals.iter().copied() {
             tokio::time::sleep(Duration::from_millis(arrived - now)).await;

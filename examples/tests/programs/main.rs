@@ -51,9 +51,9 @@ fn machines() {
     let mut redis = redis::RedisServer::start();
     let (mut first, mut second) = (program!("machines", &redis.url()), program!("machines", &redis.url()));
     assert_eq!(first.try_next(), "200 ".repeat(8));
-    // What eight of ten leave; one more if six seconds have passed.
+    // Eight of ten leave two. One more passes for each six seconds that a busy machine takes.
     let statuses = second.try_next();
-    assert!(statuses.starts_with("200 200 ") && statuses.ends_with("429 429 "), "{statuses}");
+    assert!(statuses.starts_with("200 200 ") && statuses.matches("429 ").count() >= 4, "{statuses}");
     assert_eq!(first.try_next(), "yes, Redis answers\n");
     redis.kill();
     let answer = second.try_next();

@@ -28,7 +28,7 @@ pub(super) enum Script {
 /// A [`Renewal`], in an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Moved {
-    pub(super) units: u32,
+    pub(super) units: u64,
     /// Ticks since it was sent, by the process's clock.
     pub(super) age: u8,
 }
@@ -54,14 +54,14 @@ impl Server {
     }
 
     /// Runs a script at once, as the server does. Returns whether its reply says `admitted` or `released`.
-    pub(super) fn run(&mut self, process: u8, number: u64, script: Script, limit: u32, flaw: Option<Flaw>) -> bool {
+    pub(super) fn run(&mut self, process: u8, number: u64, script: Script, limit: u64, flaw: Option<Flaw>) -> bool {
         let key = (process, if flaw == Some(Flaw::OneFieldPerProcess) { 0 } else { number });
         match script {
             Script::Release(units) => self.release(key, units, flaw),
             Script::Take => {
                 self.open();
                 // take.lua
-                let limit = limit + u32::from(flaw == Some(Flaw::LimitIsHigher));
+                let limit = limit + u64::from(flaw == Some(Flaw::LimitIsHigher));
                 let fits = self.total() < i8::try_from(limit).unwrap();
                 if fits {
                     self.close(key, 1, flaw);

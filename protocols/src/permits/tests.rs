@@ -35,7 +35,7 @@ fn with(faults: Faults, config: &Config) -> Config {
     Config { faults, ..config.clone() }
 }
 
-fn within(excess: u32, config: &Config) -> Config {
+fn within(excess: u64, config: &Config) -> Config {
     Config { bounds: Bounds { excess, ..config.bounds }, ..config.clone() }
 }
 

@@ -23,9 +23,9 @@ const MOST_CALLS: usize = 2;
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     pub(super) processes: u8,
-    pub(super) limit: u32,
+    pub(super) limit: u64,
     /// The requests that a process has at a time, asking or in flight.
-    pub(super) requests: u32,
+    pub(super) requests: u64,
     /// Whether a request passes in its own process when its call fails.
     pub(super) has_fallback: bool,
     /// Whether the calls of running processes take no time: far fewer states.
@@ -58,7 +58,7 @@ pub(super) struct Faults {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// The units above the limit that may be in flight.
-    pub(super) excess: u32,
+    pub(super) excess: u64,
     /// Ticks without a fault after which the server counts what is in flight, and nothing else.
     pub(super) repair: u8,
     /// The same after a crash, or if a call has run after its caller had given up: only the end of a lease frees what nobody
@@ -206,7 +206,7 @@ impl World {
     }
 
     /// The units of requests that are in flight in truth.
-    pub(super) fn in_flight(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u64 {
         self.processes.iter().map(Process::units).sum()
     }
 
@@ -219,9 +219,9 @@ impl World {
         self.process_of(call).is_some_and(|index| self.processes[index].is == Is::Running)
     }
 
-    fn asking(&self, index: usize) -> u32 {
+    fn asking(&self, index: usize) -> u64 {
         let is_its = |call: &&Call| call.script == Script::Take && self.process_of(call) == Some(index);
-        u32::try_from(self.calls.iter().filter(is_its).count()).unwrap()
+        self.calls.iter().filter(is_its).count() as u64
     }
 
     /// Whether `Renewer::renew_due` waits for a call.
@@ -614,7 +614,7 @@ impl World {
 }
 
 impl Process {
-    pub(super) fn units(&self) -> u32 {
+    pub(super) fn units(&self) -> u64 {
         self.entry.map_or(0, |entry| entry.units)
     }
 

@@ -30,7 +30,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// use tower_sluice::time::Timestamp;
 ///
 /// // Billing months: from the 17th to the 17th, by Berlin's clocks.
-/// let quota = CalendarWindow::monthly(10_000).anchored_on(17).in_zone("Europe/Berlin")?;
+/// let quota = CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin")?;
 ///
 /// // Noon of 16 March 2026 in Berlin; the next window begins twelve hours later.
 /// let now = Timestamp::from_nanos(1_773_658_800_000_000_000);
@@ -46,7 +46,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// back, is one window, and no length is assumed anywhere. Where clocks skip midnight, the day begins as much later as
 /// they are set forward; where midnight comes twice, at the first. A day that a zone leaves out is no window.
 ///
-/// A month with an [anchor](Self::anchored_on) on the 29th, 30th or 31st begins on its last day if it is shorter.
+/// A month with an [anchor](Self::anchor) on the 29th, 30th or 31st begins on its last day if it is shorter.
 ///
 /// The time is that of the store: [`Monotonic`](crate::time::Monotonic) in memory, which counts from the wall clock at
 /// its first reading, and the server's clock on Redis.
@@ -150,7 +150,7 @@ impl CalendarWindow {
     /// # Errors
     ///
     /// If there is no such zone.
-    pub fn in_zone(self, name: &str) -> Result<Self, UnknownZone> {
+    pub fn zone(self, name: &str) -> Result<Self, UnknownZone> {
         let schedule = Schedule::new(self.schedule.period(), zone::find(name)?);
         Ok(Self { schedule: Arc::new(schedule), ..self })
     }
@@ -162,7 +162,7 @@ impl CalendarWindow {
     /// If windows are not [monthly](Self::monthly), or no month has such a day.
     #[must_use]
     #[track_caller]
-    pub fn anchored_on(self, day: u8) -> Self {
+    pub fn anchor(self, day: u8) -> Self {
         assert!(self.schedule.period().is_month(), "only months have an anchor day; a week begins on a weekday");
         assert!((1..=31).contains(&day), "a month has the days 1 to 31, and not {day}");
         self.with_period(Period::Month { anchor: day })
@@ -175,7 +175,7 @@ impl CalendarWindow {
     /// If windows are not [weekly](Self::weekly).
     #[must_use]
     #[track_caller]
-    pub fn beginning_on(self, first: Weekday) -> Self {
+    pub fn week_start(self, first: Weekday) -> Self {
         assert!(self.schedule.period().is_week(), "only weeks begin on a weekday; a month has an anchor day");
         self.with_period(Period::Week { first })
     }
@@ -222,15 +222,15 @@ impl Algorithm for CalendarWindow {
         // More may have been used, if the limit was lowered.
         let free = limit.saturating_sub(used);
         let (decision, next) = if cost == 0 {
-            (Decision::allow(limit, free), None)
+            (Decision::admit(limit, free), None)
         } else if cost > limit {
-            (Decision::deny(limit, free, None), None)
+            (Decision::never(limit, free), None)
         } else if cost <= free {
             let used = used + cost;
             let receipt = Receipt::of(ChargedIn(ends.as_nanos()));
-            (Decision::allow(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
+            (Decision::admit(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
         } else {
-            (Decision::deny(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)
+            (Decision::reject(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)
         };
         // Also if nothing was used: the window ends all the same.
         (decision.with_reset_after(until_next), next)

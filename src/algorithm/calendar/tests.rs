@@ -180,7 +180,7 @@ fn hours(hours: u64) -> Duration {
 
 #[test]
 fn a_day_of_berlin_has_23_hours_in_march_and_25_in_october() {
-    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let (march, october) = (1_774_738_800, 1_792_879_200);
     assert_eq!([march - 1, march, october - 1, october].map(|now| wait(&daily, now).as_secs()), [1, 82_800, 1, 90_000]);
 }
@@ -193,7 +193,7 @@ fn months_begin_on_their_anchor_or_on_their_last_day() {
         (30, ["01-30", "02-28", "03-30", "04-30", "02-29", "03-30"]),
         (31, ["01-31", "02-28", "03-31", "04-30", "02-29", "03-31"]),
     ] {
-        let monthly = CalendarWindow::monthly(5).anchored_on(anchor);
+        let monthly = CalendarWindow::monthly(5).anchor(anchor);
         // 15 February 2027 and the two months after it, and 15 February 2028.
         let instants = [1_802_649_600_u64, 1_805_068_800, 1_807_747_200, 1_834_185_600];
         let mut found: Vec<_> = instants.iter().map(|now| *now + wait(&monthly, *now).as_secs()).collect();
@@ -213,18 +213,18 @@ fn weeks_begin_on_any_day() {
     // Thursday, 1 January 2026.
     let now = 1_767_225_600;
     for (first, days) in WEEK.into_iter().zip([4, 5, 6, 7, 1, 2, 3]) {
-        assert_eq!(wait(&CalendarWindow::weekly(5).beginning_on(first), now), hours(24 * days), "{first:?}");
+        assert_eq!(wait(&CalendarWindow::weekly(5).week_start(first), now), hours(24 * days), "{first:?}");
     }
 }
 
 #[test]
 fn days_without_midnight_and_days_that_are_left_out() {
     // Samoa had no 30 December 2011.
-    let apia = CalendarWindow::daily(5).in_zone("Pacific/Apia").unwrap();
+    let apia = CalendarWindow::daily(5).zone("Pacific/Apia").unwrap();
     assert_eq!(wait(&apia, 1_325_152_800), hours(24));
     assert_eq!(bounds(&apia.schedule, 1_325_239_200), [1_325_239_200, 1_325_239_200 + 86_400]);
     // In São Paulo, 4 November 2018 began at one o'clock.
-    let sao_paulo = CalendarWindow::daily(5).in_zone("America/Sao_Paulo").unwrap();
+    let sao_paulo = CalendarWindow::daily(5).zone("America/Sao_Paulo").unwrap();
     assert_eq!(wait(&sao_paulo, 1_541_214_000), hours(24));
     assert_eq!(wait(&sao_paulo, 1_541_300_400), hours(23));
 }
@@ -299,8 +299,7 @@ fn all_zones_of_the_tests_are_compiled_in() {
 
 #[test]
 fn zones_have_names_of_the_iana_database_in_any_case() {
-    let zone =
-        |name: &str| CalendarWindow::monthly(1).in_zone(name).map(|window| window.schedule.zone_name().to_owned());
+    let zone = |name: &str| CalendarWindow::monthly(1).zone(name).map(|window| window.schedule.zone_name().to_owned());
     assert_eq!(zone("europe/berlin").as_deref(), Ok("Europe/Berlin"));
     assert_eq!(zone("UTC").as_deref(), Ok("UTC"));
     for name in ["", "Berlin", "Europe/Berlln", "CEST", "../passwd", "Etc/Unknown", "+01:00"] {
@@ -315,14 +314,14 @@ fn schedules_differ_by_period_zone_and_anchor() {
     let monthly = || CalendarWindow::monthly(5);
     let all = [
         monthly(),
-        monthly().anchored_on(2),
-        monthly().in_zone("Europe/Berlin").unwrap(),
+        monthly().anchor(2),
+        monthly().zone("Europe/Berlin").unwrap(),
         CalendarWindow::daily(5),
         CalendarWindow::weekly(5),
-        CalendarWindow::weekly(5).beginning_on(Weekday::Sunday),
+        CalendarWindow::weekly(5).week_start(Weekday::Sunday),
     ];
     for (index, one) in all.iter().enumerate() {
         assert!(all[..index].iter().all(|other| other.schedule() != one.schedule()), "{one:?}");
     }
-    assert_eq!(monthly().schedule(), CalendarWindow::monthly(7).anchored_on(1).schedule());
+    assert_eq!(monthly().schedule(), CalendarWindow::monthly(7).anchor(1).schedule());
 }

@@ -14,7 +14,7 @@ use crate::store::redis::Redis;
 use crate::store::remote::Tag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Quota, Receipt, Terms,
+    Answer, Ask, Backlog, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Quota, Receipt, Terms,
 };
 
 /// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how many
@@ -47,11 +47,11 @@ use crate::values::{
 ///
 /// # Waiting
 ///
-/// With [`queue`](Self::queue), a request that was rejected waits in its process until others are over, first come, first
-/// served: one that comes while others of its key wait is behind them without asking, and none overtakes. The first of a
-/// line asks the server at once when a request of this process has released units of the key, and otherwise in intervals
-/// that grow from 10 to 250 milliseconds, half of which is random, for units that other processes release. So a line costs,
-/// in each process
+/// With [`max_queue`](Self::max_queue), a request that was rejected waits in its process until others are over, first
+/// come, first served: one that comes while others of its key wait is behind them without asking, and none overtakes.
+/// The first of a line asks the server at once when a request of this process has released units of the key, and
+/// otherwise in intervals that grow from 10 to 250 milliseconds, half of which is random, for units that other
+/// processes release. So a line costs, in each process
 ///
 /// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
 ///   processes hold units that it needs; the intervals begin anew when a waiter was served;
@@ -167,7 +167,7 @@ impl Proof for LeasedUnits {
 
 impl RedisConcurrency {
     /// Admits up to `limit` units of a key at once, over all processes that use this `name`; other limiters on `redis`
-    /// need other names. More are rejected, or wait in a [`queue`](Self::queue).
+    /// need other names. More are rejected, or wait in a [`max_queue`](Self::max_queue).
     ///
     /// # Panics
     ///
@@ -196,13 +196,14 @@ impl RedisConcurrency {
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
     /// dropped leaves at once.
     #[must_use]
-    pub fn queue(self, waiters: usize) -> Self {
+    pub fn max_queue(self, waiters: usize) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
         Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
-    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without [`queue`](Self::queue).
+    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without
+    /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
@@ -210,7 +211,7 @@ impl RedisConcurrency {
     }
 
     /// Sets how many requests wait in this process, over all keys together; 65,536 unless set. Has no effect without
-    /// [`queue`](Self::queue).
+    /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         let queue = self.queue.unwrap_or(Bounds::DEFAULT);
@@ -241,16 +242,16 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Check {
+    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Answer {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
-        Check::Pending(Box::pin(async move {
+        Answer::Pending(Box::pin(async move {
             Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, tag, cost))
         }))
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, tag: Tag, cost: u64) -> Check {
+    fn take_at_once(&self, tag: Tag, cost: u64) -> Answer {
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
@@ -258,7 +259,7 @@ impl RedisConcurrency {
         if cost > 0 && cost <= self.limit && process.lines.has(tag) {
             return rejected(self.limit, 0).into();
         }
-        Check::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
+        Answer::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
     const fn wanted(&self, tag: Tag, cost: u64) -> Wanted {
@@ -275,7 +276,7 @@ impl RedisConcurrency {
                 }
                 receipted(Decision::allow(limit, limit.saturating_sub(before.saturating_add(cost))), tag, cost)
             }
-            Err(before) if cost > limit => Decision::deny(limit, limit.saturating_sub(before), None),
+            Err(before) if cost > limit => Decision::reject(limit, limit.saturating_sub(before), None),
             Err(before) => rejected(limit, limit.saturating_sub(before)),
         }
     }
@@ -291,7 +292,7 @@ impl Limiter for RedisConcurrency {
     ///
     /// A [shadow](Mode::Shadow) takes what is free, and never waits. The [fallback](Mode::Fallback) decides in this process
     /// alone, and at once.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let tag = self.process().tag(ask.key());
         match ask.mode() {
             Mode::Fallback => self.fall_back(tag, ask.cost()).into(),

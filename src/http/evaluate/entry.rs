@@ -11,7 +11,7 @@ use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Check, Decision, Now, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, Decision, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct Entry {
@@ -96,7 +96,7 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
     if policy.is_shadow() {
         return Err(skip(policy));
     }
-    policy.note(Fate::NoKey, None, None);
+    policy.note(Fate::MissingKey, None, None);
     Err(NoKey::Rejected(Box::new(Rejection::without_key(error))))
 }
 
@@ -192,7 +192,7 @@ impl Entry {
     }
 
     /// Charges it, unless the limiter of `policy` finds that it is a free retry. `None` if that is not to look for one.
-    pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Check> {
+    pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Answer> {
         let retry = self.retry()?;
         Some(policy.description().charges_once()?.decide(&self.ask(context), retry))
     }
@@ -209,7 +209,7 @@ impl Entry {
     /// The rejection of a request whose key owes too much, as a shadow counts it.
     pub(super) fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
         let most = policy.description().max_cost().unwrap_or(0);
-        self.debt_wait().map(|wait| Decision::deny(most, 0, Some(wait)).with_reset_after(wait))
+        self.debt_wait().map(|wait| Decision::reject(most, 0, Some(wait)).with_reset_after(wait))
     }
 
     /// Records that the request passes in its attempt, which is kept if it awaits the response.
@@ -304,7 +304,7 @@ impl Entry {
     pub(super) fn impose(&mut self, policy: &Policy, ban: Duration) {
         // For a limiter that cannot be peeked at, the wait that an earlier rejection advertised.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
-        let unknown = || Decision::deny(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
+        let unknown = || Decision::reject(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
         self.ban = Some(ban);
     }
@@ -322,7 +322,7 @@ impl Entry {
         let expected = || policy.open_charges().expected(&self.key, Monotonic.now());
         if let Some((refundable, soon)) = policy.settles_later().then(expected).flatten() {
             let left = self.decision.map_or(0, |decision| decision.remaining());
-            if u64::from(left).saturating_add(refundable) >= self.cost.into() {
+            if left.saturating_add(refundable) >= self.cost {
                 // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of
                 // its last waiter.
                 if policy.is_all_or_nothing() && !policy.delays() {

@@ -44,7 +44,7 @@ use crate::http::grpc;
 use crate::http::head::RequestHead;
 use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
-use crate::values::{Ask, Check};
+use crate::values::{Answer, Ask};
 
 /// The result of an evaluation.
 pub(crate) enum Evaluation {
@@ -108,7 +108,7 @@ impl Scope<'_> {
         };
         let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), self.patience(head));
         match policy.limiter().decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
-            Check::Ready(Ok(decision)) if decision.is_allowed() => {
+            Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
                 observe::admitted(policy, &key, &decision);
                 Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
@@ -124,7 +124,7 @@ impl Scope<'_> {
         self,
         entry: Entry,
         patience: Option<Duration>,
-        check: Check,
+        check: Answer,
         head: &RequestHead<'_>,
     ) -> Evaluation {
         let mut transaction = Transaction::within(patience);
@@ -163,7 +163,7 @@ impl Scope<'_> {
     fn evaluate_transaction(
         self,
         transaction: &mut Transaction,
-        answer: Option<Check>,
+        answer: Option<Answer>,
         head: &RequestHead<'_>,
     ) -> Evaluation {
         match transaction.reserve(self, answer) {

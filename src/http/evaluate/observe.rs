@@ -17,7 +17,7 @@ pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
         if decision.is_allowed() {
             admitted(policy, key, decision);
         } else {
-            policy.note(Fate::ShadowDenied, Some(key), Some(decision));
+            policy.note(Fate::ShadowRejected, Some(key), Some(decision));
         }
     }
 }
@@ -27,7 +27,7 @@ pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
 pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
     for (policy, key, decision) in decided(policies, entries) {
         if !decision.is_allowed() && !policy.is_shadow() {
-            policy.note(Fate::Denied, Some(key), Some(decision));
+            policy.note(Fate::Rejected, Some(key), Some(decision));
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::limiter::Limiter;
 use crate::util::captured_log;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
-    Answers, Ask, Batching, Check, Claim, Decision, Description, FailureMode, Inheritance, LimiterError, Mode,
+    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Inheritance, LimiterError, Mode,
     PartitionKey, Receipt, Terms,
 };
 
@@ -35,15 +35,15 @@ struct Scripted {
 }
 
 impl Limiter for Scripted {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         self.log.lock().unwrap().push(format!("{} {:?} {}", self.name, ask.mode(), ask.cost()));
         if self.fails && ask.mode() == Mode::Charge {
-            return Check::Ready(Err(LimiterError::new("out of reach")));
+            return Answer::Ready(Err(LimiterError::new("out of reach")));
         }
         if self.admits[usize::from(ask.mode() != Mode::Peek)] {
             Decision::allow(9, 9 - ask.cost()).with_receipt(Receipt::new(1)).into()
         } else {
-            Decision::deny(9, 0, Some(Duration::from_secs(5))).into()
+            Decision::reject(9, 0, Some(Duration::from_secs(5))).into()
         }
     }
 
@@ -130,9 +130,13 @@ fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits(
 struct RefundedMeanwhile(AtomicBool);
 
 impl Limiter for RefundedMeanwhile {
-    fn decide(&self, _: &Ask<'_>) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
         let was_asked = self.0.swap(true, Ordering::Relaxed);
-        if was_asked { Decision::allow(9, 8).into() } else { Decision::deny(9, 0, Some(Duration::from_secs(5))).into() }
+        if was_asked {
+            Decision::allow(9, 8).into()
+        } else {
+            Decision::reject(9, 0, Some(Duration::from_secs(5))).into()
+        }
     }
 
     fn describe(&self) -> Description {
@@ -150,7 +154,7 @@ fn a_refund_after_the_precheck_does_not_undo_the_rejection() {
 struct Queue;
 
 impl Limiter for Queue {
-    fn decide(&self, _: &Ask<'_>) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
         Decision::allow(9, 8).with_delay(Duration::from_secs(2)).into()
     }
 
@@ -200,9 +204,9 @@ fn a_fallback_decides_in_place_of_a_failure() {
 struct Failing(Arc<AtomicBool>);
 
 impl Limiter for Failing {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Charge && self.0.load(Ordering::Relaxed) {
-            return Check::Ready(Err(LimiterError::new("out of reach")));
+            return Answer::Ready(Err(LimiterError::new("out of reach")));
         }
         Decision::allow(9, 8).into()
     }
@@ -271,9 +275,9 @@ struct Remote {
 }
 
 impl Limiter for Remote {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match self.scripted.decide(ask) {
-            Check::Ready(answer) if ask.mode() == Mode::Charge => Check::Pending(Box::pin(ready(answer))),
+            Answer::Ready(answer) if ask.mode() == Mode::Charge => Answer::Pending(Box::pin(ready(answer))),
             check => check,
         }
     }

@@ -8,7 +8,7 @@ use super::entry::{AskContext, Entries, Entry};
 use super::open_request::OpenRequest;
 use super::{Annotations, Evaluated, Scope, observe};
 use crate::http::policy::Fate;
-use crate::values::{Answers, Check, Claim, Decision, FailureMode, LimiterError, Now, Pending};
+use crate::values::{Answer, Answers, Claim, Decision, FailureMode, LimiterError, Now, Pending};
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
 /// cancelled while it waited is not refunded. What it holds is released.
@@ -67,7 +67,7 @@ impl Transaction {
     /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the
     /// next entry, if that was charged already.
     #[inline]
-    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Check>) -> Progress {
+    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> Progress {
         let is_open_ended = scope.in_force.is_open_ended;
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
@@ -82,7 +82,7 @@ impl Transaction {
             };
             match check {
                 // The common case.
-                Check::Ready(Ok(decision)) if decision.is_allowed() => {
+                Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
                     entry.decision = Some(decision);
                     if is_open_ended {
@@ -93,12 +93,12 @@ impl Transaction {
                     }
                     self.next += 1;
                 }
-                Check::Ready(checked) => match self.step(scope, checked) {
+                Answer::Ready(checked) => match self.step(scope, checked) {
                     Step::Continue => self.next += 1,
                     Step::FallBack(check) => answer = Some(check),
                     Step::RollBack(cause) => return Progress::Done(Err(Box::new(self.roll_back(scope, cause)))),
                 },
-                Check::Pending(pending) => return Progress::One(pending),
+                Answer::Pending(pending) => return Progress::One(pending),
             }
         }
         Progress::Done(Ok(self.commit(scope)))
@@ -108,7 +108,7 @@ impl Transaction {
     #[inline(never)]
     fn charge(&mut self, scope: Scope<'_>) -> Charge {
         if let Some(answer) = self.answers.pop() {
-            return Charge::One(Check::Ready(answer));
+            return Charge::One(Answer::Ready(answer));
         }
         let entry = &self.entries[self.next];
         let policy = scope.current(scope.policy(entry));
@@ -200,17 +200,17 @@ impl Transaction {
         }
         // Failed, and passes uncounted: a shadow, even a closed one, or a policy that fails open.
         if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
-            policy.note(Fate::StoreError, Some(&entry.key), None);
+            policy.note(Fate::LimiterFailed, Some(&entry.key), None);
             return Step::Continue;
         }
         // Failed for the first time: the fallback decides. Without one, the error comes here again.
         if policy.failure_mode() == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
             let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
-            return Step::FallBack(fallback.unwrap_or(Check::Ready(Err(error))));
+            return Step::FallBack(fallback.unwrap_or(Answer::Ready(Err(error))));
         }
         // Failed, and is answered 503: the policy fails closed, has no fallback, or was closed.
-        policy.note(Fate::StoreError, Some(&entry.key), None);
+        policy.note(Fate::LimiterFailed, Some(&entry.key), None);
         Step::RollBack(Cause::Failed(error))
     }
 
@@ -254,7 +254,7 @@ impl Transaction {
 
 /// The charge of one entry, or of several in one call.
 enum Charge {
-    One(Check),
+    One(Answer),
     Several(PendingAnswers),
 }
 
@@ -263,7 +263,7 @@ enum Step {
     /// The request passes this entry nevertheless.
     Continue,
     /// The local fallback decides instead.
-    FallBack(Check),
+    FallBack(Answer),
     RollBack(Cause),
 }
 

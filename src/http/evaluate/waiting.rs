@@ -10,7 +10,7 @@ use super::transaction::{Progress, Transaction};
 use super::{Evaluated, Scope, observe};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
-use crate::values::{Check, Decision, Now};
+use crate::values::{Answer, Decision, Now};
 
 /// The future of a transaction that waits.
 pub(crate) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
@@ -25,7 +25,7 @@ pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Pro
                 Progress::One(pending) => {
                     let answer = pending.await;
                     waiter.end_wait(answer.as_ref().ok());
-                    progress = waiter.resume(Some(Check::Ready(answer)));
+                    progress = waiter.resume(Some(Answer::Ready(answer)));
                 }
                 Progress::Several(pending) => {
                     let answers = pending.await;
@@ -74,7 +74,7 @@ impl Waiter {
         }
     }
 
-    fn resume(&mut self, answer: Option<Check>) -> Progress {
+    fn resume(&mut self, answer: Option<Answer>) -> Progress {
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         // Time has passed since the first reading.
         self.transaction.context.now = Now::new();

@@ -52,17 +52,18 @@ impl DecisionFields {
         self.of_under(None, decision)
     }
 
-    /// Returns [the same](Self::of) after a decision [under a quota](crate::Ask::under) of the key's own.
+    /// Returns [the same](Self::of) after a decision [under a quota](crate::limiter::Ask::under) of the key's own.
     ///
     /// ```
     /// use tower_sluice::headers::{DecisionFields, RateLimitFields};
-    /// use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter, TokenBucket};
+    /// use tower_sluice::limiter::{Answer, Ask};
+    /// use tower_sluice::{Limiter, Quota, RateLimiter, TokenBucket};
     ///
     /// let mails = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10)));
     /// let fields = DecisionFields::new(RateLimitFields::draft11(), "mails", &mails);
     /// let (key, own) = ("alice".into(), Some(Quota::per_hour(5_000)));
     ///
-    /// let Check::Ready(Ok(decision)) = mails.decide(&Ask::charge(&key, 1).under(own)) else { unreachable!() };
+    /// let Answer::Ready(Ok(decision)) = mails.decide(&Ask::charge(&key, 1).under(own)) else { unreachable!() };
     /// assert_eq!(fields.of_under(own, &decision)["ratelimit-policy"], "\"mails\";q=5000;w=3600");
     /// ```
     #[must_use]

@@ -30,7 +30,7 @@ pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
 
 /// Sets both fields, unless stricter ones are set already.
 pub(super) fn write(headers: &mut HeaderMap, standing: &Standing<'_>) {
-    if !is_stricter(headers, &RATELIMIT, standing.remaining.into()) {
+    if !is_stricter(headers, &RATELIMIT, standing.remaining) {
         match standing.policy {
             Some(policy) => set(headers, RATELIMIT_POLICY, policy.clone()),
             // One that is set describes another policy.
@@ -46,7 +46,7 @@ fn ratelimit(standing: &Standing<'_>) -> HeaderValue {
     out.push(b"limit=");
     out.push_number(standing.limit);
     out.push(b", remaining=");
-    out.push_number(standing.remaining.into());
+    out.push_number(standing.remaining);
     out.push(b", reset=");
     out.push_number(standing.reset);
     value_of(&out)

@@ -115,7 +115,7 @@ pub(super) fn name_in(prefix: &[u8]) -> &[u8] {
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);
     out.push(prefix);
-    out.push_number(level.left.into());
+    out.push_number(level.left);
     if let Some(within) = level.within {
         out.push(b";t=");
         out.push_number(within.get());

@@ -12,7 +12,7 @@ use crate::util::keyed_hash::Secret;
 ///
 /// // What GitHub sends, and the current draft, once less than a fifth is left.
 /// const FIELDS: RateLimitFields =
-///     RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds).advertise(Advertise::Below { percent: 20 });
+///     RateLimitFields::draft11().x_ratelimit(ResetForm::EpochSeconds).advertise(Advertise::Below { percent: 20 });
 /// ```
 ///
 /// All of them follow Internet-Drafts or common practice: there is no standard yet, and the next draft may
@@ -23,7 +23,7 @@ use crate::util::keyed_hash::Secret;
 pub struct RateLimitFields {
     pub(super) generation: Generation,
     /// The form of `X-RateLimit-Reset`, if `X-RateLimit-*` are sent.
-    pub(super) x_rate_limit: Option<ResetForm>,
+    pub(super) x_ratelimit: Option<ResetForm>,
     pub(super) advertise: Advertise,
     pub(super) partition: Partition,
 }
@@ -77,7 +77,7 @@ pub enum Advertise {
 
 impl RateLimitFields {
     const fn of(generation: Generation) -> Self {
-        Self { generation, x_rate_limit: None, advertise: Advertise::Always, partition: Partition::Hidden }
+        Self { generation, x_ratelimit: None, advertise: Advertise::Always, partition: Partition::Hidden }
     }
 
     /// Sends `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the
@@ -89,13 +89,13 @@ impl RateLimitFields {
     /// ```
     ///
     /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not hold, from
-    /// which the request is [exempt](crate::Policy::except), or that [skips](crate::MissingKey::Skip) requests without a
-    /// key. The list is then made for the response, by one more allocation or two.
+    /// which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip) requests without
+    /// a key. The list is then made for the response, by one more allocation or two.
     ///
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
     /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits
     /// no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and `t` is its wait, without any
-    /// [jitter](crate::RateLimitLayerBuilder::retry_jitter); if no wait helps, there is no `t`.
+    /// [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter); if no wait helps, there is no `t`.
     ///
     /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
     /// one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),
@@ -123,8 +123,8 @@ impl RateLimitFields {
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is [closest to
     /// exhaustion](Self::draft07): what a fresh key can take at once, what is left of it, and when the key has its full
     /// quota again.
-    pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
-        self.x_rate_limit = Some(reset);
+    pub const fn x_ratelimit(mut self, reset: ResetForm) -> Self {
+        self.x_ratelimit = Some(reset);
         self
     }
 

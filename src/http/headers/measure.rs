@@ -116,7 +116,7 @@ impl RestoredMeasure {
     /// advertised quota had to be rounded down.)
     fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
-            Outcome::Deny { retry_after } => (0, retry_after.map(retry_after_seconds)),
+            Outcome::Reject { retry_after } => (0, retry_after.map(retry_after_seconds)),
             Outcome::Allow => {
                 let left = decision.remaining();
                 (left, Some(self.within(decision, left).min(MAX_INTEGER)))
@@ -163,9 +163,14 @@ impl RestoredMeasure {
         u128::from(units) * u128::from(self.period)
     }
 
-    /// A time of four million years is as good as any longer one; so the product is below 2^127.
+    /// At most 2^127 units, which is more than any bucket holds.
     fn units_of(&self, span: Duration) -> u128 {
-        span.as_nanos().min(1 << 77) * u128::from(self.limit)
+        let nanos = span.as_nanos();
+        match u64::try_from(nanos) {
+            Ok(nanos) => u128::from(nanos) * u128::from(self.limit),
+            // More than 584 years.
+            Err(_) => nanos.saturating_mul(self.limit.into()).min(1 << 127),
+        }
     }
 
     /// Rounds `units` up to whole seconds. Uses the processor's 64-bit division if the numbers fit, since

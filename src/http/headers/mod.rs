@@ -5,8 +5,8 @@
 //! | `Retry-After` (RFC 9110) | rejections | the wait in whole seconds, rounded up, from 1 to 2,147,483 (24.8 days) | always sent | `wait.rs` |
 //! | `X-Rate-Limited-For` | rejections | the exact wait | [`WaitFields`] | `wait.rs` |
 //! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] | `draft11.rs`, `draft07.rs` |
-//! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_rate_limit`] | `x_rate_limit.rs` |
-//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
+//! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_ratelimit`] | `x_ratelimit.rs` |
+//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
 
 // From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
 // (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response
@@ -29,7 +29,7 @@ mod server_timing;
 mod tests;
 mod wait;
 mod writer;
-mod x_rate_limit;
+mod x_ratelimit;
 
 use http::{HeaderName, header};
 
@@ -45,7 +45,7 @@ pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_s
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::writer::{Described, Reading, Writer};
 #[cfg(feature = "queue")]
-pub(crate) use self::x_rate_limit::{
+pub(crate) use self::x_ratelimit::{
     LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,
 };
 
@@ -76,9 +76,9 @@ pub const EXPOSED_HEADERS: [HeaderName; 12] = [
     header::RETRY_AFTER,
     RATELIMIT,
     RATELIMIT_POLICY,
-    x_rate_limit::LIMIT,
-    x_rate_limit::REMAINING,
-    x_rate_limit::RESET,
+    x_ratelimit::LIMIT,
+    x_ratelimit::REMAINING,
+    x_ratelimit::RESET,
     X_RATE_LIMITED_FOR,
     wait::RETRY_AFTER_MS,
     HeaderName::from_static("grpc-status"),

@@ -52,8 +52,7 @@ impl Plans {
 
 /// Returns the first slot to look at. Any spread will do: quotas are the operator's choice, and all are compared.
 fn slot_of(quota: Quota) -> usize {
-    let mixed = (quota.period_nanos() ^ u64::from(quota.limit()) << 32 ^ u64::from(quota.max_burst()))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (quota.period_nanos() ^ quota.limit() << 32 ^ quota.max_burst()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     usize::try_from(mixed >> 58).expect("six bits")
 }
 

@@ -17,7 +17,7 @@ use super::measure::{Level, Measure};
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use super::plans::Plans;
 use super::response_fields::{Deferred, RateLimitValue, ResponseFields, write_draft11};
-use super::x_rate_limit;
+use super::x_ratelimit;
 use crate::util::keyed_hash::Secret;
 use crate::values::{Decision, PartitionKey, Quota, Terms};
 
@@ -29,7 +29,7 @@ use crate::values::{Decision, PartitionKey, Quota, Terms};
 #[derive(Debug)]
 pub(crate) struct Writer {
     generation: Generation,
-    x_rate_limit: Option<ResetForm>,
+    x_ratelimit: Option<ResetForm>,
     advertise: Advertise,
     secret: Option<Secret>,
     /// In the layer's order; `None` for policies that are not advertised.
@@ -102,7 +102,7 @@ impl Writer {
     ///
     /// If a name is not printable ASCII.
     pub(crate) fn new<'a>(fields: &RateLimitFields, policies: impl IntoIterator<Item = Described<'a>>) -> Self {
-        let RateLimitFields { generation, x_rate_limit, advertise, partition } = *fields;
+        let RateLimitFields { generation, x_ratelimit, advertise, partition } = *fields;
         let mut all = Scratch::new();
         let policies = policies.into_iter().map(|Described { name, terms, unit, is_conditional }| {
             let terms = terms?;
@@ -123,7 +123,7 @@ impl Writer {
         };
         // An empty list is sent as no field (RFC 9651, section 3.1).
         let draft11_policies = (!all.is_empty()).then(|| intern(&all));
-        let mut is_constant = generation == Generation::Draft11 && x_rate_limit.is_none() && secret.is_none();
+        let mut is_constant = generation == Generation::Draft11 && x_ratelimit.is_none() && secret.is_none();
         if let Some(list) = draft11_policies.as_ref().filter(|_| is_constant) {
             for policy_fields in policies.iter_mut().flatten() {
                 policy_fields.constants = Constants::intern(&policy_fields.prefix, list);
@@ -134,7 +134,7 @@ impl Writer {
         let is_selective = !is_alone && policies.iter().flatten().any(|policy_fields| policy_fields.is_conditional);
         Self {
             generation,
-            x_rate_limit,
+            x_ratelimit,
             advertise,
             secret: secret.filter(|_| generation == Generation::Draft11),
             is_alone,
@@ -148,7 +148,7 @@ impl Writer {
 
     /// Whether no response gets a field, so that readings need not be collected.
     pub(crate) fn is_silent(&self) -> bool {
-        let has_fields = self.generation != Generation::None || self.x_rate_limit.is_some();
+        let has_fields = self.generation != Generation::None || self.x_ratelimit.is_some();
         !has_fields || self.advertise == Advertise::Never || self.draft11_policies.is_none()
     }
 
@@ -231,7 +231,7 @@ impl Writer {
                 write_draft11(status, headers, policies, ratelimit);
             }
         }
-        if self.x_rate_limit.is_none() && self.generation != Generation::Draft07 {
+        if self.x_ratelimit.is_none() && self.generation != Generation::Draft07 {
             return;
         }
         let Some(closest) = self.closest(readings) else { return };
@@ -241,8 +241,8 @@ impl Writer {
             let policy = closest.draft07_policy();
             draft07::write(headers, &closest.standing(policy.as_ref()));
         }
-        if let Some(form) = self.x_rate_limit {
-            x_rate_limit::write(headers, form, closest.decision, closest.level.left, now);
+        if let Some(form) = self.x_ratelimit {
+            x_ratelimit::write(headers, form, closest.decision, closest.level.left, now);
         }
     }
 
@@ -303,7 +303,7 @@ impl Writer {
             Advertise::Below { percent } => percent,
         };
         readings.any(|Reading { policy, decision, .. }| {
-            let is_below = u64::from(decision.remaining()) * 100 < u64::from(decision.limit()) * u64::from(percent);
+            let is_below = decision.remaining() * 100 < decision.limit() * u64::from(percent);
             self.policy_fields(policy).is_some() && (is_below || !decision.is_allowed())
         })
     }

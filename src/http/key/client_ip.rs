@@ -25,7 +25,7 @@ use crate::values::PartitionKey;
 /// ```
 /// use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
 ///
-/// let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/8", "192.0.2.7"])?);
+/// let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["10.0.0.0/8", "192.0.2.7"])?);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -91,7 +91,7 @@ pub enum Unidentified {
 impl ClientIp {
     /// Keys by the peer's address, for servers without a proxy. No header is read.
     pub const fn peer() -> Self {
-        Self::of(IpSource::Peer, TrustedProxies::count(0))
+        Self::of(IpSource::Peer, TrustedProxies::hops(0))
     }
 
     /// Keys by the address in `source` if the peer is one of the `trusted` proxies, and else by the peer's.

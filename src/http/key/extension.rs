@@ -22,8 +22,8 @@ use crate::values::PartitionKey;
 /// type.
 ///
 /// ```
-/// use tower_sluice::PartitionKey;
 /// use tower_sluice::key::ExtensionKey;
+/// use tower_sluice::PartitionKey;
 ///
 /// #[derive(Clone)]
 /// struct Account {

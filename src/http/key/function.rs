@@ -15,8 +15,8 @@ use crate::values::PartitionKey;
 ///
 /// ```
 /// use http::header;
-/// use tower_sluice::PartitionKey;
 /// use tower_sluice::key::key_fn;
+/// use tower_sluice::PartitionKey;
 ///
 /// // One budget per host name. The closure returns a key, not a part of the request.
 /// let key = key_fn(|head| {

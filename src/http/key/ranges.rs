@@ -18,7 +18,7 @@ impl Ranges {
     }
 
     /// Adds ranges, written as `192.0.2.7`, `10.0.0.0/8` or `fd00::/8`. Fails as
-    /// [`TrustedProxies::ranges`](super::TrustedProxies::ranges) does, but adds nothing if there is none.
+    /// [`TrustedProxies::networks`](super::TrustedProxies::networks) does, but adds nothing if there is none.
     pub(crate) fn add(&mut self, ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), TrustedProxiesError> {
         for range in ranges {
             self.0.push(range.as_ref().parse()?);
@@ -109,7 +109,7 @@ fn check_span(ranges: &[Range]) -> Result<(), TrustedProxiesError> {
         };
         *spanned += size;
         if *spanned >= half {
-            return Err(TrustedProxiesError::HalfOfAll { range: range.to_string(), is_alone: size >= half });
+            return Err(TrustedProxiesError::HalfOfAll { network: range.to_string(), is_alone: size >= half });
         }
     }
     Ok(())
@@ -119,12 +119,12 @@ impl FromStr for Range {
     type Err = TrustedProxiesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { range: text.into() })?;
+        let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { network: text.into() })?;
         if range.prefix == 0 {
-            Err(TrustedProxiesError::Everybody { range: text.into() })
+            Err(TrustedProxiesError::Everybody { network: text.into() })
         } else if range.cleared() != range {
             let (cleared, address) = (range.cleared().to_string(), range.base);
-            Err(TrustedProxiesError::BitsBehindPrefix { range: text.into(), cleared, address })
+            Err(TrustedProxiesError::BitsBehindPrefix { network: text.into(), cleared, address })
         } else {
             Ok(range)
         }

@@ -18,24 +18,24 @@ pub struct TrustedProxies {
 }
 
 impl TrustedProxies {
-    /// Trusts these addresses (`192.0.2.7`) and ranges of addresses (`10.0.0.0/8`, `fd00::/8`).
+    /// Trusts these addresses (`192.0.2.7`) and networks (`10.0.0.0/8`, `fd00::/8`).
     ///
     /// # Errors
     ///
     /// If there is none, or one is malformed or has bits set beyond its prefix; or if they span, all together, half of
     /// all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts all peers
     /// lets every client choose its address.
-    pub fn ranges(ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
-        Self { ranges: Ranges::EMPTY, count: None }.and_ranges(ranges)
+    pub fn networks(networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
+        Self { ranges: Ranges::EMPTY, count: None }.and_networks(networks)
     }
 
     /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this
     /// server that append to it, including the one that is connected. Zero trusts no peer.
     ///
-    /// Every peer is taken for a proxy, unless there are [ranges](Self::and_ranges) as
+    /// Every peer is taken for a proxy, unless there are [networks](Self::and_networks) as
     /// well: only for servers that nothing but the proxies can reach. A header of one value has no elements to
     /// count; there, any `n` but 0 trusts every peer.
-    pub const fn count(n: usize) -> Self {
+    pub const fn hops(n: usize) -> Self {
         Self { ranges: Ranges::EMPTY, count: Some(n) }
     }
 
@@ -57,23 +57,23 @@ impl TrustedProxies {
         Self { ranges: Ranges::of(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
     }
 
-    /// Trusts these [`ranges`](Self::ranges) too. After a [`count`](Self::count), the elements are
-    /// counted only if the peer is within the ranges.
+    /// Trusts these [`networks`](Self::networks) too. After [`hops`](Self::hops), the elements are counted only if the
+    /// peer is within the networks.
     ///
     /// # Errors
     ///
-    /// As for [`ranges`](Self::ranges).
-    pub fn and_ranges(
+    /// As for [`networks`](Self::networks).
+    pub fn and_networks(
         mut self,
-        ranges: impl IntoIterator<Item = impl AsRef<str>>,
+        networks: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Self, TrustedProxiesError> {
-        self.ranges.add(ranges)?;
+        self.ranges.add(networks)?;
         if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
     }
 
-    /// Takes the `n`-th element from the right, as [`count`](Self::count) does, if the peer is within the ranges,
-    /// instead of the first element outside the ranges.
-    pub const fn and_count(mut self, n: usize) -> Self {
+    /// Takes the `n`-th element from the right, as [`hops`](Self::hops) does, if the peer is within the networks,
+    /// instead of the first element outside of them.
+    pub const fn and_hops(mut self, n: usize) -> Self {
         self.count = Some(n);
         self
     }
@@ -96,24 +96,24 @@ impl TrustedProxies {
 const LOOPBACK_V4: Range = Range { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
 const LOOPBACK_V6: Range = Range { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
 
-/// Why [`TrustedProxies`] cannot be built from these ranges.
+/// Why [`TrustedProxies`] cannot be built from these networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrustedProxiesError {
-    /// There is no range, so that no proxy would be trusted.
+    /// There is no network, so that no proxy would be trusted.
     Empty,
-    /// It is neither an address nor a range of addresses.
+    /// It is neither an address nor a network.
     #[non_exhaustive]
     Malformed {
         /// What was written.
-        range: String,
+        network: String,
     },
-    /// It names an address within a range, so that either may be meant.
+    /// It names an address within a network, so that either may be meant.
     #[non_exhaustive]
     BitsBehindPrefix {
         /// What was written.
-        range: String,
-        /// The whole range.
+        network: String,
+        /// The whole network.
         cleared: String,
         /// The address.
         address: IpAddr,
@@ -122,13 +122,13 @@ pub enum TrustedProxiesError {
     #[non_exhaustive]
     Everybody {
         /// What was written.
-        range: String,
+        network: String,
     },
-    /// The ranges span half of all addresses or more, so that many a client could choose its address.
+    /// The networks span half of all addresses or more, so that many a client could choose its address.
     #[non_exhaustive]
     HalfOfAll {
-        /// The range with which half was reached.
-        range: String,
+        /// The network with which half was reached.
+        network: String,
         /// Whether it spans that much without the others.
         is_alone: bool,
     },
@@ -137,26 +137,26 @@ pub enum TrustedProxiesError {
 impl fmt::Display for TrustedProxiesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("no proxy is trusted; write their addresses or ranges, such as 10.0.0.0/8"),
-            Self::Malformed { range } => write!(
+            Self::Empty => f.write_str("no proxy is trusted; write their addresses or networks, such as 10.0.0.0/8"),
+            Self::Malformed { network } => write!(
                 f,
-                "{range:?} is not a range of addresses; write an address such as 192.0.2.7, or a range such as \
+                "{network:?} is not a network; write an address such as 192.0.2.7, or a network such as \
                  10.0.0.0/8 or fd00::/8"
             ),
-            Self::BitsBehindPrefix { range, cleared, address } => {
-                write!(f, "{range:?} is an address within a range; write {cleared} for the range, or {address}")
+            Self::BitsBehindPrefix { network, cleared, address } => {
+                write!(f, "{network:?} is an address within a network; write {cleared} for the network, or {address}")
             }
-            Self::Everybody { range } => write!(
+            Self::Everybody { network } => write!(
                 f,
-                "{range:?} trusts all addresses, so that clients can choose their address; write the ranges of your \
+                "{network:?} trusts all addresses, so that clients can choose their address; write the networks of your \
                  proxies, or count the proxies"
             ),
-            Self::HalfOfAll { range, is_alone } => {
+            Self::HalfOfAll { network, is_alone } => {
                 let subject = if *is_alone { "trusts" } else { "and the others together trust" };
                 write!(
                     f,
-                    "{range:?} {subject} half of all addresses or more, so that clients can choose their address; write \
-                     the ranges of your proxies, or count the proxies"
+                    "{network:?} {subject} half of all addresses or more, so that clients can choose their address; write \
+                     the networks of your proxies, or count the proxies"
                 )
             }
         }

@@ -66,7 +66,7 @@ impl RateLimitLayerBuilder {
 
     /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and
     /// `RateLimit` on all responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
-    /// [terms](crate::Description::advertising) are not reported.
+    /// [terms](crate::limiter::Description::advertising) are not reported.
     ///
     /// Costs one allocation per response, and two for its header map if that is empty.
     ///
@@ -76,7 +76,7 @@ impl RateLimitLayerBuilder {
     /// use tower_sluice::{Policy, Quota, RateLimitLayer};
     ///
     /// let layer = RateLimitLayer::builder(Policy::new("api", TokenBucket::new(Quota::per_second(5))))
-    ///     .fields(RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds));
+    ///     .fields(RateLimitFields::none().x_ratelimit(ResetForm::EpochSeconds));
     /// ```
     pub fn fields(mut self, fields: RateLimitFields) -> Self {
         self.settings.fields = fields;
@@ -225,7 +225,7 @@ impl RateLimitLayerBuilder {
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
-    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (rejected without a key), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
+    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `rejected`, `shadow-rejected` (passed), `skipped` (the policy did not apply), `missing-key` (rejected without a key), `limiter-failed` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
     /// | `limiter_failures_total` | | requests whose limiter failed, including those that the local fallback decided |
     /// | `queued_requests` | | current number of waiters |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |

@@ -229,7 +229,7 @@ impl RateLimitLayer {
 
     fn named(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
         let policy = PolicyInForce::find(&self.state.load(), |policy| policy.name() == name);
-        policy.ok_or_else(|| LimiterError::new(format!("no policy of this layer is named `{name}`")))
+        policy.ok_or_else(|| LimiterError::unknown_policy(name))
     }
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The error of a call through a [`Pacer`](crate::Pacer).
+/// The error of a call through a [`Pacer`](crate::layer::Pacer).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PacerError<E> {
@@ -56,16 +56,16 @@ impl<E: Error + 'static> Error for PacerError<E> {
 
 /// Why a line lets a call go no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum LineRejection {
     LineFull { max_waiters: usize },
     WaitTooLong { retry_after: Option<Duration> },
 }
 
-impl<E> From<Refusal> for PacerError<E> {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::LineFull { max_waiters } => Self::LineFull { max_waiters },
-            Refusal::WaitTooLong { retry_after } => Self::WaitTooLong { retry_after },
+impl<E> From<LineRejection> for PacerError<E> {
+    fn from(rejection: LineRejection) -> Self {
+        match rejection {
+            LineRejection::LineFull { max_waiters } => Self::LineFull { max_waiters },
+            LineRejection::WaitTooLong { retry_after } => Self::WaitTooLong { retry_after },
         }
     }
 }

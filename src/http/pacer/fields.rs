@@ -121,7 +121,7 @@ fn quotas(headers: &HeaderMap, now: SystemTime) -> Vec<Budget> {
     } else {
         draft07(&field, &policies).into_iter().collect()
     };
-    budgets.extend(x_rate_limit(headers, now));
+    budgets.extend(x_ratelimit(headers, now));
     budgets
 }
 
@@ -181,7 +181,7 @@ fn draft07(field: &[u8], policies: &[Member<'_>]) -> Option<Budget> {
 }
 
 /// Reads `X-RateLimit-Remaining` and `X-RateLimit-Reset`, and `X-RateLimit-Limit` if it is there.
-fn x_rate_limit(headers: &HeaderMap, now: SystemTime) -> Option<Budget> {
+fn x_ratelimit(headers: &HeaderMap, now: SystemTime) -> Option<Budget> {
     let (left, _) = decimal(headers, &X_RATELIMIT_REMAINING)?;
     let (reset, has_rest) = decimal(headers, &X_RATELIMIT_RESET)?;
     let reset = reset.saturating_add(u64::from(has_rest));

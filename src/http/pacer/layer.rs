@@ -103,7 +103,7 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # Errors
 ///
-/// [`PacerError`](crate::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
+/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
 /// the partner answers is never an error, also if it is a rejection that is not sent again.
 ///
 /// # Cost
@@ -188,7 +188,7 @@ impl<B: 'static> PacerLayer<B> {
         // Rounded up, so that no call departs too early.
         let interval = nanos.div_ceil(u128::from(quota.limit()) * 1_000);
         let interval = u64::try_from(interval).expect("a hundred years in microseconds");
-        let ahead = interval.saturating_mul(u64::from(quota.explicit_burst_or(1) - 1));
+        let ahead = interval.saturating_mul(quota.explicit_burst_or(1) - 1);
         self.with_common(|common| {
             (common.rules.interval, common.rules.ahead) = (interval, ahead.min(micros(Duration::MAX)));
         })

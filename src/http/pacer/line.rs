@@ -8,7 +8,7 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::error::Refusal;
+use super::error::LineRejection;
 use super::pace::{Need, Pace, Report, Slot, Turn};
 use super::partners::Common;
 #[cfg(feature = "redis")]
@@ -84,8 +84,8 @@ struct Waiter {
     joined: Instant,
     /// Whether its future was polled since.
     is_polled: bool,
-    /// Calls it, or refuses it.
-    turn: oneshot::Sender<Result<(), Refusal>>,
+    /// Calls it, or rejects it.
+    turn: oneshot::Sender<Result<(), LineRejection>>,
 }
 
 /// Until when a call waits, and which place it has in line.
@@ -120,7 +120,7 @@ impl Line {
 
     /// Joins the line. Departs at once if nothing limits it; may depart as soon as it is polled if nobody waits, and if
     /// that can be decided without a call to Redis.
-    pub(super) fn join(self: &Arc<Self>, runtime: &Handle) -> Result<(Joined, Ticket), Refusal> {
+    pub(super) fn join(self: &Arc<Self>, runtime: &Handle) -> Result<(Joined, Ticket), LineRejection> {
         let now = Instant::now();
         let deadline = now + self.common.max_wait;
         let mut state = self.lock();
@@ -141,7 +141,7 @@ impl Line {
         }
         self.check_wait(&state, ticket, now)?;
         if !self.common.add_waiter() {
-            return Err(Refusal::LineFull { max_waiters: self.common.max_waiters });
+            return Err(LineRejection::LineFull { max_waiters: self.common.max_waiters });
         }
         let turn = Some(self.wait(state, ticket, runtime));
         let place = Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn };
@@ -161,20 +161,20 @@ impl Line {
     }
 
     /// Takes the old place again, after a rejection.
-    pub(super) fn rejoin(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Place, Refusal> {
+    pub(super) fn rejoin(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Place, LineRejection> {
         let turn = Some(self.wait_again(ticket, runtime)?);
         Ok(Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn })
     }
 
-    fn wait_again(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Called, Refusal> {
+    fn wait_again(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Called, LineRejection> {
         let state = self.lock();
         self.check_wait(&state, ticket, Instant::now())?;
         self.common.add_waiter_again();
         Ok(self.wait(state, ticket, runtime))
     }
 
-    /// Refuses a call that would wait for too long by what is known now.
-    fn check_wait(&self, state: &State, ticket: Ticket, now: Instant) -> Result<(), Refusal> {
+    /// Rejects a call that would wait for too long by what is known now.
+    fn check_wait(&self, state: &State, ticket: Ticket, now: Instant) -> Result<(), LineRejection> {
         let ahead = match state.waiting.last_key_value() {
             Some((last, _)) if *last > ticket.arrival => state.waiting.range(..ticket.arrival).count(),
             _ => state.waiting.len(),
@@ -185,7 +185,7 @@ impl Line {
         if earliest <= ticket.deadline {
             return Ok(());
         }
-        Err(Refusal::WaitTooLong { retry_after: Some(earliest - now) })
+        Err(LineRejection::WaitTooLong { retry_after: Some(earliest - now) })
     }
 
     fn wait(self: &Arc<Self>, mut state: MutexGuard<'_, State>, ticket: Ticket, runtime: &Handle) -> Called {
@@ -286,20 +286,20 @@ impl Line {
         }
     }
 
-    /// Refuses those at the head of the line whose deadlines are before `earliest`.
-    fn refuse_before(&self, earliest: Instant) {
-        let (mut state, mut has_refused) = (self.lock(), false);
+    /// Rejects those at the head of the line whose deadlines are before `earliest`.
+    fn reject_before(&self, earliest: Instant) {
+        let (mut state, mut has_rejected) = (self.lock(), false);
         while let Some(first) = state.waiting.first_entry() {
             if first.get().deadline >= earliest {
                 break;
             }
-            has_refused = true;
+            has_rejected = true;
             self.common.remove_waiter();
             let retry_after = Some(earliest.saturating_duration_since(Instant::now()));
             // If it gave up just now, it needs no answer.
-            let _ = first.remove().turn.send(Err(Refusal::WaitTooLong { retry_after }));
+            let _ = first.remove().turn.send(Err(LineRejection::WaitTooLong { retry_after }));
         }
-        if has_refused && state.waiting.is_empty() {
+        if has_rejected && state.waiting.is_empty() {
             // The driver ends now, and not when it would have looked again.
             self.changed.notify_waiters();
         }
@@ -328,8 +328,8 @@ impl Line {
     }
 }
 
-/// Receives the call for a departure, or the refusal.
-type Called = oneshot::Receiver<Result<(), Refusal>>;
+/// Receives the call for a departure, or the rejection.
+type Called = oneshot::Receiver<Result<(), LineRejection>>;
 
 /// A place in line. If it is dropped, the call leaves.
 pub(super) struct Place {
@@ -342,7 +342,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Waits for the turn.
-    pub(super) async fn turn(mut self) -> Result<Departed, Refusal> {
+    pub(super) async fn turn(mut self) -> Result<Departed, LineRejection> {
         loop {
             if let Some(turn) = &mut self.turn {
                 if let Some(waiter) = self.line.lock().waiting.get_mut(&self.ticket.arrival) {
@@ -350,7 +350,7 @@ impl Place {
                 }
                 match timeout_at(self.ticket.deadline, turn).await {
                     Ok(Ok(called)) => called?,
-                    Ok(Err(_)) | Err(_) => return Err(Refusal::WaitTooLong { retry_after: None }),
+                    Ok(Err(_)) | Err(_) => return Err(LineRejection::WaitTooLong { retry_after: None }),
                 }
                 self.turn = None;
             }
@@ -459,7 +459,7 @@ impl Driver {
             match self.next().await {
                 Next::Call => line.call(),
                 Next::Sleep { at, earliest } => {
-                    line.refuse_before(earliest);
+                    line.reject_before(earliest);
                     tokio::select! {
                         () = sleep_until(at) => {}
                         () = changed => {}

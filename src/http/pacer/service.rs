@@ -11,7 +11,7 @@ use http::{Request, Response};
 use tokio::runtime::Handle;
 use tower_service::Service;
 
-use super::error::{PacerError, Refusal};
+use super::error::{LineRejection, PacerError};
 use super::fields::{self, Reading};
 use super::layer::Gate;
 use super::line::{Joined, Line, Ticket};
@@ -65,7 +65,7 @@ where
         let future: BoxFuture<R, S::Error> = match Handle::try_current() {
             Err(_) => Box::pin(std::future::ready(Err(PacerError::NoRuntime))),
             Ok(runtime) => match line.join(&runtime) {
-                Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),
+                Err(rejection) => Box::pin(std::future::ready(Err(rejection.into()))),
                 Ok((joined, ticket)) => {
                     let call = Call { service, gate: Arc::clone(&self.gate), line, ticket, runtime };
                     Box::pin(call.send(request, joined))
@@ -115,7 +115,7 @@ where
             match self.line.rejoin(self.ticket, &self.runtime) {
                 Ok(place) => joined = Joined::Waiting(place),
                 // The pause is too long: the caller gets what the partner answered.
-                Err(Refusal::WaitTooLong { .. } | Refusal::LineFull { .. }) => return Ok(response),
+                Err(LineRejection::WaitTooLong { .. } | LineRejection::LineFull { .. }) => return Ok(response),
             }
             drop(response);
             poll_fn(|cx| self.service.poll_ready(cx)).await.map_err(PacerError::Service)?;

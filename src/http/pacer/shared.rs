@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_scripts_make_the_transitions_of_the_state_in_memory() {
         let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&TURN, &LEARN]));
-        let (mut departures, mut probes, mut waits, mut confirmed, mut refused) = (0, 0, 0, 0, 0);
+        let (mut departures, mut probes, mut waits, mut confirmed, mut rejected) = (0, 0, 0, 0, 0);
         for round in 0..200 {
             let (mut now, mut slots) = (START, Vec::new());
             let interval = random.pick(&[0, 0, 100_000]);
@@ -113,7 +113,7 @@ mod tests {
                         }
                         Turn::Wait(_) => waits += 1,
                     }
-                    refused += u32::from(slot.is_some() && Turn::Depart(slot.unwrap()) != ours);
+                    rejected += u32::from(slot.is_some() && Turn::Depart(slot.unwrap()) != ours);
                 } else if !slots.is_empty() {
                     let back = random.below(3).min(slots.len() as u64 - 1);
                     let number = slots[slots.len() - 1 - usize::try_from(back).unwrap()].number + random.below(8) / 7;
@@ -133,7 +133,7 @@ mod tests {
                 }
             }
         }
-        println!("{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {refused} not");
-        assert!(departures > 500 && probes > 100 && waits > 500 && confirmed > 100 && refused > 50);
+        println!("{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {rejected} not");
+        assert!(departures > 500 && probes > 100 && waits > 500 && confirmed > 100 && rejected > 50);
     }
 }

@@ -77,7 +77,7 @@ impl Partner {
                 let at = Timestamp::from_nanos((now + 345_678) * 1_000);
                 let (decision, next) = SlidingWindow::new(quota).decide(*state, at, 1);
                 *state = next.or(*state);
-                let left = u64::from(decision.remaining());
+                let left = decision.remaining();
                 let wait = decision.retry_after().or(decision.next_after());
                 let wait = wait.map_or(left * *period / *limit, |wait| u64::try_from(wait.as_micros()).unwrap() + 1);
                 (decision.is_allowed(), left, wait, *period / *limit)

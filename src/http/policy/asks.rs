@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Policy;
-use crate::values::{Ask, Check, Decision, LimiterError, Mode, PartitionKey};
+use crate::values::{Answer, Ask, Decision, LimiterError, Mode, PartitionKey};
 
 impl Policy {
     /// The decision of a peek, if the limiter answers one without waiting.
@@ -12,7 +12,7 @@ impl Policy {
     }
 
     /// Charges a request that passes whatever the answer is.
-    pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
+    pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Answer {
         self.limiter.decide(&ask.to(self.mode_of_shadows()))
     }
 
@@ -28,7 +28,7 @@ impl Policy {
     }
 
     /// Decides by the local fallback, if the limiter has one.
-    pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Check> {
+    pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Answer> {
         self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
     }
 
@@ -107,10 +107,7 @@ impl Policy {
         self.lift_ban(key);
         self.forgive(key);
         if !self.description.answers(Mode::Reset) {
-            return Err(LimiterError::new(format!(
-                "the limiter of policy `{}` cannot forget what a key owes",
-                self.name
-            )));
+            return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));
         }
         self.limiter.decide(&Ask::reset(key)).decided().await
     }

@@ -157,7 +157,7 @@ impl Algorithm for Account {
             (Change::Spend(units), Some(owed)) => {
                 let after = owed.saturating_add(time_of(*units));
                 if after > full {
-                    return (Decision::deny(1, 0, Some(after - full)), None);
+                    return (Decision::reject(1, 0, Some(after - full)), None);
                 }
                 (Decision::allow(1, 1), self.owing(now, after, quota))
             }
@@ -173,7 +173,7 @@ impl Algorithm for Account {
             (Change::Look, Some(owed)) => {
                 let free = full.saturating_sub(owed).as_nanos() * u128::from(quota.limit());
                 let left = u64::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u64::MAX);
-                (Decision::deny(quota.max_burst(), left.min(quota.max_burst()), Some(owed)), None)
+                (Decision::reject(quota.max_burst(), left.min(quota.max_burst()), Some(owed)), None)
             }
             (_, None) => (done, None),
         }
@@ -219,7 +219,7 @@ impl Policy {
         self.owes_shortfalls
     }
 
-    /// The quota by which a key pays what it owes; `None` if its policy owes nothing, or advertises no quota.
+    /// The quota by which a key pays what it owes; `None` if its policy owes nothing.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
         let terms = self.owes_shortfalls.then(|| self.terms_under(quota))??;
         let quota = terms.quota()?;
@@ -347,7 +347,7 @@ mod tests {
         let clock = ManualClock::new();
         let store = MemoryStore::default().with_clock(clock.clone());
         let limiter = RateLimiter::new(TokenBucket::new(quota), store);
-        (Policy::new("p", limiter).settled_by_handler().owe_shortfalls(), clock)
+        (Policy::new("p", limiter).settle_by_handler().owe_shortfalls(), clock)
     }
 
     fn owe(policy: &Policy, key: &PartitionKey, units: u64) {
@@ -423,7 +423,7 @@ mod tests {
         let clock = ManualClock::new();
         let store = MemoryStore::default().with_clock(clock);
         let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(10)), store);
-        let policy = Policy::new("p", limiter).settled_by_handler();
+        let policy = Policy::new("p", limiter).settle_by_handler();
         owe(&policy, &"a".into(), 25);
         assert!(policy.debt_table().is_none());
     }

@@ -39,49 +39,16 @@ pub enum PolicyError {
         /// The most that is ever admitted at once.
         burst: u64,
     },
-    /// The limiter has one quota for all keys: a queue, a limit of requests in flight, or a custom limiter that [takes no
-    /// quotas](crate::Description::takes_quotas), or advertises none for keys without one.
+    /// Two options of a policy, or an option and its limiter, cannot be combined.
     #[non_exhaustive]
-    QuotasNotTaken {
+    Conflict {
         /// The policy's name.
         name: String,
-    },
-    /// Units in flight are released when the request is over, so there is nothing to refund or to charge by its response.
-    #[non_exhaustive]
-    SettlementOfHeldUnits {
-        /// The policy's name.
-        name: String,
-    },
-    /// What a request costs is never more than what it is charged, so nothing could be owed.
-    #[non_exhaustive]
-    NothingOwed {
-        /// The policy's name.
-        name: String,
-    },
-    /// A ban is for retries before the advertised wait is over, and a limit of requests in flight advertises none.
-    #[non_exhaustive]
-    PenaltyWithoutWaits {
-        /// The policy's name.
-        name: String,
-    },
-    /// The requests of this limiter hold nothing that could be released at the head of the response.
-    #[non_exhaustive]
-    NothingHeld {
-        /// The policy's name.
-        name: String,
-    },
-    /// A ban on a key that clients share would let one of them lock out all others.
-    #[non_exhaustive]
-    PenaltyOnSharedKey {
-        /// The policy's name.
-        name: String,
-    },
-    /// No retry can be [free](crate::Policy::charge_once).
-    #[non_exhaustive]
-    ChargeOnce {
-        /// The policy's name.
-        name: String,
-        /// Why not, and what to do about it.
+        /// The option: the name of its method.
+        option: &'static str,
+        /// The other option, or words for what the limiter is or does.
+        other: &'static str,
+        /// Why they exclude each other, and what to do about it.
         problem: &'static str,
     },
     /// A rejection must have a status of 4xx or 5xx.
@@ -119,37 +86,9 @@ impl fmt::Display for PolicyError {
                 "policy `{name}`: a cost of {cost} never fits, since {burst} is the most that is ever admitted at \
                  once; lower the cost, or raise the limit or its burst"
             ),
-            Self::QuotasNotTaken { name } => write!(
-                f,
-                "policy `{name}`: its limiter has one quota for all keys, so `quota_fn` would have no effect; use a bucket \
-                 or a window, in memory or on Redis, or remove `quota_fn`"
-            ),
-            Self::SettlementOfHeldUnits { name } => write!(
-                f,
-                "policy `{name}`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
-                 `cost_after`, `settled_by_handler` or `charge_content_bytes`"
-            ),
-            Self::NothingOwed { name } => write!(
-                f,
-                "policy `{name}`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, \
-                 or settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`"
-            ),
-            Self::PenaltyWithoutWaits { name } => write!(
-                f,
-                "policy `{name}`: a penalty would ban nobody, since a limit of requests in flight advertises no wait to \
-                 retry before; remove the penalty, or add it to a policy with a quota"
-            ),
-            Self::NothingHeld { name } => write!(
-                f,
-                "policy `{name}`: requests hold nothing that could be released at the head of the response; remove \
-                 `release_at_head`, or limit what is in flight with `Concurrency`"
-            ),
-            Self::PenaltyOnSharedKey { name } => write!(
-                f,
-                "policy `{name}`: a penalty would let one client ban all that share its key; \
-                 key the policy by client and reject or skip requests without a key, or remove the penalty"
-            ),
-            Self::ChargeOnce { name, problem } => write!(f, "policy `{name}` cannot charge a request once: {problem}"),
+            Self::Conflict { name, option, other, problem } => {
+                write!(f, "policy `{name}`: {} cannot be combined with {}: {problem}", Shown(option), Shown(other))
+            }
             Self::InvalidStatus { name, status } => {
                 write!(f, "policy `{name}`: {status} is not the status of a rejection; choose one from 400 to 599")
             }
@@ -158,6 +97,15 @@ impl fmt::Display for PolicyError {
 }
 
 impl Error for PolicyError {}
+
+/// An option, in backticks, or words.
+struct Shown<'a>(&'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.contains(' ') { f.write_str(self.0) } else { write!(f, "`{}`", self.0) }
+    }
+}
 
 /// The part of a name that a message shows, and an ellipsis if that is not all of it.
 fn beginning(name: &str) -> (&str, &str) {
@@ -194,38 +142,17 @@ mod tests {
                  cost, or raise the limit or its burst",
             ),
             (
-                PolicyError::QuotasNotTaken { name: name() },
-                "policy `p`: its limiter has one quota for all keys, so `quota_fn` would have no effect; use a bucket or \
-                 a window, in memory or on Redis, or remove `quota_fn`",
+                PolicyError::Conflict {
+                    name: name(),
+                    option: "penalty",
+                    other: "a key that clients share",
+                    problem: "why; cure",
+                },
+                "policy `p`: `penalty` cannot be combined with a key that clients share: why; cure",
             ),
             (
-                PolicyError::SettlementOfHeldUnits { name: name() },
-                "policy `p`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
-                 `cost_after`, `settled_by_handler` or `charge_content_bytes`",
-            ),
-            (
-                PolicyError::NothingOwed { name: name() },
-                "policy `p`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, or \
-                 settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`",
-            ),
-            (
-                PolicyError::PenaltyWithoutWaits { name: name() },
-                "policy `p`: a penalty would ban nobody, since a limit of requests in flight advertises no wait to retry \
-                 before; remove the penalty, or add it to a policy with a quota",
-            ),
-            (
-                PolicyError::NothingHeld { name: name() },
-                "policy `p`: requests hold nothing that could be released at the head of the response; remove \
-                 `release_at_head`, or limit what is in flight with `Concurrency`",
-            ),
-            (
-                PolicyError::PenaltyOnSharedKey { name: name() },
-                "policy `p`: a penalty would let one client ban all that share its key; key the policy by client and \
-                 reject or skip requests without a key, or remove the penalty",
-            ),
-            (
-                PolicyError::ChargeOnce { name: name(), problem: "why; cure" },
-                "policy `p` cannot charge a request once: why; cure",
+                PolicyError::Conflict { name: name(), option: "cost", other: "cost_fn", problem: "why; cure" },
+                "policy `p`: `cost` cannot be combined with `cost_fn`: why; cure",
             ),
             (
                 PolicyError::InvalidStatus { name: name(), status: 302 },

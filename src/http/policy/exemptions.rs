@@ -14,7 +14,7 @@ use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
 use crate::util::log;
 
 /// Requests that a policy does not apply to: those of some networks, with some header values, or to some paths. A
-/// request that meets one of them is exempt. See [`Policy::except`](crate::Policy::except).
+/// request that meets one of them is exempt. See [`Policy::exempt`](crate::Policy::exempt).
 ///
 /// ```
 /// use http::HeaderName;
@@ -22,13 +22,13 @@ use crate::util::log;
 /// use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
 /// use tower_sluice::{Exemptions, Policy, Quota};
 ///
-/// let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["192.0.2.7"])?);
+/// let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["192.0.2.7"])?);
 /// let exemptions = Exemptions::new()
 ///     .networks(client.clone(), ["10.0.0.0/8", "2001:db8:1::/48"])?
 ///     .header(HeaderName::from_static("x-internal"), "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7")?
 ///     .path("/healthz")?
 ///     .path("/assets/*")?;
-/// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10))).key(client).except(exemptions);
+/// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10))).key(client).exempt(exemptions);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -88,8 +88,8 @@ impl Exemptions {
     ) -> Result<Self, ExemptionError> {
         let mut ranges = Ranges::EMPTY;
         ranges.add(networks).map_err(|error| match error {
-            TrustedProxiesError::Everybody { range } | TrustedProxiesError::HalfOfAll { range, .. } => {
-                ExemptionError::HalfOfAll { network: range }
+            TrustedProxiesError::Everybody { network } | TrustedProxiesError::HalfOfAll { network, .. } => {
+                ExemptionError::HalfOfAll { network }
             }
             error => ExemptionError::Network(error),
         })?;

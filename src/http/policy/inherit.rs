@@ -3,7 +3,7 @@
 //! 1. [`LayerState::replace`](crate::http::reload) pairs policies by name.
 //! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter to inherit from the
 //!    old one.
-//! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/mod.rs`) says what each
+//! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/traits.rs`) says what each
 //!    limiter keeps. In memory, `store/memory/heir_table.rs` makes the new table.
 
 use std::sync::Arc;
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
     use crate::limiter::Limiter;
-    use crate::values::{Ask, Check, Decision, PartitionKey, Quota};
+    use crate::values::{Answer, Ask, Decision, PartitionKey, Quota};
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -90,7 +90,7 @@ mod tests {
     struct Custom;
 
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
     }
@@ -112,7 +112,7 @@ mod tests {
     fn retry_too_early(policy: &Policy) {
         let (key, penalty) = (PartitionKey::from("a"), policy.penalty.as_ref().unwrap());
         penalty.advise(&key, HOUR);
-        penalty.note_rejection(&key, &Decision::deny(1, 0, Some(HOUR)));
+        penalty.note_rejection(&key, &Decision::reject(1, 0, Some(HOUR)));
     }
 
     fn bans(policy: &Policy) -> bool {

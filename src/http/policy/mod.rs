@@ -11,6 +11,7 @@ mod into_policies;
 mod metrics;
 mod open_charges;
 mod order;
+mod pairs;
 mod penalty;
 mod quota_check;
 mod record;
@@ -37,6 +38,7 @@ pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
 pub(crate) use self::metrics::Fate;
 use self::metrics::Meter;
+use self::pairs::{Fact, Options};
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::quota_check::QuotaCheck;
@@ -63,12 +65,21 @@ use crate::values::{Description, FailureMode, PartitionKey, Quota, Shape, Terms}
 /// ```
 ///
 /// Without a [`key`](Self::key), all clients share one budget.
+///
+/// # Combinations
+///
+/// The order of the options does not matter, and of two calls of one setter the later counts. Options that exclude each
+/// other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+/// ([`PolicyError::Conflict`]) that names the cure. The repository has the
+/// [table of all pairs](https://github.com/tower-sluice/tower-sluice/blob/main/docs/policy_options.md).
 #[must_use]
 #[doc(alias = "rule")]
 pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
     description: Description,
+    /// The options that were set.
+    options: Options,
     /// Shared by a policy and those whose limiters have inherited from its own.
     lineage: Arc<()>,
     key: Box<dyn KeyExtractor>,
@@ -119,7 +130,8 @@ pub enum MissingKey {
 impl Policy {
     /// Makes a policy that enforces `limiter`: a [`Quota`] (a [`TokenBucket`](crate::TokenBucket) in memory), an
     /// [`Algorithm`](crate::algorithm::Algorithm) in memory, a [`RateLimiter`](crate::RateLimiter), a
-    /// [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any [`Limiter`].
+    /// [`LeakyQueue`](crate::LeakyQueue), a [`Concurrency`](crate::Concurrency), their kin on Redis, or an `Arc` of any
+    /// [`Limiter`].
     ///
     /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first, and 64 bytes at most.
@@ -131,6 +143,7 @@ impl Policy {
             meter: Meter::new(Arc::clone(&name), description.delays()),
             name,
             description,
+            options: Options::default(),
             lineage: Arc::default(),
             limiter,
             key: Box::new(Global),
@@ -164,7 +177,7 @@ impl Policy {
         self
     }
 
-    /// Sets the cost of a request, in the quota's units; 1 unless set.
+    /// Sets the cost of a request, in the quota's units; 1 unless set. Excludes [`cost_fn`](Self::cost_fn).
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a constant cost of 0, which would limit
     /// nothing, even with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is
@@ -172,6 +185,7 @@ impl Policy {
     /// [`cost_fn`](Self::cost_fn).
     #[doc(alias = "weight")]
     pub fn cost(mut self, cost: u64) -> Self {
+        self.options.set(Fact::Cost);
         self.cost = Cost::Fixed(cost);
         self
     }
@@ -179,6 +193,7 @@ impl Policy {
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::CostFn);
         self.cost = Cost::PerRequest(Box::new(cost));
         self
     }
@@ -229,7 +244,7 @@ impl Policy {
     /// on Redis, where the first charge after a change takes a second round trip.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
-    /// quotas](crate::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
+    /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
     /// not say so.
     ///
     /// # Memory
@@ -239,6 +254,7 @@ impl Policy {
     /// beyond, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::QuotaFn);
         self.quota = Some(Box::new(quota));
         self.description.prepare_for_quotas();
         self.retries.iter().for_each(|retries| retries.take_quotas());
@@ -249,8 +265,8 @@ impl Policy {
     /// cached.
     ///
     /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
-    /// request without a response, since the client disconnected or the service failed, stays charged. Replaces
-    /// [`cost_after`](Self::cost_after).
+    /// request without a response, since the client disconnected or the service failed, stays charged. Excludes
+    /// [`cost_after`](Self::cost_after) and the settlements.
     ///
     /// # In flight
     ///
@@ -274,9 +290,8 @@ impl Policy {
     ///
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once, and each
     /// is refunded by as much of its own charge as is not refilled yet, also if that was refilled for another one
-    /// ([`Receipt`](crate::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
-    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.) A queue refunds
-    /// its last waiter only.
+    /// ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
+    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.)
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -289,6 +304,7 @@ impl Policy {
     /// ```
     #[doc(alias("failed login", "skip successful requests"))]
     pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::ChargeWhen);
         self.bill = Some(Bill::When(Box::new(condition)));
         self
     }
@@ -298,7 +314,7 @@ impl Policy {
     ///
     /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as
     /// far as units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request
-    /// without a response stays charged as it is. Replaces [`charge_when`](Self::charge_when).
+    /// without a response stays charged as it is. Excludes [`charge_when`](Self::charge_when) and the settlements.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -312,6 +328,7 @@ impl Policy {
     ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
     /// ```
     pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::CostAfter);
         self.bill = Some(Bill::Cost(Box::new(cost)));
         self
     }
@@ -327,6 +344,7 @@ impl Policy {
     /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
     #[doc(alias("idempotency key", "retry"))]
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
+        self.options.set(Fact::ChargeOnce);
         let retries = Retries::new(once, &self.description);
         if self.has_quotas() {
             retries.take_quotas();
@@ -341,7 +359,7 @@ impl Policy {
     /// The [`cost`](Self::cost) is charged when the request comes: an estimate. If the handler reports less, the excess is
     /// refunded when the body has ended; if more, the shortfall is charged as far as units are left, and the rest is
     /// forgiven. Without a report, the estimate stays: also if the client disconnects or the service fails. Response
-    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Replaces
+    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Excludes
     /// [`charge_when`](Self::charge_when) and the like, whose accuracy it shares: exact to the unit with windows, as long
     /// as the window of the request lasts.
     ///
@@ -353,9 +371,10 @@ impl Policy {
     /// let tokens = Policy::new("tokens", SlidingWindow::new(Quota::per_minute(60_000)))
     ///     .key(HeaderKey::from_static("x-api-key"))
     ///     .cost_fn(|request| if request.uri().path() == "/chat" { 1_000 } else { 100 })
-    ///     .settled_by_handler();
+    ///     .settle_by_handler();
     /// ```
-    pub fn settled_by_handler(mut self) -> Self {
+    pub fn settle_by_handler(mut self) -> Self {
+        self.options.set(Fact::SettleByHandler);
         self.bill = Some(Bill::ByHandler);
         self
     }
@@ -367,7 +386,7 @@ impl Policy {
     /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
     /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
     /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
-    /// cancelling requests would be free. Replaces [`charge_when`](Self::charge_when) and the like.
+    /// cancelling requests would be free. Excludes [`charge_when`](Self::charge_when) and the like.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -375,10 +394,11 @@ impl Policy {
     ///
     /// // 10 MB per second, and 50 MB at once.
     /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
-    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).charge_content_bytes();
+    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).settle_by_content_bytes();
     /// ```
     #[doc(alias = "bandwidth")]
-    pub fn charge_content_bytes(mut self) -> Self {
+    pub fn settle_by_content_bytes(mut self) -> Self {
+        self.options.set(Fact::SettleByContentBytes);
         self.bill = Some(Bill::ContentBytes);
         self
     }
@@ -386,22 +406,24 @@ impl Policy {
     /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
     /// are rejected until time has paid so much of the debt that they fit.
     ///
-    /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
-    /// [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt. Time
-    /// pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost 10,000 takes
-    /// the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long run a key gets what
-    /// its quota says, also if its requests cost more than a burst. How far it goes beyond it depends on what one request
-    /// can cost, and on how many of a key are in flight at once.
+    /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
+    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt.
+    /// Time pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost
+    /// 10,000 takes the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long
+    /// run a key gets what its quota says, also if its requests cost more than a burst. How far it goes beyond it
+    /// depends on what one request can cost, and on how many of a key are in flight at once.
     ///
     /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left
     /// after the debt. It survives a live change, and under another quota the key owes as many units as before. A
-    /// [reset](crate::RateLimitLayer::reset) forgives it. A policy whose limiter advertises no quota has no debts: a
-    /// shortfall is charged as far as units are left.
+    /// [reset](crate::RateLimitLayer::reset) forgives it.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a
+    /// limiter that advertises no quota, at whose rate time could pay.
     ///
     /// # Memory
     ///
     /// In this process: from the first debt on, 3 MiB for 65,536 keys that owe something. If more do, those that would have
-    /// paid first are forgiven; that is logged once, and [counted](crate::RateLimitLayerBuilder::route).
+    /// paid first are forgiven; that is logged once, and [counted](crate::layer::RateLimitLayerBuilder::route).
     ///
     /// # On several machines
     ///
@@ -411,6 +433,7 @@ impl Policy {
     /// refunded while its key owes something stays. If the server cannot be told, the process that made the debt keeps it, as
     /// above.
     pub fn owe_shortfalls(mut self) -> Self {
+        self.options.set(Fact::OweShortfalls);
         self.owes_shortfalls = true;
         self
     }
@@ -418,6 +441,7 @@ impl Policy {
     /// Releases what a request [holds](crate::Concurrency) when the head of its response has come, instead of when the
     /// body has ended: for a limit on the work of handlers, where slow readers of ready responses do not count.
     pub fn release_at_head(mut self) -> Self {
+        self.options.set(Fact::ReleaseAtHead);
         self.releases_at_head = true;
         self
     }
@@ -431,6 +455,7 @@ impl Policy {
     /// [`key`](Self::key) or with [`MissingKey::Share`].
     #[doc(alias("ban", "block"))]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.options.set(Fact::Penalty);
         self.penalty = Some(penalty);
         self
     }
@@ -447,7 +472,7 @@ impl Policy {
     /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
     /// forged header makes a request exempt: see [`Exemptions`].
     #[doc(alias("allowlist", "whitelist", "bypass"))]
-    pub fn except(mut self, exemptions: Exemptions) -> Self {
+    pub fn exempt(mut self, exemptions: Exemptions) -> Self {
         self.except = Some(Except::new(exemptions));
         self
     }

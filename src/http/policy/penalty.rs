@@ -10,7 +10,7 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::{MemoryStore, MemoryTable, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Quota};
+use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, Quota};
 
 /// Bans a key that keeps sending after being rejected; see [`Policy::penalty`](crate::Policy::penalty).
 ///
@@ -45,7 +45,7 @@ use crate::values::{Ask, Check, Decision, Finish, KeepsStanding, PartitionKey, Q
 ///
 /// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
 /// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
-/// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route).
+/// evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
 ///
 /// # On several machines
 ///
@@ -175,7 +175,7 @@ impl Penalty {
             return true;
         }
         let another = self.misconduct.decide(&Ask::charge(key, 1));
-        matches!(another, Check::Ready(Ok(decision)) if decision.is_allowed())
+        matches!(another, Answer::Ready(Ok(decision)) if decision.is_allowed())
     }
 
     /// Records the wait that the response to a rejected request advertises.
@@ -288,7 +288,7 @@ impl Algorithm for Deadline {
         match (self, current) {
             (Self::Begin(end), None) => (Decision::allow(1, 0), Some(*end)),
             (Self::Extend(end), _) => (Decision::allow(1, 0), Some(current.map_or(*end, |current| current.max(*end)))),
-            (_, Some(current)) => (Decision::deny(1, 0, Some(current.saturating_since(now))), None),
+            (_, Some(current)) => (Decision::reject(1, 0, Some(current.saturating_since(now))), None),
             (Self::Look, None) => (Decision::allow(1, 1), None),
         }
     }
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn more_premature_retries_than_the_quota_are_a_ban() {
         let (penalty, key) = (penalty(), PartitionKey::from("a"));
-        let rejection = Decision::deny(1, 0, Some(HOUR));
+        let rejection = Decision::reject(1, 0, Some(HOUR));
         assert_eq!(penalty.note_rejection(&key, &rejection), None, "no wait was advertised before");
         penalty.advise(&key, HOUR);
         assert_eq!(penalty.note_rejection(&key, &rejection), None, "the first premature retry");
@@ -328,7 +328,7 @@ mod tests {
     impl KeepsStanding for Server {
         fn ban(&self, _: &PartitionKey, _: Duration) -> Pending {
             self.0.fetch_add(1, Ordering::Relaxed);
-            Box::pin(std::future::ready(Ok(Decision::deny(1, 0, Some(HOUR)))))
+            Box::pin(std::future::ready(Ok(Decision::reject(1, 0, Some(HOUR)))))
         }
 
         fn owe(&self, _: &Ask<'_>) -> Pending {
@@ -344,7 +344,7 @@ mod tests {
         let penalty = Penalty::new(Quota::per_hour(1), HOUR).with_clock(clock.clone());
         let (server, key) = (Arc::new(Server::default()), PartitionKey::from("a"));
         let keeper: Arc<dyn KeepsStanding> = server.clone();
-        let rejection = Decision::deny(1, 0, Some(HOUR));
+        let rejection = Decision::reject(1, 0, Some(HOUR));
         penalty.advise(&key, HOUR);
         let note = || penalty.note_rejection_on(&keeper, &key, &rejection);
         assert_eq!((note(), penalty.banned_for(&key)), (None, None));
@@ -365,7 +365,7 @@ mod tests {
         let (penalty, key) = (penalty(), PartitionKey::from("a"));
         penalty.advise(&key, HOUR);
         for _ in 0..3 {
-            assert_eq!(penalty.note_rejection(&key, &Decision::deny(1, 1, None)), None);
+            assert_eq!(penalty.note_rejection(&key, &Decision::reject(1, 1, None)), None);
         }
     }
 
@@ -373,8 +373,8 @@ mod tests {
     fn a_flood_of_bans_evicts_some_and_counts_them() {
         let penalty = penalty();
         (0..140_000_u64).for_each(|key| penalty.record.bans.begin(&key.into(), HOUR));
-        let TableStats { evicted_live, live, .. } = penalty.ban_table();
-        assert!(evicted_live > 5_000 && live > 110_000, "{evicted_live} evicted, {live} left");
+        let TableStats { evicted_live, live_keys, .. } = penalty.ban_table();
+        assert!(evicted_live > 5_000 && live_keys > 110_000, "{evicted_live} evicted, {live_keys} left");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Policy {
             FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
                 "are decided by the local fallback"
             }
-            FailureMode::LocalFallback | FailureMode::Deny => "are answered 503",
+            FailureMode::LocalFallback | FailureMode::Reject => "are answered 503",
             FailureMode::Allow => "pass uncounted",
         }
     }
@@ -93,12 +93,12 @@ impl Policy {
 mod tests {
     use super::*;
     use crate::limiter::{Limiter, RateLimiter};
-    use crate::values::{Ask, Check, Decision, Description, Quota};
+    use crate::values::{Answer, Ask, Decision, Description, Quota};
 
     struct Custom(Description);
 
     impl Limiter for Custom {
-        fn decide(&self, _: &Ask<'_>) -> Check {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
             Decision::allow(1, 1).into()
         }
 
@@ -112,7 +112,7 @@ mod tests {
         let custom = |description| Policy::new("p", Arc::new(Custom(description)));
         for (mode, without, with) in [
             (FailureMode::LocalFallback, "are answered 503", "are decided by the local fallback"),
-            (FailureMode::Deny, "are answered 503", "are answered 503"),
+            (FailureMode::Reject, "are answered 503", "are answered 503"),
             (FailureMode::Allow, "pass uncounted", "pass uncounted"),
         ] {
             assert_eq!(custom(Description::new()).on_failure(mode).fate_on_failure(), without);

@@ -1,10 +1,9 @@
 //! Validates a policy before it can be enforced: each policy in force is a valid one.
 
-use super::cost::Bill;
-use super::{MissingKey, Policy, PolicyError, Retries};
+use super::{Policy, PolicyError};
 
 impl Policy {
-    /// Returns the first mistake in the name, the cost, the settlement, the penalty, the free retries or the status of this
+    /// Returns the first mistake in the name, the [pairs](super::pairs) of options, the cost or the status of this
     /// policy.
     ///
     /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
@@ -12,6 +11,7 @@ impl Policy {
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
         validate_name(&self.name)?;
+        self.check_pairs()?;
         if self.cost.fixed() == Some(0) {
             return Err(PolicyError::CostOfZero { name: name() });
         }
@@ -20,51 +20,10 @@ impl Policy {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
             }
         }
-        if self.has_quotas() && !(self.description.takes_quotas() && self.shape().is_some()) {
-            return Err(PolicyError::QuotasNotTaken { name: name() });
-        }
-        if self.description.holds() && self.settles_later() {
-            return Err(PolicyError::SettlementOfHeldUnits { name: name() });
-        }
-        if self.owes_shortfalls && (!self.settles_later() || self.is_all_or_nothing()) {
-            return Err(PolicyError::NothingOwed { name: name() });
-        }
-        if self.penalty.is_some() && self.description.holds() {
-            return Err(PolicyError::PenaltyWithoutWaits { name: name() });
-        }
-        if self.releases_at_head && !self.description.holds() {
-            return Err(PolicyError::NothingHeld { name: name() });
-        }
-        if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
-            return Err(PolicyError::PenaltyOnSharedKey { name: name() });
-        }
-        if let Some(problem) = self.retries.as_ref().and_then(|retries| self.against_charging_once(retries)) {
-            return Err(PolicyError::ChargeOnce { name: name(), problem });
-        }
         if let Some(status) = self.status.filter(|status| !(status.is_client_error() || status.is_server_error())) {
             return Err(PolicyError::InvalidStatus { name: name(), status: status.as_u16() });
         }
         Ok(())
-    }
-
-    /// Why retries of this policy cannot be free, and the cure.
-    fn against_charging_once(&self, retries: &Retries) -> Option<&'static str> {
-        if self.bill.as_ref().is_some_and(|bill| !matches!(bill, Bill::When(_))) {
-            // A retry whose cost is known only afterwards could cost more than what it is a retry of.
-            Some(
-                "the cost of a retry must be known when it comes; remove what settles it later (only charge_when can stay)",
-            )
-        } else if self.delays() {
-            Some("a free retry would overtake the requests that wait; use a limiter that does not delay, or charge all")
-        } else if self.description.holds() {
-            Some("a free retry is in flight like any request; remove charge_once, since nothing is charged for good")
-        } else if self.description.terms().is_none() {
-            Some("the quota bounds the free retries; let the limiter advertise one (Description::advertising)")
-        } else if retries.bounds_records_elsewhere() {
-            Some("its records are on Redis, where time alone bounds them; remove max_keys, or set a shorter `within`")
-        } else {
-            None
-        }
     }
 }
 

@@ -52,10 +52,10 @@ mod tests {
     #[test]
     fn each_reason_has_its_status_and_pushback() {
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let denied = |wait| Verdict::of([PolicyVerdict::new(&policy, Decision::deny(1, 0, wait), false)]);
+        let rejected = |wait| Verdict::of([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
         let short = Some(Duration::from_millis(5));
-        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, denied(wait));
-        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, denied(wait));
+        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
+        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";

@@ -25,7 +25,7 @@ impl IntoResponse for Box<Rejection> {
     }
 }
 
-/// Answers 500 if no layer around the handler adds a [`verdict`](crate::RateLimitLayerBuilder::verdict).
+/// Answers 500 if no layer around the handler adds a [`verdict`](crate::layer::RateLimitLayerBuilder::verdict).
 impl<S: Send + Sync> FromRequestParts<S> for Verdict {
     type Rejection = Box<Rejection>;
 
@@ -37,7 +37,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Verdict {
     }
 }
 
-/// `None` if no layer around the handler adds a [`verdict`](crate::RateLimitLayerBuilder::verdict).
+/// `None` if no layer around the handler adds a [`verdict`](crate::layer::RateLimitLayerBuilder::verdict).
 impl<S: Send + Sync> OptionalFromRequestParts<S> for Verdict {
     type Rejection = std::convert::Infallible;
 

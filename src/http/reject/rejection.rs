@@ -27,7 +27,8 @@ use crate::values::{Decision, LimiterError};
 /// use axum::{Router, extract::{Path, State}, http::HeaderMap, routing::post};
 /// use tower_sluice::algorithm::SlidingWindow;
 /// use tower_sluice::headers::{DecisionFields, RateLimitFields};
-/// use tower_sluice::{IntoLimiter, Limiter, LimiterExt, Quota, Rejection};
+/// use tower_sluice::limiter::IntoLimiter;
+/// use tower_sluice::{Limiter, LimiterExt, Quota, Rejection};
 ///
 /// #[derive(Clone)]
 /// struct Invitations {
@@ -38,7 +39,7 @@ use crate::values::{Decision, LimiterError};
 /// /// So many people as are invited are charged to the team.
 /// async fn invite(
 ///     State(invitations): State<Invitations>,
-///     Path((team, people)): Path<(String, u32)>,
+///     Path((team, people)): Path<(String, u64)>,
 /// ) -> Result<(HeaderMap, String), Box<Rejection>> {
 ///     let permit = invitations.limiter.acquire(&team.into(), people).await?;
 ///     let permit = Rejection::unless_allowed("invitations", permit)?;
@@ -303,7 +304,7 @@ impl Rejection {
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///
-    /// The layer adds its [jitter](crate::RateLimitLayerBuilder::retry_jitter), if it has one. No field advertises more
+    /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. No field advertises more
     /// than [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
@@ -359,15 +360,15 @@ mod tests {
     }
 
     /// The verdict of policies that reject, with these waits.
-    fn denied(waits: &[Option<u64>]) -> Verdict {
-        let decision = |wait: &Option<u64>| Decision::deny(1, 0, wait.map(Duration::from_secs));
+    fn rejected(waits: &[Option<u64>]) -> Verdict {
+        let decision = |wait: &Option<u64>| Decision::reject(1, 0, wait.map(Duration::from_secs));
         Verdict::of(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
     }
 
     /// The verdict of policies that reject with these waits, and of one with too many requests in flight.
     fn until_released(waits: &[Option<u64>]) -> Verdict {
-        let waiting = PolicyVerdict::new(&policy("p"), Decision::deny_until_released(4, 0), false);
-        Verdict::of(std::iter::once(waiting).chain(denied(waits).policies().iter().cloned()))
+        let waiting = PolicyVerdict::new(&policy("p"), Decision::reject_until_released(4, 0), false);
+        Verdict::of(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
     }
 
     /// A client was told to retry in 633743 seconds.
@@ -394,7 +395,7 @@ mod tests {
             // The longest wait that is advertised.
             (9_999_999, "24 days 21 hours"),
         ] {
-            let rejection = Rejection::limit_exceeded(status, denied(&[Some(seconds)]));
+            let rejection = Rejection::limit_exceeded(status, rejected(&[Some(seconds)]));
             assert_eq!(rejection.detail(), format!("The limit is used up; retry in {expected}."));
             let json = String::from_utf8(crate::http::reject::problem::Problem::new(None).json(&rejection)).unwrap();
             assert!(json.contains(&format!("retry in {expected}.\"")), "{json}");
@@ -408,14 +409,14 @@ mod tests {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let without_key = |error| Rejection::without_key(&error);
         for (rejection, detail) in [
-            (Rejection::limit_exceeded(status, denied(&[Some(1)])), "The limit is used up; retry in 1 second."),
-            (Rejection::limit_exceeded(status, denied(&[Some(0)])), "The limit is used up; retry in 1 second."),
+            (Rejection::limit_exceeded(status, rejected(&[Some(1)])), "The limit is used up; retry in 1 second."),
+            (Rejection::limit_exceeded(status, rejected(&[Some(0)])), "The limit is used up; retry in 1 second."),
             (
-                Rejection::limit_exceeded(status, denied(&[Some(9), Some(2)])),
+                Rejection::limit_exceeded(status, rejected(&[Some(9), Some(2)])),
                 "The limit is used up; retry in 9 seconds.",
             ),
             (
-                Rejection::limit_exceeded(status, denied(&[Some(9), None])),
+                Rejection::limit_exceeded(status, rejected(&[Some(9), None])),
                 "The request costs more than is ever admitted at once; do not retry it.",
             ),
             (
@@ -431,7 +432,7 @@ mod tests {
                 "The request costs more than is ever admitted at once; do not retry it.",
             ),
             (
-                Rejection::banned(status, denied(&[Some(600)])),
+                Rejection::banned(status, rejected(&[Some(600)])),
                 "Too many retries before the advertised wait was over; retry in 600 seconds.",
             ),
             (

@@ -11,7 +11,8 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
-/// use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
+/// use tower_sluice::policy::PolicyError;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
 ///
 /// let policy = |quota| Policy::new("api", TokenBucket::new(quota));
 /// let layer = RateLimitLayer::new(policy(Quota::per_second(10)));
@@ -41,7 +42,7 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///   the new rate; the advertised wait is exact.
 /// - A raised limit takes effect at once: a key gets the difference, and its debt is paid at the new rate.
 /// - Waiters in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate. A waiter that
-///   would wait too long then, or exceeds the new capacity, is rejected.
+///   would wait too long then, or exceeds the new `max_queue`, is rejected.
 ///
 /// In memory, [`WhenFull`](crate::store::WhenFull) is that of the new limiter, and so is the capacity, unless it
 /// [is kept](Replaced::kept_capacity). [`replace`](Self::replace) returns what could not be inherited.
@@ -65,7 +66,7 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///
 /// If a table is full at the change, and its heir at the next one, more is owed than is kept: then the keys that owe
 /// least are forgotten, whatever [`WhenFull`](crate::store::WhenFull) is, and counted in
-/// [`evicted_live`](crate::store::MemoryStore::evicted_live), which goes on from the count of the table before.
+/// [`evicted_live`](crate::RateLimiter::evicted_live), which goes on from the count of the table before.
 ///
 /// # The period of a window
 ///

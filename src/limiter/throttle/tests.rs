@@ -11,16 +11,16 @@ use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::util::captured_log::Log;
 use crate::values::time::ManualClock;
-use crate::values::{Ask, Check, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt};
 
-type Answer = Result<&'static str, ThrottleError<Infallible>>;
+type Reply = Result<&'static str, ThrottleError<Infallible>>;
 
-async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Answer {
+async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Reply {
     let service = service_fn(|_: u64| async { Ok::<_, Infallible>("done") });
     layer.layer(service).oneshot(request).await
 }
 
-fn is_rejected(answer: &Answer) -> bool {
+fn is_rejected(answer: &Reply) -> bool {
     matches!(answer, Err(ThrottleError::Rejected { .. }))
 }
 
@@ -48,14 +48,14 @@ struct Broken {
 const BROKEN: Broken = Broken { has_fallback: true, answers_at_once: true, is_closed: false };
 
 impl Limiter for Broken {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         let answer = match ask.mode() {
             Mode::Fallback if ask.cost() == 1 => Ok(Decision::allow(1, 0)),
-            Mode::Fallback => Ok(Decision::deny(1, 0, Some(Duration::from_secs(7)))),
+            Mode::Fallback => Ok(Decision::reject(1, 0, Some(Duration::from_secs(7)))),
             _ if self.is_closed => Err(LimiterError::closed("shut down")),
             _ => Err(LimiterError::new("out of reach")),
         };
-        if self.answers_at_once { Check::Ready(answer) } else { Check::Pending(Box::pin(async { answer })) }
+        if self.answers_at_once { Answer::Ready(answer) } else { Answer::Pending(Box::pin(async { answer })) }
     }
 
     fn describe(&self) -> Description {
@@ -74,21 +74,21 @@ async fn the_failure_mode_decides_when_the_limiter_fails() {
         let layer = |broken: Broken| {
             ThrottleLayer::new(Arc::new(Broken { answers_at_once, ..broken })).cost_fn(|cost: &u64| *cost)
         };
-        let fails = |answer: Answer| matches!(answer, Err(ThrottleError::Limiter(_)));
+        let fails = |answer: Reply| matches!(answer, Err(ThrottleError::Limiter(_)));
 
         assert_eq!(send(&layer(BROKEN), 1).await.unwrap(), "done");
         let retry = send(&layer(BROKEN), 2).await;
         assert!(matches!(retry, Err(ThrottleError::Rejected { retry_after: Some(wait) }) if wait.as_secs() == 7));
         assert!(fails(send(&layer(Broken { has_fallback: false, ..BROKEN }), 1).await));
 
-        assert!(fails(send(&layer(BROKEN).on_failure(FailureMode::Deny), 1).await));
+        assert!(fails(send(&layer(BROKEN).on_failure(FailureMode::Reject), 1).await));
         assert_eq!(send(&layer(BROKEN).on_failure(FailureMode::Allow), 2).await.unwrap(), "done");
     }
 }
 
 #[tokio::test]
 async fn a_closed_limiter_rejects_in_every_failure_mode() {
-    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
+    for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let closed = Arc::new(Broken { is_closed: true, ..BROKEN }).into_limiter();
         let layer = ThrottleLayer::new(closed).on_failure(mode);
         let answer = send(&layer, 1).await;

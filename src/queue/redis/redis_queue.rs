@@ -14,14 +14,14 @@ use crate::queue::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue};
 use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
+    Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
 };
 
 /// A [`LeakyQueue`] that many processes share, on Redis (6.2 or later) or Valkey: the requests of a key depart one by
 /// one at the quota's rate over all processes.
 ///
 /// A request calls Redis once, on arrival. It gets a reservation, with the time at which to depart, or is rejected: if
-/// [`capacity`](Self::capacity) intervals are reserved already, or if its turn would come later than
+/// [`max_queue`](Self::max_queue) intervals are reserved already, or if its turn would come later than
 /// [`max_wait`](Self::max_wait). The rejection says when a retry would be accepted, and until then this process rejects
 /// without a call. A request with a reservation waits in this process, on tokio's timer, without further calls.
 ///
@@ -34,7 +34,7 @@ use crate::values::{
 /// | the rate holds for | a process | all processes with this name on this Redis |
 /// | a waiter leaves before its turn | all behind it move up | its reservation goes to the next arrival |
 /// | order | the oldest first | the oldest first, but for such reservations |
-/// | [peek](crate::Mode::Peek) | yes | no |
+/// | [peek](crate::limiter::Mode::Peek) | yes | no |
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -43,8 +43,8 @@ use crate::values::{
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
 /// // All servers together call the partner ten times per second.
-/// let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10)).capacity(50).max_wait(Duration::from_secs(5));
-/// let policy = Policy::new("partner", queue);
+/// let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10));
+/// let policy = Policy::new("partner", queue.max_queue(50).max_wait(Duration::from_secs(5)));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -89,7 +89,7 @@ use crate::values::{
 /// - 64 holes per key are remembered, neighbours counting as one. Beyond that, those that pass first are lost.
 /// - A reservation is lost if the call that returns it fails, if the answer that granted it got lost, or if its process
 ///   dies or its runtime is shut down. A lost reservation delays later arrivals by its cost in intervals. There are never
-///   more of them than fit into `capacity` and `max_wait`, and they never let too many requests in.
+///   more of them than fit into `max_queue` and `max_wait`, and they never let too many requests in.
 /// - Those that wait already do not move up, as they do in a `LeakyQueue`.
 ///
 /// If unrelated clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
@@ -111,7 +111,7 @@ use crate::values::{
 /// left. What it admits is not reported to Redis later.
 ///
 /// When a primary fails and a replica takes over, reservations that were not replicated are granted a second time: those
-/// of one lag, and at most burst and capacity of a key.
+/// of one lag, and at most burst and `max_queue` of a key.
 ///
 /// # Memory and cost
 ///
@@ -143,7 +143,7 @@ pub struct RedisQueue {
 
 #[derive(Clone, Copy)]
 struct Bounds {
-    capacity: usize,
+    max_queue: usize,
     max_wait: Duration,
     max_waiters: usize,
 }
@@ -159,21 +159,21 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
-        let capacity = default_capacity(&quota);
-        let bounds = Bounds { capacity, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
+        let max_queue = default_max_queue(&quota);
+        let bounds = Bounds { max_queue, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
         Self::build(redis, name, quota, bounds)
     }
 
     #[track_caller]
     fn build(redis: &Redis, name: &str, quota: Quota, bounds: Bounds) -> Self {
-        let Bounds { capacity, max_wait, max_waiters } = bounds;
-        let remote = match RemoteQueue::new(redis, name, &quota, capacity, max_wait) {
+        let Bounds { max_queue, max_wait, max_waiters } = bounds;
+        let remote = match RemoteQueue::new(redis, name, &quota, max_queue, max_wait) {
             Ok(remote) => remote,
             Err(problem) => panic!("{problem}"),
         };
         // While Redis fails, keys beyond share the FIFOs of others, which is better than no limit.
         let fallback = LeakyQueue::new(quota)
-            .capacity(capacity)
+            .max_queue(max_queue)
             .max_wait(max_wait)
             .max_waiters(max_waiters)
             .when_full(WhenFull::Overflow);
@@ -194,14 +194,14 @@ impl RedisQueue {
     /// If Redis cannot [keep](Self::check_fit) a schedule as long as that.
     #[must_use]
     #[track_caller]
-    pub fn capacity(self, waiters: usize) -> Self {
-        self.with(Bounds { capacity: waiters, ..self.bounds })
+    pub fn max_queue(self, waiters: usize) -> Self {
+        self.with(Bounds { max_queue: waiters, ..self.bounds })
     }
 
     /// Sets the longest wait of a request.
     ///
-    /// Only one of the two bounds is ever met. So raise the [capacity](Self::capacity), too, if requests should wait
-    /// longer than a period.
+    /// Only one of the two bounds is ever met. So raise the [`max_queue`](Self::max_queue), too, if requests should
+    /// wait longer than a period.
     ///
     /// # Panics
     ///
@@ -226,12 +226,12 @@ impl RedisQueue {
     /// # Errors
     ///
     /// If it would take 2^51 microseconds, about 71 years, to pay for a full queue and one more request of the greatest
-    /// [cost](crate::Description::max_cost): bursts and waits of up to 35 years are fine. And if a limit above 4.5 × 10^12
-    /// has a period that is no whole number of microseconds, so that it is exact only in
+    /// [cost](crate::limiter::Description::max_cost): bursts and waits of up to 35 years are fine. And if a
+    /// limit above 4.5 × 10^12 has a period that is no whole number of microseconds, so that it is exact only in
     /// [too many parts](UnfitQuota::TooManyParts) of one.
-    pub fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
+    pub fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // A queue has the default bounds before others are set.
-        RemoteQueue::check_fit(quota, capacity.max(default_capacity(quota)), max_wait.max(DEFAULT_MAX_WAIT))
+        RemoteQueue::check_fit(quota, max_queue.max(default_max_queue(quota)), max_wait.max(DEFAULT_MAX_WAIT))
     }
 
     /// Ends all waits in this process at once with a [`LimiterError`](crate::LimiterError), and answers later arrivals
@@ -248,13 +248,13 @@ impl RedisQueue {
     }
 }
 
-fn default_capacity(quota: &Quota) -> usize {
+fn default_max_queue(quota: &Quota) -> usize {
     usize::try_from(quota.limit()).unwrap_or(usize::MAX)
 }
 
 impl RedisQueue {
     /// Lets the request wait in the queue of this process alone.
-    fn decide_fallback(&self, ask: &Ask<'_>) -> Check {
+    fn decide_fallback(&self, ask: &Ask<'_>) -> Answer {
         let marked = |decision: Decision| decision.with_receipt(decision.receipt().mark_fallback());
         let (slot, patience) = match self.shared.take_slot(ask.patience()) {
             // The fallback takes off a nanosecond itself.
@@ -262,8 +262,8 @@ impl RedisQueue {
             (None, at_once) => (None, at_once),
         };
         match self.shared.fallback.decide(&ask.to(Mode::Charge).within(patience)) {
-            Check::Ready(answer) => Check::Ready(answer.map(marked)),
-            Check::Pending(turn) => Check::Pending(Box::pin(async move {
+            Answer::Ready(answer) => Answer::Ready(answer.map(marked)),
+            Answer::Pending(turn) => Answer::Pending(Box::pin(async move {
                 let _slot = slot;
                 turn.await.map(marked)
             })),
@@ -276,9 +276,9 @@ impl RedisQueue {
     }
 
     /// Lets the request wait for its turn.
-    fn decide_turn(&self, ask: &Ask<'_>) -> Check {
+    fn decide_turn(&self, ask: &Ask<'_>) -> Answer {
         let ((shared, key, cost), patience) = (self.parts(ask), ask.patience());
-        Check::Pending(Box::pin(async move {
+        Answer::Pending(Box::pin(async move {
             let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
             shared.unless_closed(turn).await
         }))
@@ -290,12 +290,12 @@ impl Limiter for RedisQueue {
     /// at Redis on; a turn that comes when the patience ends comes too late.
     ///
     /// As a [fallback](Mode::Fallback), it waits in the queue of this process alone.
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Fallback => self.decide_fallback(ask),
             Mode::Shadow => {
                 let (shared, key, cost) = self.parts(ask);
-                Check::Pending(Box::pin(
+                Answer::Pending(Box::pin(
                     async move { shared.unless_closed(pin!(shared.join_detached(&key, cost))).await },
                 ))
             }
@@ -363,12 +363,12 @@ impl IntoLimiter for RedisQueue {
 
 impl fmt::Debug for RedisQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { redis, name, quota, bounds: Bounds { capacity, max_wait, max_waiters }, shared } = self;
+        let Self { redis, name, quota, bounds: Bounds { max_queue, max_wait, max_waiters }, shared } = self;
         f.debug_struct("RedisQueue")
             .field("redis", redis)
             .field("name", name)
             .field("quota", quota)
-            .field("capacity", capacity)
+            .field("max_queue", max_queue)
             .field("max_wait", max_wait)
             .field("max_waiters", max_waiters)
             .field("waiting", &shared.waiting())
@@ -386,8 +386,8 @@ mod tests {
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
         let longest = (1 << 51) / 1_000_000;
         let quota = Quota::per_minute(60).burst(longest / 2 - 20);
-        let fits = |capacity| RemoteQueue::check_fit(&quota, capacity, DEFAULT_MAX_WAIT).is_ok();
-        assert!(fits(0) && !fits(default_capacity(&quota)));
+        let fits = |max_queue| RemoteQueue::check_fit(&quota, max_queue, DEFAULT_MAX_WAIT).is_ok();
+        assert!(fits(0) && !fits(default_max_queue(&quota)));
         assert!(RedisQueue::check_fit(&quota, 0, DEFAULT_MAX_WAIT).is_err(), "`RedisQueue::new` would panic");
     }
 }

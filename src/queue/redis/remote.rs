@@ -24,19 +24,19 @@ impl RemoteQueue {
         redis: &Redis,
         name: &str,
         quota: &Quota,
-        capacity: usize,
+        max_queue: usize,
         max_wait: Duration,
     ) -> Result<Self, UnfitQuota> {
         Ok(Self {
             redis: redis.clone(),
             names: Names::new(redis.prefix(), name, redis.secret()),
-            script: QueueScript::new(quota, capacity, max_wait)?,
+            script: QueueScript::new(quota, max_queue, max_wait)?,
             negative_cache: NegativeCache::new(),
         })
     }
 
-    pub(crate) fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
-        QueueScript::new(quota, capacity, max_wait).map(drop)
+    pub(crate) fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
+        QueueScript::new(quota, max_queue, max_wait).map(drop)
     }
 
     pub(crate) const fn max_cost(&self) -> u64 {

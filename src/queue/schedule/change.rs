@@ -96,7 +96,7 @@ impl Schedule {
         let (mut waiter_id, mut kept) = (fifo.waiters.oldest, 0);
         let mut ahead = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
-            let stays = kept < self.bounds.capacity
+            let stays = kept < self.bounds.max_queue
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
                 && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);

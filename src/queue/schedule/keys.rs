@@ -66,7 +66,7 @@ impl Schedule {
         }
         match (self.bounds.when_full, self.owes_least()) {
             (WhenFull::Overflow, _) => Found::Shared(id.shared()),
-            (WhenFull::ForgetLeast, Some((_, least))) => Found::InPlaceOf(least),
+            (WhenFull::EvictLeast, Some((_, least))) => Found::InPlaceOf(least),
             _ => Found::Nowhere,
         }
     }
@@ -107,7 +107,7 @@ impl Schedule {
         };
         let soonest = self.owes_least().map(|(paid, _)| paid).or_else(|| self.due.first().and_then(paid_by_all));
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
-        self.describe(now, &Fifo::default(), |limit, _| Decision::deny(limit, 0, wait))
+        self.describe(now, &Fifo::default(), |limit, _| Decision::reject(limit, 0, wait))
     }
 
     /// Returns the FIFO that a key was charged to, as far as that is known.
@@ -181,7 +181,7 @@ impl Schedule {
     pub(in crate::queue) fn table(&self, paid: usize) -> TableStats {
         TableStats {
             capacity: self.bounds.max_keys as u64,
-            live: self.own_fifos().saturating_sub(paid) as u64,
+            live_keys: self.own_fifos().saturating_sub(paid) as u64,
             evicted_live: self.keys.evicted,
             turned_away: self.keys.turned_away,
             number: Some(self.keys.number),

@@ -26,7 +26,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// What a queue must not exceed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    pub(super) capacity: usize,
+    pub(super) max_queue: usize,
     /// In nanoseconds.
     pub(super) max_wait: u64,
     pub(super) max_waiters: usize,
@@ -226,7 +226,7 @@ impl Schedule {
         let empty = Fifo::default();
         let fifo = self.fifos.get(&id).unwrap_or(&empty);
         if cost > self.max_cost {
-            return Err(self.describe(now, fifo, |limit, left| Decision::deny(limit, left, None)));
+            return Err(self.describe(now, fifo, |limit, left| Decision::reject(limit, left, None)));
         }
         let head_departs_at = self.pace.departs_at(fifo.tat);
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
@@ -236,10 +236,10 @@ impl Schedule {
         let departs_at = self.pace.departs_at(self.pace.end(fifo, Timestamp::ZERO));
         if departs_at == Timestamp::MAX {
             // Clocks end before, however long it accepts to wait.
-            return Err(self.describe(now, fifo, |limit, _| Decision::deny(limit, 0, None)));
+            return Err(self.describe(now, fifo, |limit, _| Decision::reject(limit, 0, None)));
         }
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
-        if fifo.waiters.len >= self.bounds.capacity {
+        if fifo.waiters.len >= self.bounds.max_queue {
             accepted_at = accepted_at.max(head_departs_at);
         }
         if self.is_full() {
@@ -250,7 +250,7 @@ impl Schedule {
         if accepted_at > now {
             let wait = accepted_at.saturating_since(now);
             // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.
-            return Err(self.describe(now, fifo, |limit, _| Decision::deny(limit, 0, Some(wait))));
+            return Err(self.describe(now, fifo, |limit, _| Decision::reject(limit, 0, Some(wait))));
         }
         Ok(departs_at)
     }
@@ -451,7 +451,7 @@ impl Schedule {
         self.check_arrival(now, id, cost, patience).err().unwrap_or_else(|| {
             let empty = Fifo::default();
             let fifo = self.fifos.get(&id).unwrap_or(&empty);
-            self.describe(now, fifo, |limit, _| Decision::deny(limit, 0, Some(Duration::from_nanos(1))))
+            self.describe(now, fifo, |limit, _| Decision::reject(limit, 0, Some(Duration::from_nanos(1))))
         })
     }
 
@@ -491,7 +491,7 @@ impl Schedule {
                 None => 0,
             };
             let at_once = if in_fifo == 0 { fitting_by(start) } else { 0 };
-            let waits = self.bounds.capacity.saturating_sub(in_fifo);
+            let waits = self.bounds.max_queue.saturating_sub(in_fifo);
             let waits = waits.min(self.bounds.max_waiters.saturating_sub(in_all)) as u128;
             u64::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u64::MAX)
         };

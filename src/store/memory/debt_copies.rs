@@ -547,9 +547,10 @@ mod tests {
         }
         // See `keys_take_as_many_bytes_as_documented`: two slots for each key.
         of::<FixedWindowState>(50);
-        of::<SlidingWindowState>(50);
-        of::<QuotaState<GcraState>>(100);
-        of::<QuotaState<FixedWindowState>>(82);
-        of::<QuotaState<SlidingWindowState>>(82);
+        of::<SlidingWindowState>(66);
+        of::<GcraState>(50);
+        of::<QuotaState<GcraState>>(98);
+        of::<QuotaState<FixedWindowState>>(98);
+        of::<QuotaState<SlidingWindowState>>(114);
     }
 }

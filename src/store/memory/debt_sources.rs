@@ -44,8 +44,9 @@ impl<S: Copy + Send + 'static> Source<u64> for FromBuckets<S> {
     }
 }
 
-/// Copies the debts of buckets with quotas of their own, for an heir that is asked without.
-pub(super) struct FromQuotas<S> {
+/// Copies the debts of buckets that are kept as states, with quotas of their own or not, for an heir that is asked without
+/// quotas and keeps words.
+pub(super) struct FromStates<S> {
     pub(super) predecessor: Arc<Kept<S>>,
     /// The heir's rule.
     pub(super) rule: TickBucket,
@@ -54,19 +55,25 @@ pub(super) struct FromQuotas<S> {
     pub(super) at: Timestamp,
 }
 
-impl<S: Copy + Send + 'static> Source<u64> for FromQuotas<S> {
+impl<S: Copy + Send + 'static> Source<u64> for FromStates<S> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.predecessor.announce(heir);
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
-        let Some(quotas) = self.predecessor.quotas.get() else { return };
-        quotas.each_kept((geometry, page), |set, tag, kept| {
+        let mut copy = |set, tag, kept| {
             let debt = owed_by(kept, self.at).map_or(0, |(debt, period)| self.rule.ticks_of(debt, period));
             if debt > 0 {
                 put(Debtor { set, tag, debt, ends: self.base + debt });
             }
-        });
+        };
+        match (self.predecessor.quotas.get(), &self.predecessor.table) {
+            (Some(quotas), _) => quotas.each_kept((geometry, page), copy),
+            (None, Table::Locked(table)) => table.each_kept((geometry, page), |set, tag, state| {
+                copy(set, tag, self.predecessor.under_own_quota(state));
+            }),
+            (None, _) => {}
+        }
     }
 
     fn size(&self, _: Tag, debt: &u64) -> u64 {
@@ -135,10 +142,10 @@ impl<A: Algorithm> WithQuotas<A> {
                 });
             }
             (None, Table::Fixed(ledger)) => {
-                ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));
+                ledger.each_owed(page, *at, |set, tag, debt| owing(set, tag, of_own(cast(debt.state()))));
             }
             (None, Table::Sliding(ledger)) => {
-                ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));
+                ledger.each_owed(page, *at, |set, tag, debt| owing(set, tag, of_own(cast(debt.state()))));
             }
             (None, Table::Locked(table)) => {
                 table.each_kept(page, |set, tag, state| owing(set, tag, of_own(Some(state))));
@@ -165,8 +172,10 @@ impl<A: Algorithm> WithQuotas<A> {
                 let rule = ledger.rule();
                 ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(rule.state(&quota, debt, self.at))));
             }
-            (None, Table::Fixed(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
-            (None, Table::Sliding(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
+            (None, Table::Fixed(ledger)) => ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(debt.state()))),
+            (None, Table::Sliding(ledger)) => {
+                ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(debt.state())))
+            }
             (None, Table::Locked(table)) => table.each_overflow(|tag, state| of_own(tag, Some(state))),
         }
     }
@@ -207,7 +216,7 @@ impl<A: Algorithm> Source<QuotaState<A::State>> for WithQuotas<A> {
     }
 }
 
-/// Copies the states of windows, or of a user's algorithm.
+/// Copies the states of windows, of a user's algorithm, or of a bucket of too many units for words.
 pub(super) struct States<A: Algorithm> {
     algorithm: Arc<A>,
     pub(super) predecessor: Arc<Kept<A::State>>,
@@ -246,13 +255,13 @@ impl<A: Algorithm> States<A> {
         greatest: u64,
         geometries: &[Geometry],
     ) -> bool {
-        if TypeId::of::<W>() != TypeId::of::<A::State>() {
+        if TypeId::of::<W::State>() != TypeId::of::<A::State>() {
             return false;
         }
         let mut overflow = Vec::new();
-        self.each_overflow(|tag, state| overflow.extend(cast::<_, W>(state).map(|state| (tag, state))));
+        self.each_overflow(|tag, state| overflow.extend(cast::<_, W::State>(state).map(|state| (tag, state))));
         // An overflow slot may have inherited more, and owe it for longer, than any key.
-        let greatest = overflow.iter().flat_map(|(_, state)| state.counts()).fold(greatest, u64::max);
+        let greatest = overflow.iter().flat_map(|(_, state)| W::parts_of(*state).1).fold(greatest, u64::max);
         let Some(rule) = WindowRule::<W>::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
         let (number, now, states) = (self.predecessor.occupancy().number(), self.at, self.clone());
         own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states, rule, base }));
@@ -274,15 +283,18 @@ impl<A: Algorithm> States<A> {
                 quotas.each_kept(page, |set, tag, kept| convert(set, tag, Some(kept.state), &kept.quota));
             }
             (None, Table::Fixed(ledger)) => {
-                ledger.each_owed(page, at, |set, tag, state| convert(set, tag, cast(state), from));
+                ledger.each_owed(page, at, |set, tag, debt| convert(set, tag, cast(debt.state()), from));
             }
             (None, Table::Sliding(ledger)) => {
-                ledger.each_owed(page, at, |set, tag, state| convert(set, tag, cast(state), from));
+                ledger.each_owed(page, at, |set, tag, debt| convert(set, tag, cast(debt.state()), from));
             }
             (None, Table::Locked(table)) => {
                 table.each_kept(page, |set, tag, state| convert(set, tag, Some(state), from));
             }
-            (None, Table::Bucket(_)) => {}
+            (None, Table::Bucket(ledger)) => {
+                let rule = ledger.rule();
+                ledger.each_owed(page, at, |set, tag, debt| convert(set, tag, cast(rule.state(from, debt, at)), from));
+            }
         }
     }
 
@@ -296,10 +308,17 @@ impl<A: Algorithm> States<A> {
         let (from, at) = (&self.from, self.at);
         match (self.predecessor.quotas.get(), &self.predecessor.table) {
             (Some(quotas), _) => quotas.each_overflow(|tag, kept| convert(tag, Some(kept.state), &kept.quota)),
-            (None, Table::Fixed(ledger)) => ledger.each_overflow(at, |tag, state| convert(tag, cast(state), from)),
-            (None, Table::Sliding(ledger)) => ledger.each_overflow(at, |tag, state| convert(tag, cast(state), from)),
+            (None, Table::Fixed(ledger)) => {
+                ledger.each_overflow(at, |tag, debt| convert(tag, cast(debt.state()), from))
+            }
+            (None, Table::Sliding(ledger)) => {
+                ledger.each_overflow(at, |tag, debt| convert(tag, cast(debt.state()), from))
+            }
             (None, Table::Locked(table)) => table.each_overflow(|tag, state| convert(tag, Some(state), from)),
-            (None, Table::Bucket(_)) => {}
+            (None, Table::Bucket(ledger)) => {
+                let rule = ledger.rule();
+                ledger.each_overflow(at, |tag, debt| convert(tag, cast(rule.state(from, debt, at)), from));
+            }
         }
     }
 

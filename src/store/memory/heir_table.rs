@@ -6,13 +6,13 @@ use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::debt_copies::{Copying, DebtCopies, Geometry, MOST_COPIES, PageDebts, Source};
-use super::debt_sources::{FromBuckets, FromQuotas, Owed, States, WithQuotas, cast, owed_by};
+use super::debt_sources::{FromBuckets, FromStates, Owed, States, WithQuotas, cast, owed_by};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::own_quota::{QuotaState, Under};
 use super::table::{Counts, Tag, TickBucket, WindowRule};
-use super::{Kept, MemoryTable, QuotaTable, Start, Table, WhenFull, any_table};
-use crate::algorithm::{Algorithm, FixedWindowState, Kind, SlidingWindowState};
+use super::{Kept, MemoryTable, QuotaTable, Start, Table, Terms, WhenFull, any_table};
+use crate::algorithm::{Algorithm, FixedWindowState, GcraState, Kind, SlidingWindowState};
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Finish, Inheritance};
 
@@ -71,22 +71,28 @@ fn make_heir<A: Algorithm, C: Clock>(
             return None;
         }
         let quotas = quotas_from(&**algorithm, predecessor, takes_quotas, (heir.capacity, table.store.when_full), now);
-        if heir.terms.schedule != predecessor.terms.schedule && !heir.terms.is_bucket {
-            // As in `begin_with`: receipts name windows of the predecessor's schedule.
+        let voids_receipts = if heir.terms.is_bucket {
+            // Each key that keeps its quota keeps the units of its receipts.
+            !takes_quotas && !predecessor.has_receipts_for(&heir.terms)
+        } else {
+            heir.terms.schedule != predecessor.terms.schedule
+        };
+        if voids_receipts {
             heir.resets = predecessor.resets.all_reset();
         }
         heir.quotas = OnceLock::from(quotas);
         return Some(heir);
     }
+    let keeps_gcra_states = heir.has_gcra_states();
     match (&mut heir.table, &predecessor.table) {
-        (Table::Bucket(own), _) if predecessor.quotas.get().is_some() => {
+        (Table::Bucket(own), _) if predecessor.has_states() => {
             let Kind::Bucket { quota } = algorithm.kind() else { return None };
-            if !predecessor.terms.is_bucket {
+            if !predecessor.terms.is_bucket || (predecessor.quotas.get().is_none() && !predecessor.has_gcra_states()) {
                 return None;
             }
-            let (number, overflow) = (predecessor.occupancy().number(), overflow_of_quotas(predecessor, now));
-            own.inherit_from_quotas(&quota, (number, tokens, now), &geometries, &overflow, |rule, base| {
-                Box::new(FromQuotas { predecessor: Arc::clone(predecessor), rule, base, at: now })
+            let (number, overflow) = (predecessor.occupancy().number(), overflow_of_states(predecessor, now));
+            own.inherit_from_states(&quota, (number, tokens, now), &geometries, &overflow, |rule, base| {
+                Box::new(FromStates { predecessor: Arc::clone(predecessor), rule, base, at: now })
             })?;
         }
         (Table::Bucket(own), Table::Bucket(ledger)) => {
@@ -96,7 +102,8 @@ fn make_heir<A: Algorithm, C: Clock>(
             })?;
         }
         (Table::Bucket(_), _) => return None,
-        (_, Table::Bucket(_)) if predecessor.quotas.get().is_none() => return None,
+        // A bucket of too many units for words, whose states are those of a bucket in this crate.
+        (_, Table::Bucket(_)) if !predecessor.has_states() && !keeps_gcra_states => return None,
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir.terms)?;
             begin_with(&mut heir, table.store.when_full, states, &geometries);
@@ -144,13 +151,13 @@ fn is_kept_in_states<A: Algorithm>(
 
 /// Returns the most tokens that a key of a bucket may owe.
 fn most_tokens<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> u64 {
-    if predecessor.quotas.get().is_none() {
+    if !predecessor.has_states() {
         let Table::Bucket(ledger) = &predecessor.table else { return 0 };
         return ledger.most_tokens(now);
     }
     // What a key owes by then, and what it may be charged until the change is in force.
     let mut tokens = predecessor.terms.quota.max_burst();
-    predecessor.each_of_quotas(now, |kept| {
+    predecessor.each_in_states(now, |kept| {
         let owed = owed_by(kept, now).map_or(0, |(debt, price)| debt.div_ceil(price.into()));
         let owed = u64::try_from(owed).unwrap_or(u64::MAX);
         tokens = tokens.max(owed).max(kept.quota.max_burst());
@@ -158,11 +165,14 @@ fn most_tokens<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) 
     tokens
 }
 
-/// Returns what overflow slots of keys with quotas of their own owe.
-fn overflow_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> Vec<(Tag, Owed)> {
+/// Returns what overflow slots of keys that are kept as states owe.
+fn overflow_of_states<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> Vec<(Tag, Owed)> {
     let mut overflow = Vec::new();
-    if let Some(quotas) = predecessor.quotas.get() {
-        quotas.each_overflow(|tag, kept| overflow.extend(owed_by(kept, now).map(|debt| (tag, debt))));
+    let mut add = |tag, kept| overflow.extend(owed_by(kept, now).map(|debt| (tag, debt)));
+    match (predecessor.quotas.get(), &predecessor.table) {
+        (Some(quotas), _) => quotas.each_overflow(add),
+        (None, Table::Locked(table)) => table.each_overflow(|tag, state| add(tag, predecessor.under_own_quota(state))),
+        (None, _) => {}
     }
     overflow
 }
@@ -175,9 +185,9 @@ fn begin_with<A: Algorithm>(
     geometries: &[Geometry],
 ) {
     let predecessor = Arc::clone(&states.predecessor);
-    if heir.terms.schedule != predecessor.terms.schedule {
-        // Receipts name windows by number. After another change of the schedule, that may be the number of another
-        // window.
+    // Receipts name windows by number. After another change of the schedule, that may be the number of another window.
+    let is_rescheduled = heir.terms.schedule != predecessor.terms.schedule;
+    if is_rescheduled || heir.terms.is_bucket && !predecessor.has_receipts_for(&heir.terms) {
         heir.resets = predecessor.resets.all_reset();
     }
     let greatest = predecessor.greatest(states.at);
@@ -249,24 +259,56 @@ impl<S: Copy + Send + 'static> Kept<S> {
         }
     }
 
-    /// Calls `act` with the state of each key with a quota of its own, in whichever slot.
-    fn each_of_quotas(&self, now: Timestamp, mut act: impl FnMut(QuotaState<S>)) {
-        let Some(quotas) = self.quotas.get() else { return };
-        for geometry in quotas.geometries(now) {
-            (0..geometry.pages()).for_each(|page| quotas.each_kept((geometry, page), |_, _, kept| act(kept)));
+    /// Whether its keys are kept as states, behind locks: with quotas of their own, or since words cannot hold them.
+    fn has_states(&self) -> bool {
+        self.quotas.get().is_some() || matches!(self.table, Table::Locked(_))
+    }
+
+    /// Whether its states are those of a bucket in this crate.
+    fn has_gcra_states(&self) -> bool {
+        self.terms.is_bucket && TypeId::of::<S>() == TypeId::of::<GcraState>()
+    }
+
+    /// Whether an heir of these terms, a bucket that keeps states, can read the receipts for states: if they are in its
+    /// units. (Those of words it cannot read anyway.)
+    fn has_receipts_for(&self, heir: &Terms) -> bool {
+        !self.has_states() || self.quotas.get().is_none() && self.terms.quota.has_rate_of(&heir.quota)
+    }
+
+    /// Returns the state of a key that has no quota of its own.
+    pub(super) fn under_own_quota(&self, state: S) -> QuotaState<S> {
+        QuotaState { state, quota: self.terms.quota }
+    }
+
+    /// Calls `act` with each state that is kept behind a lock, in whichever slot.
+    fn each_in_states(&self, now: Timestamp, mut act: impl FnMut(QuotaState<S>)) {
+        match (self.quotas.get(), &self.table) {
+            (Some(quotas), _) => {
+                for geometry in quotas.geometries(now) {
+                    (0..geometry.pages()).for_each(|page| quotas.each_kept((geometry, page), |_, _, kept| act(kept)));
+                }
+                quotas.each_overflow(|_, kept| act(kept));
+            }
+            (None, Table::Locked(table)) => {
+                let mut act = |state| act(self.under_own_quota(state));
+                for geometry in table.geometries(now) {
+                    (0..geometry.pages()).for_each(|page| table.each_kept((geometry, page), |_, _, state| act(state)));
+                }
+                table.each_overflow(|_, state| act(state));
+            }
+            (None, _) => {}
         }
-        quotas.each_overflow(|_, kept| act(kept));
     }
 
     /// Returns the greatest count that any key of a window may have at `now`: more than the limit, if that was lowered.
     /// Not that of overflow slots, which [`States::begin_in`] looks at.
     fn greatest(&self, now: Timestamp) -> u64 {
         fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u64 {
-            if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
+            if ledger.has_past(now) { ledger.rule().greatest().into() } else { ledger.rule().limit() }
         }
         if self.quotas.get().is_some() {
             let mut greatest = self.terms.quota.limit();
-            self.each_of_quotas(now, |kept| {
+            self.each_in_states(now, |kept| {
                 let counts = count_of(kept.state).unwrap_or(u64::MAX);
                 greatest = greatest.max(counts).max(kept.quota.limit());
             });
@@ -364,7 +406,7 @@ mod tests {
             let mut before = table();
             match &before.kept(&window(limit)).table {
                 Table::Sliding(ledger) => {
-                    let stamp = ledger.rule().stamp(used, ledger.rule().read(NOW));
+                    let stamp = ledger.rule().stamp(ledger.rule().clipped(used), ledger.rule().read(NOW));
                     ledger.inherit_overflow(NOW, [(tag, stamp)].into_iter());
                 }
                 Table::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
@@ -377,7 +419,7 @@ mod tests {
             }
             let mut kept = Vec::new();
             match &before.in_use().unwrap().table {
-                Table::Sliding(ledger) => ledger.each_overflow(NOW, |_, state| kept.push(state)),
+                Table::Sliding(ledger) => ledger.each_overflow(NOW, |_, debt| kept.push(debt.state())),
                 Table::Locked(table) => table.each_overflow(|_, state| kept.push(state)),
                 Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
             }

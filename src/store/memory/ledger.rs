@@ -250,10 +250,10 @@ impl Ledger<TickBucket> {
         Some(())
     }
 
-    /// Lets the ledger begin with what keys with quotas of their own owe in a table of the number `predecessor`, at most
+    /// Lets the ledger begin with what keys that are kept as states owe in a table of the number `predecessor`, at most
     /// `tokens` each; `overflow` has what their overflow slots owe, and the price of a token. `None` if there is no such
     /// bucket.
-    pub(super) fn inherit_from_quotas(
+    pub(super) fn inherit_from_states(
         &mut self,
         quota: &Quota,
         (predecessor, tokens, now): (u64, u64, Timestamp),
@@ -357,7 +357,7 @@ mod tests {
     /// Returns a bucket of one that inherits a debt of three.
     fn heir() -> Ledger<TickBucket> {
         let of = |burst| Quota::per_day(1).burst(burst);
-        let ledger = |burst| Ledger::new(TickBucket::new(&of(burst)).unwrap(), 64, WhenFull::ForgetLeast);
+        let ledger = |burst| Ledger::new(TickBucket::new(&of(burst)).unwrap(), 64, WhenFull::EvictLeast);
         let (before, mut heir) = (ledger(3), ledger(1));
         assert!(before.check(HASH, 3, || NOW, || NOW).is_allowed());
         let from = Arc::new(ledger(3));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     fn bucket_of_three(keys: usize) -> Ledger<TickBucket> {
-        Ledger::new(TickBucket::new(&Quota::per_day(1).burst(3)).unwrap(), keys, WhenFull::ForgetLeast)
+        Ledger::new(TickBucket::new(&Quota::per_day(1).burst(3)).unwrap(), keys, WhenFull::EvictLeast)
     }
 
     /// Returns an heir for so many keys, of the same quota.
@@ -390,7 +390,7 @@ mod tests {
         let mut heir = heir_with(128, &before);
         heir.inherited().unwrap().copy_all();
         // A table that does not know of the inheritance, and so does not clear it.
-        heir.table = SetAssociativeTable::new(128, WhenFull::ForgetLeast);
+        heir.table = SetAssociativeTable::new(128, WhenFull::EvictLeast);
         assert!(heir.check(HASH, 2, || NOW, || NOW).is_allowed());
         let heir_of_heir = heir_with(64, &Arc::new(heir));
         heir_of_heir.inherited().unwrap().copy_all();
@@ -473,7 +473,7 @@ mod tests {
     fn check_invariants_finds_a_debt_owed_twice() {
         let mut heir = heir();
         // A table that does not know of the inheritance.
-        heir.table = SetAssociativeTable::new(64, WhenFull::ForgetLeast);
+        heir.table = SetAssociativeTable::new(64, WhenFull::EvictLeast);
         assert!(heir.check(HASH, 1, || NOW, || NOW).is_allowed());
         heir.check_invariants(NOW);
     }

@@ -44,7 +44,7 @@ use super::TableStats;
 use crate::algorithm::{Algorithm, ChargedIn, Kind};
 use crate::util::keyed_hash::Secret;
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Check, Decision, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
@@ -430,7 +430,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 
     #[inline(always)]
-    pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
+    pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer {
         // Each arm makes its answer in place: one that is made after the match would be copied.
         match ask.mode() {
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask).into(),
@@ -501,7 +501,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         });
         TableStats {
             capacity: self.capacity() as u64,
-            live,
+            live_keys: live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
             inherited: self.occupancy().map_or((0, 0), Occupancy::inherited),

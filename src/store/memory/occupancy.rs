@@ -127,7 +127,7 @@ impl Occupancy {
     #[cfg(feature = "test-util")]
     pub(super) fn check_invariants(&self, when_full: WhenFull) {
         let [evicted, turned_away] = [&self.evicted, &self.turned_away].map(|count| count.load(Ordering::Relaxed));
-        let unwanted = if when_full == WhenFull::ForgetLeast { turned_away } else { evicted };
+        let unwanted = if when_full == WhenFull::EvictLeast { turned_away } else { evicted };
         assert_eq!(unwanted, 0, "{when_full:?}, and {evicted} keys were evicted, {turned_away} turned away");
     }
 

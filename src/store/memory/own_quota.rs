@@ -107,13 +107,22 @@ impl<A: Algorithm> Under<A> {
 /// use his is forgotten for any key whose whole budget is one unit. So it is the units times the root of the share, or
 /// units³ ÷ limit, and among equals `owed` itself, in steps of a millisecond for times.
 fn rank(peek: &Decision, owed: u64) -> u64 {
-    let limit = u128::from(peek.limit().max(1));
-    let used = u128::from(peek.limit().saturating_sub(peek.remaining()));
-    // 96 bits and 32. Of these the number of bits is kept, and the first 26.
-    let score = (used.pow(3) << 32) / limit;
+    let owed = (owed >> 20).min((1 << 30) - 1);
+    let (limit, used) = (peek.limit().max(1), peek.limit().saturating_sub(peek.remaining()));
+    if used == 0 {
+        return owed;
+    }
+    // Of more than 32 bits the lowest are cut, so that the third power has 96.
+    let cut = (u64::BITS - used.leading_zeros()).saturating_sub(32);
+    let cube = u128::from(used >> cut).pow(3);
+    // As far to the left as possible, so that the quotient has 77 bits at least.
+    let shift = cube.leading_zeros();
+    let score = (cube << shift) / u128::from(limit);
     let bits = u128::BITS - score.leading_zeros();
-    let first = u64::try_from(score >> bits.saturating_sub(26)).unwrap_or(u64::MAX);
-    u64::from(bits) << 56 | first << 30 | (owed >> 20).min((1 << 30) - 1)
+    // Of the score, the number of its bits is kept, and the first 26. The number is at least 78 - 127, and at most
+    // 128 - 32 + 54.
+    let first = u64::try_from(score >> (bits - 26)).unwrap_or(u64::MAX);
+    u64::from(bits + 3 * cut + 64 - shift) << 56 | first << 30 | owed
 }
 
 impl<A: Algorithm> Algorithm for Under<A> {
@@ -166,5 +175,34 @@ impl<A: Algorithm> Algorithm for Under<A> {
             return Duration::ZERO;
         }
         self.algorithm.under(self.own).map_or(Duration::ZERO, |own| own.phase(draw))
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_in_the_order_of_the_third_power_of_the_units_by_the_limit() {
+        let of = |limit: u64, used: u64| rank(&Decision::allow(limit, limit - used), 1 << 29);
+        let most = Quota::MAX_UNITS;
+        let limits = [1, 2, 3, 10, 1_000, u32::MAX.into(), 1 << 32, 1 << 40, most];
+        let mut ranked: Vec<(f64, u64, String)> = Vec::new();
+        for limit in limits {
+            let parts = [1, 2, limit / 1_000, limit / 3, limit / 2, limit - limit / 7, limit - 1, limit];
+            for used in parts.into_iter().filter(|used| (1..=limit).contains(used)) {
+                #[allow(clippy::cast_precision_loss, reason = "all that a rank distinguishes")]
+                let score = (used as f64).powi(3) / limit as f64;
+                ranked.push((score, of(limit, used), format!("{used} of {limit}")));
+            }
+        }
+        ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
+        for pair in ranked.windows(2) {
+            let is_nearly_equal = pair[1].0 < pair[0].0 * (1.0 + 1e-6);
+            assert!(pair[0].1 <= pair[1].1 || is_nearly_equal, "{} and {}", pair[0].2, pair[1].2);
+            assert!(pair[0].1 < pair[1].1 || is_nearly_equal, "{} and {}", pair[0].2, pair[1].2);
+        }
+        // Nothing used comes first, and among equals what is owed for longer counts.
+        assert!(of(most, 0) < of(most, 1) && of(most, 1) < rank(&Decision::allow(most, most - 1), 1 << 40));
     }
 }

@@ -42,7 +42,7 @@ use crate::values::time::{Clock, Monotonic};
 ///
 /// # Quotas of the keys' own
 ///
-/// From the first question [under a quota](Ask::under) on, or once a policy has a
+/// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
 /// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
 /// with its state: as large, of 100 bytes per key for buckets and 82 for windows, whatever the number of different
 /// quotas. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a live

@@ -35,7 +35,7 @@ pub enum WhenFull {
     /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
     /// password resets), choose one of the others, or add a policy with a wider key.
     #[default]
-    ForgetLeast,
+    EvictLeast,
     /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys. (Only a
     /// [live change](crate::LimitsHandle#accuracy) between two floods forgets keys.)
     Reject,
@@ -43,7 +43,7 @@ pub enum WhenFull {
     /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
     /// owes then, so that no key has its burst twice. A live change to a store with the same choice keeps what is
     /// shared, and all keys of a shared budget begin with that, also those that were held. To
-    /// [reset](crate::Mode::Reset) a key that shares a budget resets it for all of them.
+    /// [reset](crate::limiter::Mode::Reset) a key that shares a budget resets it for all of them.
     ///
     /// Keys with [quotas of their own](crate::Policy::quota_fn) share a budget only with keys of the same quota: each of the
     /// 512 is one for each of up to eight quotas. Keys of a ninth are rejected, as with `Reject`, until one of these is paid.

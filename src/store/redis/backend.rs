@@ -20,7 +20,7 @@ use crate::store::remote::{
 };
 use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Check, Description, LimiterError, Quota, Receipt};
+use crate::values::{Answer, Description, LimiterError, Quota, Receipt};
 
 /// The keys of one limiter on Redis.
 pub struct RedisBackend {
@@ -322,10 +322,10 @@ impl From<BadReply> for Fault {
 }
 
 /// Runs a charge in a task, so that it completes even if the caller is cancelled.
-pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
-    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(FaultKind::NoRuntime))) };
+pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Answer {
+    let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(failed(FaultKind::NoRuntime))) };
     let task = runtime.spawn(charge);
-    Check::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
+    Answer::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
 }
 
 /// Wraps a fault into the error of a limiter, with the fault as its source.
@@ -350,7 +350,7 @@ mod tests {
     async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
         let server = RedisServer::start();
         let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
-        let window = CalendarWindow::monthly(3).in_zone("Europe/Berlin").unwrap();
+        let window = CalendarWindow::monthly(3).zone("Europe/Berlin").unwrap();
         let backend = RedisBackend::new(&redis, "test");
         let tag = backend.tags().of(&PartitionKey::from("key"));
         let charge_at = async |asked| {
@@ -370,7 +370,7 @@ mod tests {
             assert!(server.info("cmdstat_evalsha").starts_with(&format!("calls={calls},")), "{asked:?}");
             // Unless a month begins while this runs.
             let wait = match decision.outcome() {
-                Outcome::Deny { retry_after } => retry_after.unwrap(),
+                Outcome::Reject { retry_after } => retry_after.unwrap(),
                 Outcome::Allow => decision.reset_after(),
             };
             let left = end.saturating_since(now);
@@ -384,7 +384,7 @@ mod tests {
         async fn panics() -> Answered {
             panic!("on purpose")
         }
-        let Check::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
+        let Answer::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
         let error = answer.await.unwrap_err();
         let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
         assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));

@@ -13,7 +13,7 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner};
 use crate::store::{MemoryStore, MemoryTable};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, ChargingOnce, Check, LimiterError, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, ChargingOnce, LimiterError, PartitionKey, Quota, Receipt, Retry};
 
 /// Charges the requests of one limiter once.
 pub(super) struct OnceCharger<A: Scripted> {
@@ -41,20 +41,20 @@ impl<A: Scripted> OnceCharger<A> {
 impl<A: Scripted> ChargingOnce for OnceCharger<A> {
     /// In a call of its own: no lease pays, and no other request shares it. The negative cache knows no records, so it
     /// decides only on what exceeds the [look-ups](Lookups).
-    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Check {
+    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
         let budget = A::budget(retry.budget);
         let query =
             KeyQuery::of(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));
         let (query, cost) = match query {
             Ok(query) => (query, ask.cost()),
-            Err(error) => return Check::Ready(Err(error)),
+            Err(error) => return Answer::Ready(Err(error)),
         };
         if let Some(rejection) = query.peek_rejection(cost).filter(|_| !self.lookups.admit(ask.key())) {
             return rejection.into();
         }
         let (budget_key, record) = (self.budget(ask.key()), self.record(ask.key(), retry));
         let ends = retry.record_ends.clone();
-        Check::Pending(Box::pin(
+        Answer::Pending(Box::pin(
             async move { decide(&query, &budget, (budget_key, record), cost, ends.as_deref()).await },
         ))
     }

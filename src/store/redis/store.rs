@@ -32,7 +32,7 @@ use crate::values::{Ask, Batching, Claim, Description};
 /// expiry to when the key owes nothing any more. Requests for one key that come while a call for it is in flight on
 /// their runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
-/// look at a table in this process, of 1.1 MiB.
+/// look at a table in this process, of 1 MiB.
 ///
 /// What is asked about different keys while a call of this store is in flight goes to the server as one run of the script
 /// for up to 32 keys, a *bundle*: it waits for no timer, only for the tasks that its runtime has ready, and takes the
@@ -120,7 +120,7 @@ use crate::values::{Ask, Batching, Claim, Description};
 /// processes admit up to *n* + 1 times the quota.
 ///
 /// If a key of ours holds something else, of another type or another format, its requests fail, and the value is left
-/// as it is: its writer may need it. [Reset](crate::Mode::Reset) removes it.
+/// as it is: its writer may need it. [Reset](crate::limiter::Mode::Reset) removes it.
 ///
 /// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
 /// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.

@@ -139,7 +139,7 @@ impl<'a, A> Target<'a, A> {
         self.algorithm
     }
 
-    /// The quota of the key; `None` if it has none [of its own](crate::Ask::under).
+    /// The quota of the key; `None` if it has none [of its own](crate::limiter::Ask::under).
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota

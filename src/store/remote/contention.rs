@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{KeyValue, KeyValueBackend, RemoteStore};
 use crate::algorithm::TokenBucket;
-use crate::limiter::{Limiter, RateLimiter};
+use crate::store::OpenStore;
 use crate::util::effort::rounds;
 use crate::util::random::{random, seeded};
 use crate::values::time::{ManualClock, Timestamp};
@@ -114,19 +114,19 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Repo
     let end = Instant::now() + TIME;
     let mut tasks = Vec::new();
     for _ in 0..processes {
-        let backend = KeyValueBackend::new(Arc::clone(&server), "test").clock(clock.clone());
+        let backend = KeyValueBackend::new(Arc::clone(&server), "test").with_clock(clock.clone());
         let store = RemoteStore::new(backend);
         // The lifetime is real time, of which a simulated second takes next to none.
         let store = if leases { store.leasing(1_000, Duration::from_secs(3_600)) } else { store };
-        let limiter = RateLimiter::new(bucket, store);
+        let table = store.open(&bucket);
         for _ in 0..clients {
-            let limiter = limiter.clone();
+            let table = table.clone();
             tasks.push(tokio::spawn(async move {
                 let key = PartitionKey::from("hot");
                 let (mut decided, mut failed) = (0, 0);
                 while Instant::now() < end {
                     sleep(drawn(pause)).await;
-                    match limiter.decide(&Ask::charge(&key, 1)).decided().await {
+                    match table.decide(&bucket, &Ask::charge(&key, 1)).decided().await {
                         Ok(decision) => decided += u64::from(decision.is_allowed()),
                         Err(_) => failed += 1,
                     }

@@ -17,7 +17,7 @@ pub(crate) struct KeyCache<V> {
 /// The entries of one set.
 type Set<V> = [Option<(Tag, V)>; WAYS];
 
-/// Each set has a lock of its own. A whole negative cache takes 1.1 MiB, and all leases 1.1 (see the tests of both). A
+/// Each set has a lock of its own. A whole negative cache takes 1 MiB, and all leases 1.1 (see the tests of both). A
 /// key beyond their 8,192 costs a call per request: in the one a key that is used up, in the other one in demand.
 const SETS: usize = 2_048;
 

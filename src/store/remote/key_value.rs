@@ -62,9 +62,10 @@ pub trait KeyValue: Send + Sync + 'static {
 ///
 /// # Time
 ///
-/// Processes decide by their own clocks, unless [`clock`](Self::clock) sets another. If all clocks are within ε of the
-/// true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: what the differences grant
-/// they grant once, and not per request. Keep the clocks synchronised (NTP), and ε far below the burst's time.
+/// Processes decide by their own clocks, unless [`with_clock`](Self::with_clock) sets another. If all clocks are within
+/// ε of the true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: what the
+/// differences grant they grant once, and not per request. Keep the clocks synchronised (NTP), and ε far below the
+/// burst's time.
 ///
 /// A state that was written by a clock more than a minute ahead of the reader's counts as if what it had used then were
 /// used now, so that no such clock locks a key for longer than its quota does. But two clocks that differ by more than a
@@ -73,9 +74,13 @@ pub trait KeyValue: Send + Sync + 'static {
 /// # What a key holds
 ///
 /// In `NAME:TAG`, a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the [bytes](Portable) of a state:
-/// at most 43 bytes. Of a key that is banned or owes more than it had left, a byte 3, the clock, when the ban ends, when the
-/// debt is paid, and the bytes of a state, if it has one: at most 59 bytes. If another quota has written it, it is converted, and what was used stays used. If it holds something
-/// else, that is an error, and nothing is overwritten; [reset](crate::Mode::Reset) deletes it.
+/// at most 43 bytes, or 59 if its units do not fit into 32 bits. Of a key that is banned or owes more than it had left,
+/// a byte 3, the clock, when the ban ends, when the debt is paid, and the bytes of a state, if it has one: at most 59
+/// bytes, or 75.
+///
+/// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
+/// converted, and what was used stays used. If a key holds something else, that is an error, and nothing is overwritten;
+/// [reset](crate::limiter::Mode::Reset) deletes it.
 pub struct KeyValueBackend<K, C = Wall> {
     store: Arc<K>,
     name: Box<str>,
@@ -116,7 +121,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
 
     /// Decides by another clock, such as one that follows the server's, or a manual one in tests.
     #[must_use]
-    pub fn clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
+    pub fn with_clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
         let Self { store, name, calls, conversions, lost_swaps, .. } = self;
         KeyValueBackend { store, name, calls, clock, conversions, lost_swaps }
     }
@@ -155,8 +160,8 @@ fn calls(name: &str, timeout: Duration, max_in_flight: usize) -> Calls {
     Calls::new(&format!("key-value store of {name}"), timeout, max_in_flight)
 }
 
-/// The first byte of what a key holds: behind it are the writer's clock, in nanoseconds, and the bytes of a state. No
-/// version of [`Portable`] begins so.
+/// The first byte of what a key holds: behind it are the writer's clock, in nanoseconds, and the bytes of a state,
+/// which begin with a version of their own.
 const STAMPED: u8 = 2;
 
 /// A clock that is ahead of the reader's by more is wrong.

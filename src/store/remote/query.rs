@@ -15,7 +15,7 @@ use super::tag::{Tag, Tags};
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryTable, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
 /// What the requests of one limiter share.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
@@ -445,8 +445,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Charges as much as is left, in the background: in one call, or two if not all could be had.
-    pub(crate) fn charge_up_to(self, cost: u64) -> Check {
-        let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
+    pub(crate) fn charge_up_to(self, cost: u64) -> Answer {
+        let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
             let decision = self.decide_alone(cost).await?;
@@ -456,7 +456,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
                 None => Ok(decision),
             }
         });
-        Check::Pending(Box::pin(async move { task.await.unwrap_or(Err(cancelled)) }))
+        Answer::Pending(Box::pin(async move { task.await.unwrap_or(Err(cancelled)) }))
     }
 
     /// Decides in a call of its own, which charges nothing.

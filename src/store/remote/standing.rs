@@ -56,10 +56,15 @@ impl Standing {
         self.until() > now
     }
 
-    /// The standing of a key that is banned for `span`. A ban that has begun ends when its first response said.
+    /// The standing of a key that is banned for `span`. A ban that has begun ends when its first response said. A debt that
+    /// is over by then is forgotten.
     #[must_use]
     pub fn ban(self, now: Timestamp, span: Duration) -> Self {
-        if self.banned_until > now { self } else { Self { banned_until: now.saturating_add(span), ..self } }
+        if self.banned_until > now {
+            return self;
+        }
+        let owing_until = if self.owing_until > now { self.owing_until } else { Timestamp::ZERO };
+        Self { banned_until: now.saturating_add(span), owing_until }
     }
 
     /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them. Until the
@@ -139,7 +144,7 @@ impl Standing {
             return Some(then);
         }
         let wait = left.saturating_add(then.retry_after().unwrap_or_default());
-        let rejection = Decision::deny(then.limit(), 0, Some(wait)).with_reset_after(reset);
+        let rejection = Decision::reject(then.limit(), 0, Some(wait)).with_reset_after(reset);
         Some(if is_banned { rejection.with_receipt(Receipt::BAN) } else { rejection })
     }
 }
@@ -185,7 +190,7 @@ mod tests {
         let (standing, state) = Standing::default().charge(&fixed, None, now, 130);
         assert_eq!(standing.until(), at(HOUR * 1_001));
         assert_eq!(fixed.decide(state, standing.until(), 0).0.remaining(), 70);
-        let month = CalendarWindow::monthly(10).in_zone("UTC").unwrap();
+        let month = CalendarWindow::monthly(10).zone("UTC").unwrap();
         assert!(wait_after(&month, now, 25) > 24 * HOUR * 31);
     }
 

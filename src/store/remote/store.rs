@@ -19,7 +19,7 @@ use crate::store::OpenStore;
 /// One call per decision, also of cost 0. Requests for one key that come while a call for it is in flight on their
 /// runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is used up
 /// costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a look at a
-/// table in this process, of 1.1 MiB.
+/// table in this process, of 1 MiB.
 ///
 /// # Accuracy
 ///
@@ -31,7 +31,7 @@ use crate::store::OpenStore;
 ///
 /// A [decision](crate::Limiter::decide) fails within the [timeout](Backend::timeout). The policy
 /// [says](crate::FailureMode) what happens to the request then. For the [local
-/// fallback](crate::FailureMode::LocalFallback) this store also counts what the server admits in a [`MemoryStore`] for
+/// fallback](crate::FailureMode::LocalFallback) this store also counts what the server admits in a [`MemoryStore`](crate::store::MemoryStore) for
 /// 65,536 keys. The fallback only counts up: what is refunded on the server stays charged there, until time has paid it
 /// off. What fallbacks admit is not reported to the server: over an outage and the recovery, *n* processes admit up to
 /// *n* + 1 times the quota.

@@ -13,7 +13,7 @@ use super::store::RemoteStore;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, SharingStats, Stats, next_table_number};
 use crate::values::{
-    Ask, Check, Description, Heritage, Inheritance, KeepsStanding, LimiterError, Mode, PartitionKey, Pending, Receipt,
+    Answer, Ask, Description, Heritage, Inheritance, KeepsStanding, LimiterError, Mode, PartitionKey, Pending, Receipt,
 };
 
 /// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, with what this process knows of them. Made from a
@@ -62,22 +62,22 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         KeyQuery::of(&self.inner, algorithm, ask)
     }
 
-    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u64) -> Check
+    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u64) -> Answer
     where
         B: Backend<A>,
     {
         match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
             Some(decision) => decision.into(),
-            None if self.coalesces => Check::Pending(Box::pin(query.decide_coalesced(cost))),
-            None => Check::Pending(Box::pin(async move { query.decide_alone(cost).await })),
+            None if self.coalesces => Answer::Pending(Box::pin(query.decide_coalesced(cost))),
+            None => Answer::Pending(Box::pin(async move { query.decide_alone(cost).await })),
         }
     }
 }
 
 /// Without a call, only a rejection can be known, and what a lease admits.
-fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u64) -> Check {
+fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u64) -> Answer {
     let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
-    known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
+    known.map_or_else(|| Answer::Pending(Box::pin(query.peek(cost))), Answer::from)
 }
 
 /// Changes the standings of the keys of one limiter.
@@ -106,7 +106,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeepsStanding for StandingKeeper<A, B>
 }
 
 impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
-    pub(crate) fn decide<A: Algorithm<State = S> + Clone>(&self, algorithm: &A, ask: &Ask<'_>) -> Check
+    pub(crate) fn decide<A: Algorithm<State = S> + Clone>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer
     where
         B: Backend<A>,
     {
@@ -116,15 +116,15 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         }
         let (query, cost) = match self.query(algorithm, ask) {
             Ok(query) => (query, ask.cost()),
-            Err(error) => return Check::Ready(Err(error)),
+            Err(error) => return Answer::Ready(Err(error)),
         };
         match ask.mode() {
             Mode::UpTo => query.charge_up_to(cost),
             // One round trip. Other processes notice within half a second and one call of theirs.
-            Mode::Reset => Check::Pending(Box::pin(query.reset())),
+            Mode::Reset => Answer::Pending(Box::pin(query.reset())),
             Mode::Peek => peek(query, cost),
             // It reports what is left of a key, and charges nothing.
-            Mode::Charge if ask.keeps_quota() && cost == 0 => Check::Pending(Box::pin(query.look())),
+            Mode::Charge if ask.keeps_quota() && cost == 0 => Answer::Pending(Box::pin(query.look())),
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
         }
     }

@@ -1,5 +1,5 @@
 // A page of one origin calls the API of another (the example `cors`), in headless Chromium: which fields of a
-// refusal may its script read, and does the preflight count?
+// rejection may its script read, and does the preflight count?
 
 import { createServer } from "node:http";
 
@@ -8,7 +8,7 @@ import { SLACK, WAIT, checked } from "./measure.mjs";
 
 const EXPOSED = ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy"];
 
-/** Runs in the page: spends the budget, is refused, waits as it is told, and comes again. */
+/** Runs in the page: spends the budget, is rejected, waits as it is told, and comes again. */
 async function story({ api, fields, bare }) {
   const call = async () => {
     // A field of one's own makes the browser ask first, with a preflight.
@@ -17,13 +17,13 @@ async function story({ api, fields, bare }) {
     return { status: answer.status, fields: read };
   };
   const first = await call();
-  const refused = await call();
+  const rejected = await call();
   const begun = performance.now();
-  await new Promise((resolve) => setTimeout(resolve, Number(refused.fields["retry-after"]) * 1000));
+  await new Promise((resolve) => setTimeout(resolve, Number(rejected.fields["retry-after"]) * 1000));
   const last = await call();
   const delay = performance.now() - begun;
   const withoutCors = await fetch(bare).then((answer) => answer.status, (error) => error.name);
-  return { first, refused, last, delay, withoutCors };
+  return { first, rejected, last, delay, withoutCors };
 }
 
 /** Opens a page of an origin of its own, and counts the preflights that it causes. */
@@ -54,14 +54,14 @@ export async function run({ server, cors }) {
     return inPage(story, { api: `${cors}/`, fields: [...EXPOSED, "date"], bare: `${server}/unlimited` });
   });
   if (seen.problem) return [seen];
-  const { first, refused, last, delay, preflights, withoutCors } = seen;
+  const { first, rejected, last, delay, preflights, withoutCors } = seen;
 
   const row = (name, did, holds, more) => ({ name, version, did, problem: holds ? "" : "not as expected", ...more });
-  const statuses = [first, refused, last].map(({ status }) => status).join(", ");
+  const statuses = [first, rejected, last].map(({ status }) => status).join(", ");
   return [
     row("Chromium: a page that waits", statuses, statuses === "200, 429, 200" && delay < WAIT + SLACK, { delay }),
-    ...EXPOSED.map((name) => row(`Chromium: ${name}`, `read: ${refused.fields[name]}`, refused.fields[name] !== null)),
-    row("Chromium: date, not exposed", `read: ${refused.fields.date}`, refused.fields.date === null),
+    ...EXPOSED.map((name) => row(`Chromium: ${name}`, `read: ${rejected.fields[name]}`, rejected.fields[name] !== null)),
+    row("Chromium: date, not exposed", `read: ${rejected.fields.date}`, rejected.fields.date === null),
     row("Chromium: preflights", `${preflights.length}, not counted`, preflights.length > 0 && first.status === 200),
     row("Chromium: without CORS", `the script sees ${withoutCors}`, withoutCors === "TypeError"),
   ];

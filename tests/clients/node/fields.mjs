@@ -50,7 +50,7 @@ async function read(server, path) {
   }
   assert(new Set(answers.map(({ policyLine }) => policyLine)).size === 1, "the policy changed between answers");
   const { status, policyLine, line } = answers.at(-1);
-  assert(status === 429, `not refused after ${REQUESTS} requests`);
+  assert(status === 429, `not rejected after ${REQUESTS} requests`);
   return { did: `${policyLine} | ${line}` };
 }
 

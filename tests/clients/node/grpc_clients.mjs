@@ -1,4 +1,4 @@
-// gRPC and gRPC-Web clients of Node: they retry after the pushback, and decode the refusal. What no client shows,
+// gRPC and gRPC-Web clients of Node: they retry after the pushback, and decode the rejection. What no client shows,
 // the frames, is looked at with node:http2.
 
 import { Code, ConnectError, createPromiseClient } from "@connectrpc/connect";
@@ -54,11 +54,11 @@ function echo(client, key) {
 }
 
 /** The error that a call ends with. */
-function refusalOf(call) {
-  return call.then(() => assert(false, "the second call was not refused"), (error) => error);
+function rejectionOf(call) {
+  return call.then(() => assert(false, "the second call was not rejected"), (error) => error);
 }
 
-/** The pushback of a refusal, in milliseconds, if it is the one canonical integer that it must be. */
+/** The pushback of a rejection, in milliseconds, if it is the one canonical integer that it must be. */
 function pushbackOf(values) {
   assert(values.length === 1 && /^[1-9]\d*$/.test(values[0]) && Number(values[0]) <= WAIT, `pushback ${values}`);
   return Number(values[0]);
@@ -71,26 +71,26 @@ async function retries({ server, plain, credentials }) {
   let before, delay;
   const [sinceFirst, said] = await timed(async () => {
     await echo(plain, "grpc-js");
-    before = await route.count("denied");
+    before = await route.count("rejected");
     const [took, said] = await timed(() => echo(client, "grpc-js"));
     delay = took;
     return said;
   });
-  const refused = (await route.count("denied")) - before;
+  const rejected = (await route.count("rejected")) - before;
   client.close();
   // The pushback tells what is left of the wait, to the millisecond.
   assert(
-    said === "hello" && refused === 1 && sinceFirst >= WAIT && delay < WAIT + SLACK,
-    `refused ${refused}x, ${Math.round(delay)} ms: should be refused once, and succeed ${WAIT} ms after the first call`,
+    said === "hello" && rejected === 1 && sinceFirst >= WAIT && delay < WAIT + SLACK,
+    `rejected ${rejected}x, ${Math.round(delay)} ms: should be rejected once, and succeed ${WAIT} ms after the first call`,
   );
-  return { did: `refused ${refused}x, then OK`, delay };
+  return { did: `rejected ${rejected}x, then OK`, delay };
 }
 
-async function refused({ plain }) {
+async function rejected({ plain }) {
   await echo(plain, "grpc-js-plain");
-  const refusal = await refusalOf(echo(plain, "grpc-js-plain"));
-  assert(refusal.code === grpc.status.RESOURCE_EXHAUSTED, refusal.message);
-  const pushback = pushbackOf(refusal.metadata.get("grpc-retry-pushback-ms"));
+  const rejection = await rejectionOf(echo(plain, "grpc-js-plain"));
+  assert(rejection.code === grpc.status.RESOURCE_EXHAUSTED, rejection.message);
+  const pushback = pushbackOf(rejection.metadata.get("grpc-retry-pushback-ms"));
   return { did: `RESOURCE_EXHAUSTED, pushback ${pushback} ms` };
 }
 
@@ -104,7 +104,7 @@ function frames(server, key) {
     const type = "application/grpc";
     const asked = { ":method": "POST", ":path": PATH, "content-type": type, te: "trailers", "x-client": key };
     const stream = session.request(asked);
-    const answer = {};
+    const response = {};
     session.on("error", reject);
     stream.on("response", (fields, flags) => Object.assign(answer, { fields, ends: (flags & END_STREAM) !== 0 }));
     stream.on("trailers", (trailers) => (answer.trailers = trailers));
@@ -120,11 +120,11 @@ async function looksAtFrames({ server }) {
   const late = Object.keys(served.trailers).filter((name) => /^(x-)?ratelimit/.test(name));
   assert(late.length === 0, `${late} in the trailers of a streamed answer`);
   const { fields, ends } = await frames(server, "http2");
-  assert(ends, "HEADERS of the refusal without END_STREAM: not Trailers-Only");
+  assert(ends, "HEADERS of the rejection without END_STREAM: not Trailers-Only");
   assert(fields[":status"] === 200 && fields["grpc-status"] === "8", `${fields[":status"]}, ${fields["grpc-status"]}`);
   assert(/^application\/grpc(\+proto)?$/.test(fields["content-type"]), fields["content-type"]);
   pushbackOf([fields["grpc-retry-pushback-ms"]].flat());
-  return { did: "Trailers-Only: END_STREAM on the HEADERS of the refusal" };
+  return { did: "Trailers-Only: END_STREAM on the HEADERS of the rejection" };
 }
 
 async function googleGrpcWeb({ server, plain }) {
@@ -139,9 +139,9 @@ async function googleGrpcWeb({ server, plain }) {
     const done = (error, answer) => (error ? reject(error) : resolve(answer));
     client.rpcCall(server + PATH, hello, { "x-client": "grpc-web" }, method, done);
   });
-  const refusal = await refusalOf(call);
-  assert(refusal.code === grpcWeb.StatusCode.RESOURCE_EXHAUSTED, `code ${refusal.code}: ${refusal.message}`);
-  const pushback = pushbackOf([refusal.metadata["grpc-retry-pushback-ms"]]);
+  const rejection = await rejectionOf(call);
+  assert(rejection.code === grpcWeb.StatusCode.RESOURCE_EXHAUSTED, `code ${rejection.code}: ${rejection.message}`);
+  const pushback = pushbackOf([rejection.metadata["grpc-retry-pushback-ms"]]);
   return { did: `RESOURCE_EXHAUSTED, pushback ${pushback} ms` };
 }
 
@@ -150,10 +150,10 @@ async function connectGrpcWeb({ server, plain }) {
   const transport = createGrpcWebTransport({ baseUrl: server, defaultTimeoutMs: DEADLINE });
   const client = createPromiseClient({ typeName: SERVICE, methods: { echo: method } }, transport);
   await echo(plain, "connect");
-  const refusal = ConnectError.from(await refusalOf(client.echo(hello, { headers: { "x-client": "connect" } })));
-  assert(refusal.code === Code.ResourceExhausted, `${Code[refusal.code]}: ${refusal.rawMessage}`);
-  const pushback = pushbackOf([refusal.metadata.get("grpc-retry-pushback-ms")]);
-  const [retry] = refusal.findDetails(RetryInfo);
+  const rejection = ConnectError.from(await rejectionOf(client.echo(hello, { headers: { "x-client": "connect" } })));
+  assert(rejection.code === Code.ResourceExhausted, `${Code[rejection.code]}: ${rejection.rawMessage}`);
+  const pushback = pushbackOf([rejection.metadata.get("grpc-retry-pushback-ms")]);
+  const [retry] = rejection.findDetails(RetryInfo);
   assert(retry, "no RetryInfo among the details");
   const delay = Number(retry.retryDelay.seconds) * 1000 + retry.retryDelay.nanos / 1e6;
   assert(Math.ceil(delay) === pushback, `RetryInfo ${delay} ms, pushback ${pushback} ms`);
@@ -163,7 +163,7 @@ async function connectGrpcWeb({ server, plain }) {
 // Name, package, check.
 const CHECKS = [
   ["grpc-js, retryPolicy", "@grpc/grpc-js", retries],
-  ["grpc-js", "@grpc/grpc-js", refused],
+  ["grpc-js", "@grpc/grpc-js", rejected],
   ["node:http2", null, looksAtFrames],
   ["grpc-web", "grpc-web", googleGrpcWeb],
   ["connect-es, gRPC-Web", "@connectrpc/connect-web", connectGrpcWeb],

@@ -31,7 +31,7 @@ export class Route {
     Object.assign(this, { server, path, url: server + path });
   }
 
-  /** Takes what the route has, so that the next request is refused. */
+  /** Takes what the route has, so that the next request is rejected. */
   async spend() {
     const { status, body } = await get(this.url);
     if (status !== 200) throw new Error(`the first request got ${status}: ${body.slice(0, 200)}`);
@@ -53,23 +53,23 @@ export async function timed(call) {
   return [performance.now() - begun, value];
 }
 
-/** Lets a client meet a refusal. `waits`: whether it should come back when told, or too early. */
+/** Lets a client meet a rejection. `waits`: whether it should come back when told, or too early. */
 export async function measured({ name, version, route, call, waits }) {
   const row = { name, version, did: "" };
-  let status, refused;
+  let status, rejected;
   try {
     await route.spend();
     [row.delay, status] = await timed(call);
-    refused = await route.count("denied");
+    rejected = await route.count("rejected");
   } catch (error) {
     return { ...row, did: "failed", problem: String(error) };
   }
-  row.did = `refused ${refused}x, ${status === 200 ? "then" : "gave up with"} ${status}`;
+  row.did = `rejected ${rejected}x, ${status === 200 ? "then" : "gave up with"} ${status}`;
   if (waits) {
-    if (status !== 200 || refused !== 1 || row.delay < WAIT || row.delay >= WAIT + SLACK) {
-      row.problem = `should be refused once and succeed after ${WAIT} to ${WAIT + SLACK} ms`;
+    if (status !== 200 || rejected !== 1 || row.delay < WAIT || row.delay >= WAIT + SLACK) {
+      row.problem = `should be rejected once and succeed after ${WAIT} to ${WAIT + SLACK} ms`;
     }
-  } else if (refused < 2) {
+  } else if (rejected < 2) {
     row.problem = "a negative control that waited: what is asserted of the others proves nothing";
   } else {
     row.did += " (came too early, as expected)";

@@ -46,7 +46,7 @@ def read(server, path):
     try:
         answers = [check(get(server + path, {"x-client": "http-sf"})) for _ in range(REQUESTS)]
         assert len({policy for _, policy, _ in answers}) == 1, "the policy changed between answers"
-        assert answers[-1][0] == 429, f"not refused after {REQUESTS} requests"
+        assert answers[-1][0] == 429, f"not rejected after {REQUESTS} requests"
         row.did = f"{answers[-1][1]} | {answers[-1][2]}"
     except Exception as error:
         row.did, row.problem = "failed", f"{type(error).__name__}: {error}"

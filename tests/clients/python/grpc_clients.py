@@ -46,15 +46,15 @@ def retries(server, plain):
     with grpc.insecure_channel(address, [("grpc.service_config", json.dumps(RETRYING))]) as channel:
         begun = time.monotonic()
         assert echo(plain, "grpcio") == "hello"
-        before = route.count("denied")
+        before = route.count("rejected")
         asked = time.monotonic()
         said = echo(channel, "grpcio")
         row.delay, since_first = time.monotonic() - asked, time.monotonic() - begun
-        refused = route.count("denied") - before
-    row.did = f"refused {refused}x, then OK"
+        rejected = route.count("rejected") - before
+    row.did = f"rejected {rejected}x, then OK"
     # The pushback tells what is left of the wait, to the millisecond.
-    if said != "hello" or refused != 1 or since_first < WAIT or row.delay >= WAIT + SLACK:
-        row.problem = f"should be refused once, and succeed {WAIT} s after the first call"
+    if said != "hello" or rejected != 1 or since_first < WAIT or row.delay >= WAIT + SLACK:
+        row.problem = f"should be rejected once, and succeed {WAIT} s after the first call"
     return row
 
 
@@ -63,14 +63,14 @@ def decodes(_, plain):
     assert echo(plain, "grpcio-status") == "hello"
     try:
         echo(plain, "grpcio-status")
-        raise AssertionError("the second call was not refused")
+        raise AssertionError("the second call was not rejected")
     except grpc.RpcError as error:
-        refusal = error
-    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, refusal
-    pushback = [value for name, value in refusal.trailing_metadata() if name == "grpc-retry-pushback-ms"]
+        rejection = error
+    assert rejection.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, rejection
+    pushback = [value for name, value in rejection.trailing_metadata() if name == "grpc-retry-pushback-ms"]
     assert len(pushback) == 1 and pushback[0].isdecimal() and 0 < int(pushback[0]) <= WAIT * 1000, pushback
     # Checks that code and message inside are those outside, too.
-    status = rpc_status.from_call(refusal)
+    status = rpc_status.from_call(rejection)
     details = {detail.type_url.rsplit("/")[-1]: detail for detail in status.details}
     retry, quota = RetryInfo(), QuotaFailure()
     assert details["google.rpc.RetryInfo"].Unpack(retry) and details["google.rpc.QuotaFailure"].Unpack(quota), details

@@ -46,7 +46,7 @@ class Route:
         self.server, self.path, self.url = server, path, server + path
 
     def spend(self):
-        """Takes what the route has, so that the next request is refused."""
+        """Takes what the route has, so that the next request is rejected."""
         status, _, body = get(self.url)
         if status != 200:
             raise AssertionError(f"the first request got {status}: {body[:200]}")
@@ -59,23 +59,23 @@ class Route:
 
 
 def measured(name, version, route, call, waits):
-    """Lets a client meet a refusal. `waits`: whether it should come back when told, or too early."""
+    """Lets a client meet a rejection. `waits`: whether it should come back when told, or too early."""
     row = Row(name, version, "")
     try:
         route.spend()
         begun = time.monotonic()
         status = call()
         row.delay = time.monotonic() - begun
-        refused = route.count("denied")
+        rejected = route.count("rejected")
     except Exception as error:
         row.did = "failed"
         row.problem = f"{type(error).__name__}: {error}"[:300]
         return row
-    row.did = f"refused {refused}x, then {status}" if status == 200 else f"refused {refused}x, gave up with {status}"
+    row.did = f"rejected {rejected}x, then {status}" if status == 200 else f"rejected {rejected}x, gave up with {status}"
     if waits:
-        if status != 200 or refused != 1 or not WAIT <= row.delay < WAIT + SLACK:
-            row.problem = f"should be refused once and succeed after {WAIT} to {WAIT + SLACK} s"
-    elif refused < 2:
+        if status != 200 or rejected != 1 or not WAIT <= row.delay < WAIT + SLACK:
+            row.problem = f"should be rejected once and succeed after {WAIT} to {WAIT + SLACK} s"
+    elif rejected < 2:
         row.problem = "a negative control that waited: what is asserted of the others proves nothing"
     else:
         row.did += " (came too early, as expected)"

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::{Concurrency, RateLimitLayer, SettleError, Settlement};
+use tower_sluice::policy::SettleError;
+use tower_sluice::{Concurrency, RateLimitLayer, Settlement};
 
 use super::{
     BOTH, ESTIMATE, Failed, Limits, Protocol, Server, Step, USUAL_BYTES, fetch, let_others_run, next_piece, read,

@@ -11,19 +11,22 @@ use http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
+use tower_sluice::policy::TakenPermits;
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, Description, FailureMode, Limiter, LimiterError, Mode, PartitionKey, Permits,
-    Policy, RateLimitLayer, ResponseBody, Settlement, TakenPermits,
+    Concurrency, Decision, FailureMode, Limiter, LimiterError, PartitionKey, Permits, Policy, RateLimitLayer,
+    Settlement,
 };
 
 use super::{
     BOTH, ESTIMATE, Limits, Server, USUAL_BYTES, charged, fetch, in_flight, let_others_run, soon, until, window,
 };
 
-type Answer = Response<ResponseBody<String>>;
+type Reply = Response<ResponseBody<String>>;
 
 /// A service that answers at once, with what it has taken of [`Permits`] and its [`Settlement`] in the extensions.
-fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<()>, Answer, Infallible> {
+fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<()>, Reply, Infallible> {
     BoxCloneSyncService::new(layer.layer(service_fn(move |request: Request<()>| async move {
         let mut response = Response::new("hello".to_owned());
         if let Some(settlement) = request.extensions().get::<Settlement>() {
@@ -37,7 +40,7 @@ fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<(
     })))
 }
 
-async fn get(layer: &RateLimitLayer) -> Answer {
+async fn get(layer: &RateLimitLayer) -> Reply {
     limited(layer, false).oneshot(Request::new(())).await.unwrap()
 }
 
@@ -48,7 +51,7 @@ fn waiting(limits: &Limits) -> usize {
 #[tokio::test]
 async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
     for protocol in BOTH {
-        let mut server = Server::start(Concurrency::new(1).queue(2)).await;
+        let mut server = Server::start(Concurrency::new(1).max_queue(2)).await;
         let download = server.download(protocol).await;
         let clients = [(); 2].map(|()| tokio::spawn(fetch(server.address, protocol, "GET", "/")));
         until(|| waiting(&server.limits) == 2).await;
@@ -71,7 +74,7 @@ async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
 /// Its turn has come, and nobody has polled it since.
 #[tokio::test]
 async fn a_request_that_is_dropped_at_its_turn_holds_nothing() {
-    let limits = Limits::new(Concurrency::new(1).queue(2));
+    let limits = Limits::new(Concurrency::new(1).max_queue(2));
     let layer = RateLimitLayer::new(limits.policies());
     let first = get(&layer).await;
     let mut waiters = [(); 2].map(|()| Box::pin(get(&layer)));
@@ -95,7 +98,7 @@ async fn nested_layers_are_released_and_settled_together() {
     let rename = |limits: &Limits, names: [&'static str; 2]| {
         RateLimitLayer::new([
             Policy::new(names[0], Arc::clone(&limits.in_flight)),
-            Policy::new(names[1], Arc::clone(&limits.units)).cost(ESTIMATE).settled_by_handler(),
+            Policy::new(names[1], Arc::clone(&limits.units)).cost(ESTIMATE).settle_by_handler(),
         ])
     };
     let (around, within) = (rename(&outer, ["all", "rows"]), rename(&inner, ["route", "tokens"]));
@@ -130,10 +133,10 @@ async fn nested_layers_are_released_and_settled_together() {
 }
 
 /// A limiter that admits peeks, and whose answer to a charge is this.
-struct Later(fn() -> Check);
+struct Later(fn() -> Answer);
 
 impl Limiter for Later {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         if ask.mode() == Mode::Peek { Decision::allow(9, 8).into() } else { (self.0)() }
     }
 
@@ -142,8 +145,8 @@ impl Limiter for Later {
     }
 }
 
-fn later(answer: Result<Decision, LimiterError>) -> Check {
-    Check::Pending(Box::pin(async {
+fn later(answer: Result<Decision, LimiterError>) -> Answer {
+    Answer::Pending(Box::pin(async {
         tokio::task::yield_now().await;
         answer
     }))
@@ -152,16 +155,16 @@ fn later(answer: Result<Decision, LimiterError>) -> Check {
 #[tokio::test]
 async fn what_a_later_policy_rejects_is_not_in_flight() {
     // Found by the precheck; found by the charge, at once or later; and failures.
-    let answers: [(fn() -> Check, u16); 5] = [
-        (|| Decision::deny(1, 0, None).into(), 503),
-        (|| later(Ok(Decision::deny(1, 0, None))), 503),
-        (|| Check::Ready(Err(LimiterError::new("out of reach"))), 503),
+    let answers: [(fn() -> Answer, u16); 5] = [
+        (|| Decision::reject(1, 0, None).into(), 503),
+        (|| later(Ok(Decision::reject(1, 0, None))), 503),
+        (|| Answer::Ready(Err(LimiterError::new("out of reach"))), 503),
         (|| later(Err(LimiterError::new("out of reach"))), 503),
         (|| later(Ok(Decision::allow(9, 8))), 200),
     ];
     for (answer, status) in answers {
         let limits = Limits::new(Concurrency::new(1));
-        let last = Policy::new("last", Arc::new(Later(answer))).on_failure(FailureMode::Deny);
+        let last = Policy::new("last", Arc::new(Later(answer))).on_failure(FailureMode::Reject);
         let layer = RateLimitLayer::new(Vec::from_iter(limits.policies().into_iter().chain([last])));
         for _ in 0..3 {
             let response = get(&layer).await;
@@ -186,7 +189,7 @@ async fn what_a_later_policy_rejects_is_not_in_flight() {
 #[tokio::test]
 async fn a_client_that_disconnects_while_a_later_policy_is_asked_is_released() {
     let limits = Limits::new(Concurrency::new(1));
-    let last = Policy::new("last", Arc::new(Later(|| Check::Pending(Box::pin(pending())))));
+    let last = Policy::new("last", Arc::new(Later(|| Answer::Pending(Box::pin(pending())))));
     let layer = RateLimitLayer::new(Vec::from_iter(limits.policies().into_iter().chain([last])));
     for requests in 1..4 {
         let mut asking = Box::pin(get(&layer));
@@ -249,7 +252,7 @@ async fn a_live_change_forgets_nothing_that_is_in_flight() {
 /// Those that wait are judged by the new limit, and hold it.
 #[tokio::test]
 async fn a_live_change_lets_waiters_in() {
-    let before = Limits::new(Concurrency::new(1).queue(3));
+    let before = Limits::new(Concurrency::new(1).max_queue(3));
     let layer = RateLimitLayer::new(before.policies());
     let first = get(&layer).await;
     let mut waiters = [(); 3].map(|()| {
@@ -259,7 +262,7 @@ async fn a_live_change_lets_waiters_in() {
         })
     });
     until(|| waiting(&before) == 3).await;
-    let after = Limits::new(Concurrency::new(3).queue(3));
+    let after = Limits::new(Concurrency::new(3).max_queue(3));
     layer.handle().replace(after.policies()).unwrap();
     let mut responses = vec![first];
     for waiter in &mut waiters[..2] {

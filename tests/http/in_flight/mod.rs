@@ -32,11 +32,11 @@ use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_sluice::algorithm::{Algorithm, FixedWindow};
+use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Concurrency, IntoLimiter, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter,
-    Settlement,
+    Concurrency, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
 };
 
 use crate::wire::{soon, until};
@@ -80,8 +80,8 @@ impl Limits {
     fn policies(&self) -> [Policy; 3] {
         [
             Policy::new("in-flight", Arc::clone(&self.in_flight).into_limiter()),
-            Policy::new("units", Arc::clone(&self.units)).cost(ESTIMATE).settled_by_handler(),
-            Policy::new("bytes", Arc::clone(&self.bytes)).cost(USUAL_BYTES).charge_content_bytes(),
+            Policy::new("units", Arc::clone(&self.units)).cost(ESTIMATE).settle_by_handler(),
+            Policy::new("bytes", Arc::clone(&self.bytes)).cost(USUAL_BYTES).settle_by_content_bytes(),
         ]
     }
 

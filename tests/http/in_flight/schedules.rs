@@ -13,8 +13,10 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use tower::{Layer, Service, service_fn};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::layer::ResponseBody;
+use tower_sluice::policy::SettleError;
 use tower_sluice::testing::Random;
-use tower_sluice::{Concurrency, PartitionKey, Policy, RateLimitLayer, ResponseBody, SettleError, Settlement};
+use tower_sluice::{Concurrency, PartitionKey, Policy, RateLimitLayer, Settlement};
 
 use super::{Window, charged, in_flight, window};
 use crate::support::effort::rounds;
@@ -103,7 +105,7 @@ impl Body for Script {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
         Poll::Ready(Some(match self.steps.pop() {
-            Some(Step::Data(length)) => Ok(Frame::data(vec![0; length as usize].into())),
+            Some(Step::Data(length)) => Ok(Frame::data(vec![0; usize::try_from(length).unwrap()].into())),
             Some(Step::Trailers) => Ok(Frame::trailers(HeaderMap::new())),
             Some(Step::Error) => Err("as planned"),
             // Unlike `panic!`, it prints nothing.
@@ -137,7 +139,7 @@ impl Plan {
             _ => Step::Data(below(60)),
         });
         let body = Script { steps: steps.collect(), knows_its_end: below(2) == 0 };
-        Self { key: below(2) as usize, weight, estimate, reported, service, body }
+        Self { key: usize::try_from(below(2)).unwrap(), weight, estimate, reported, service, body }
     }
 }
 
@@ -195,8 +197,8 @@ impl World {
             Policy::new("units", Arc::clone(&units))
                 .key(key())
                 .cost_fn(move |head| plan(head).estimate)
-                .settled_by_handler(),
-            Policy::new("bytes", Arc::clone(&bytes)).key(key()).cost(USUAL_BYTES).charge_content_bytes(),
+                .settle_by_handler(),
+            Policy::new("bytes", Arc::clone(&bytes)).key(key()).cost(USUAL_BYTES).settle_by_content_bytes(),
         ]);
         Self { in_flight, units, bytes, layer, releases_at_head, models: Default::default(), answering: Vec::new() }
     }
@@ -288,7 +290,7 @@ impl World {
 
     fn check(&self) {
         let units_in_flight: u64 = self.models.iter().map(|model| model.in_flight).sum();
-        assert_eq!(in_flight(&*self.in_flight), u64::from(units_in_flight));
+        assert_eq!(in_flight(&*self.in_flight), units_in_flight);
         for (key, model) in KEYS.map(PartitionKey::from).iter().zip(&self.models) {
             let in_flight = charged(&*self.in_flight, key);
             let now = Model { in_flight, units: charged(&*self.units, key), bytes: charged(&*self.bytes, key) };

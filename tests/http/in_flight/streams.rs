@@ -16,7 +16,8 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
-use tower_sluice::{Concurrency, Permits, RateLimitLayer, SettleError, Settlement};
+use tower_sluice::policy::SettleError;
+use tower_sluice::{Concurrency, Permits, RateLimitLayer, Settlement};
 
 use super::{BOTH, Limits, Protocol, fetch, let_others_run, listen, next_piece, read, soon};
 use crate::echo::{EchoReply, EchoRequest};

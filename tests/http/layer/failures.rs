@@ -4,30 +4,29 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
-use tower_sluice::{
-    Ask, Check, FailureMode, Limiter, LimiterError, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer,
-    RateLimiter,
-};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::PolicyError;
+use tower_sluice::{FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use super::{by_key, one, request, send, statuses};
 
 struct Broken;
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("rejected")) }))
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Answer::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("rejected")) }))
     }
 }
 
 #[tokio::test]
 async fn a_limiter_that_fails_is_never_a_429() {
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(3))));
-    let deny = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
+    let reject = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
         .verdict()
         .build();
     let ask = || request(&[("x-api-key", "a")]);
     for _ in 0..5 {
-        let rejected = send(&deny, ask()).await;
+        let rejected = send(&reject, ask()).await;
         assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (503, "1"));
         assert!(!rejected.headers.contains_key("x-rate-limited-for"));
         // No policy has rejected it, and yet it was not admitted.

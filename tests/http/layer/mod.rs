@@ -57,6 +57,6 @@ async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Req
     statuses
 }
 
-fn by_key(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+fn by_key(name: &'static str, limiter: impl tower_sluice::limiter::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }

@@ -11,11 +11,11 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::PeerIp;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode, Receipt};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, Description, LeakyQueue, Limiter, Mode, PartitionKey, Policy, Quota,
-    RateLimitLayer, RateLimiter, Receipt,
+    Concurrency, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 use super::{by_key, hello, one, request, send, statuses};
@@ -72,10 +72,10 @@ struct Fickle {
 }
 
 impl Limiter for Fickle {
-    fn decide(&self, ask: &Ask<'_>) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Peek => Decision::allow(1, 0).into(),
-            _ => Decision::deny(1, 0, Some(Duration::from_secs(1))).into(),
+            _ => Decision::reject(1, 0, Some(Duration::from_secs(1))).into(),
         }
     }
     fn describe(&self) -> Description {
@@ -143,7 +143,7 @@ async fn a_request_that_is_cancelled_while_it_waits_stays_charged_and_leaves_the
 async fn a_shadow_counts_and_reports_and_never_rejects() {
     let layer = RateLimitLayer::builder([
         by_key("shadow", one()).shadow(),
-        by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).capacity(1)).shadow(),
+        by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).max_queue(1)).shadow(),
         Policy::new("shadow-without-peer", one()).key(PeerIp::new()).shadow(),
         by_key("enforced", TokenBucket::new(Quota::per_hour(4))),
     ])
@@ -160,7 +160,7 @@ async fn a_shadow_counts_and_reports_and_never_rejects() {
 #[tokio::test]
 async fn a_shadow_queue_fills_up_without_delaying_requests() {
     let layer = RateLimitLayer::builder(
-        Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).capacity(2).max_wait(Duration::MAX)).shadow(),
+        Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).max_queue(2).max_wait(Duration::MAX)).shadow(),
     )
     .verdict()
     .build();

@@ -12,10 +12,9 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_ok};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::KeyExtractor;
-use tower_sluice::{
-    LeakyQueue, Limiter, Policy, Quota, RateLimit, RateLimitLayer, Rejection, RejectionBody, ResponseBody,
-    ResponseFuture, Verdict,
-};
+use tower_sluice::layer::{RateLimit, ResponseBody, ResponseFuture};
+use tower_sluice::rejection::RejectionBody;
+use tower_sluice::{LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, Rejection, Verdict};
 
 use super::{Body, hello, one, request};
 

@@ -95,7 +95,7 @@ impl Answer {
 }
 
 type Answered = Result<Response<Full<bytes::Bytes>>, Infallible>;
-type Body = tower_sluice::ResponseBody<Full<bytes::Bytes>>;
+type Body = tower_sluice::layer::ResponseBody<Full<bytes::Bytes>>;
 type Gate = Arc<std::sync::Mutex<Option<oneshot::Receiver<()>>>>;
 
 /// A service behind the layer.

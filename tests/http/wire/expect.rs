@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer};
 
 use super::http1_client::Connection;
 use super::{Server, until};
@@ -23,9 +24,9 @@ struct Busy {
 
 impl Busy {
     async fn new(capacity: usize) -> Self {
-        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX).capacity(capacity);
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX).max_queue(capacity);
         let queue = Arc::new(queue);
-        let Check::Ready(Ok(turn)) = queue.decide(&Ask::charge(&KEY, 1)) else { panic!("the first need not wait") };
+        let Answer::Ready(Ok(turn)) = queue.decide(&Ask::charge(&KEY, 1)) else { panic!("the first need not wait") };
         let server = Server::http1(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue)))).await;
         let client = Connection::open(server.address).await;
         Self { queue, turn, server, client }

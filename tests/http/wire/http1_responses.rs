@@ -1,8 +1,9 @@
 //! Responses in HTTP/1.1.
 
 use tower_http::cors::{Any, CorsLayer};
+use tower_sluice::RateLimitLayer;
 use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields};
-use tower_sluice::{RateLimitLayer, RejectionFormat};
+use tower_sluice::rejection::RejectionFormat;
 
 use super::http1_client::Connection;
 use super::{Server, only};

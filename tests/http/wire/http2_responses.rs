@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower_sluice::headers::{RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PeerIp};
-use tower_sluice::{
-    Ask, Check, FailureMode, Limiter, LimiterError, Policy, RateLimitLayer, RejectionBody, RejectionFormat,
-};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::rejection::{RejectionBody, RejectionFormat};
+use tower_sluice::{FailureMode, Limiter, LimiterError, Policy, RateLimitLayer};
 
 use super::http2_client::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
 use super::{Server, only, soon};
@@ -189,8 +189,8 @@ async fn a_rejected_head_is_a_rejected_get_without_its_content() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Ready(Err(LimiterError::new("out of order")))
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Answer::Ready(Err(LimiterError::new("out of order")))
     }
 }
 
@@ -203,14 +203,14 @@ async fn all_responses_are_well_formed() {
     let grpc = |media_type| request("POST", &[("x-key", "a"), ("content-type", media_type)]);
     let builder = || RateLimitLayer::builder(only(1).key(key()));
     let limited = || builder().build();
-    let everything = RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds).partition_key();
+    let everything = RateLimitFields::draft11().x_ratelimit(ResetForm::EpochSeconds).partition_key();
     let mut seen = Vec::new();
     for (layer, requests) in [
         (limited(), vec![missing, exhausted.clone(), exhausted.clone(), grpc("application/grpc")]),
         (limited(), vec![grpc("application/grpc-web"), grpc("application/grpc-web-text")]),
         (builder().fields(RateLimitFields::draft07()).build(), vec![exhausted.clone(); 2]),
         (
-            builder().fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)).build(),
+            builder().fields(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds)).build(),
             vec![exhausted.clone(); 2],
         ),
         (
@@ -219,7 +219,7 @@ async fn all_responses_are_well_formed() {
         ),
         (RateLimitLayer::new(only(1).key(PeerIp::new())), vec![exhausted.clone()]),
         (
-            RateLimitLayer::new(Policy::new("p", std::sync::Arc::new(Broken)).on_failure(FailureMode::Deny)),
+            RateLimitLayer::new(Policy::new("p", std::sync::Arc::new(Broken)).on_failure(FailureMode::Reject)),
             vec![exhausted.clone()],
         ),
     ] {

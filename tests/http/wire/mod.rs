@@ -27,9 +27,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::layer::ResponseBody;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, ResponseBody};
+use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter};
 
 /// Counts of requests, by how far they came.
 #[derive(Default)]

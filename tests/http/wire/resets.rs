@@ -110,7 +110,7 @@ async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
 
 #[tokio::test]
 async fn reset_streams_leave_the_queue() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(50).max_wait(Duration::MAX));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_queue(50).max_wait(Duration::MAX));
     let server = Server::http2(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue))), |_| ()).await;
     let mut connection = Connection::open(server.address, "/").await;
     let streams = connection.ask(200).await;

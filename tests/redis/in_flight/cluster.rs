@@ -7,7 +7,7 @@ use crate::support::redis::RedisCluster;
 fn processes(cluster: &RedisCluster, limit: u64) -> [Arc<RedisConcurrency>; 2] {
     [0, 1].map(|_| {
         let redis = connect(Redis::cluster(cluster.urls()));
-        Arc::new(RedisConcurrency::new(&redis, "test", limit).lease(HOUR).queue(100).max_wait(60 * SECOND))
+        Arc::new(RedisConcurrency::new(&redis, "test", limit).lease(HOUR).max_queue(100).max_wait(60 * SECOND))
     })
 }
 

@@ -19,8 +19,9 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::limiter::{Ask, Mode, Permit};
 use tower_sluice::store::redis::{Redis, RedisBuilder};
-use tower_sluice::{Ask, Limiter, LimiterExt, Mode, PartitionKey, Permit, Policy, RateLimitLayer, RedisConcurrency};
+use tower_sluice::{Limiter, LimiterExt, PartitionKey, Policy, RateLimitLayer, RedisConcurrency};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -256,7 +257,7 @@ async fn an_heir_shares_what_is_in_flight() {
     }
 }
 
-async fn send(layer: &RateLimitLayer) -> Response<tower_sluice::ResponseBody<String>> {
+async fn send(layer: &RateLimitLayer) -> Response<tower_sluice::layer::ResponseBody<String>> {
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new("served".to_owned())) });
     layer.layer(inner).oneshot(Request::new(())).await.unwrap()
 }

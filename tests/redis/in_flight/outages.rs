@@ -84,7 +84,7 @@ async fn a_layer_falls_back_to_a_limit_of_this_process() {
     let mut server = RedisServer::start();
     let limiter = Arc::new(limiter(&server, 3));
     let falling_back = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)));
-    let denying = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)).on_failure(FailureMode::Deny));
+    let rejecting = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)).on_failure(FailureMode::Reject));
     let before = [send(&falling_back).await, send(&falling_back).await];
     assert!(before.iter().all(|response| response.status() == 200));
     server.kill();
@@ -96,7 +96,7 @@ async fn a_layer_falls_back_to_a_limit_of_this_process() {
     let [first, second] = before;
     drop(first);
     // Nobody else's limit: a unit of this process is free, so the request fails, and is not rejected.
-    let failed = send(&denying).await;
+    let failed = send(&rejecting).await;
     assert!(failed.status() == 503 && !failed.headers().contains_key("ratelimit"), "{failed:?}");
     assert_eq!(limiter.stats().in_flight, Some(2));
 

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tower_sluice::{Decision, LimiterError};
 
 fn queueing(server: &RedisServer, limit: u64) -> Arc<RedisConcurrency> {
-    Arc::new(process(server, limit, HOUR).queue(100).max_wait(HOUR))
+    Arc::new(process(server, limit, HOUR).max_queue(100).max_wait(HOUR))
 }
 
 fn waiting(limiter: &RedisConcurrency) -> usize {
@@ -91,7 +91,7 @@ async fn a_waiter_that_is_dropped_leaves_at_once() {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), Duration::from_millis(30));
     let limiter = RedisConcurrency::new(&connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
-    let limiter = Arc::new(limiter.queue(100).max_wait(HOUR));
+    let limiter = Arc::new(limiter.max_queue(100).max_wait(HOUR));
     let other = process(&server, 1, HOUR);
     for leaving in [&[0][..], &[1], &[0, 1], &[3, 2, 0], &[0, 1, 2, 3]] {
         for is_asking in [false, true] {
@@ -129,7 +129,7 @@ async fn a_first_waiter_that_is_dropped_while_it_is_admitted_releases_its_units(
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), SECOND / 10);
         let limiter = RedisConcurrency::new(&connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
-        let limiter = Arc::new(limiter.queue(100).max_wait(HOUR));
+        let limiter = Arc::new(limiter.max_queue(100).max_wait(HOUR));
         let other = process(&server, 1, HOUR);
         let permit = take(&other, 1).await.unwrap();
         let (first, second) = (line_up(&limiter, 1).await, line_up(&limiter, 1).await);
@@ -152,7 +152,7 @@ async fn a_first_waiter_that_is_dropped_while_it_is_admitted_releases_its_units(
 #[tokio::test]
 async fn a_wait_ends_with_the_patience_of_the_request_or_the_limiter() {
     let server = RedisServer::start();
-    let limiter = Arc::new(process(&server, 1, HOUR).queue(9).max_wait(SECOND / 10));
+    let limiter = Arc::new(process(&server, 1, HOUR).max_queue(9).max_wait(SECOND / 10));
     let other = process(&server, 1, HOUR);
     for holder in [&other, &*limiter] {
         let permit = take(holder, 1).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_wait_ends_with_the_patience_of_the_request_or_the_limiter() {
 #[tokio::test]
 async fn no_more_wait_than_may() {
     let server = RedisServer::start();
-    let limiter = Arc::new(process(&server, 1, HOUR).queue(2).max_waiters(3));
+    let limiter = Arc::new(process(&server, 1, HOUR).max_queue(2).max_waiters(3));
     assert!(limiter.describe().delays() && !process(&server, 1, HOUR).describe().delays());
     let permits = [take(&limiter, 1).await.unwrap(), limiter.acquire(&key("b"), 1).await.unwrap().admitted().unwrap()];
     let _two = [line_up(&limiter, 1).await, line_up(&limiter, 1).await];
@@ -204,7 +204,7 @@ async fn no_more_wait_than_may() {
         let check = limiter.decide(&Ask::charge(&key("a"), 1).to(mode));
         assert!(!check.at_once().expect("no call").is_allowed(), "{mode:?}");
     }
-    let none_waits = process(&server, 1, HOUR).queue(0);
+    let none_waits = process(&server, 1, HOUR).max_queue(0);
     assert!(take(&none_waits, 1).await.is_none());
     drop(permits);
 }
@@ -225,17 +225,17 @@ async fn a_shadow_takes_nothing_that_others_wait_for() {
 async fn waiters_are_asked_for_anew_under_the_limit_of_an_heir() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
-    let before = Arc::new(RedisConcurrency::new(&redis, "test", 3).lease(HOUR).queue(9));
+    let before = Arc::new(RedisConcurrency::new(&redis, "test", 3).lease(HOUR).max_queue(9));
     let permit = take(&before, 3).await.unwrap();
     let (first, second) = (line_up(&before, 1).await, line_up(&before, 3).await);
-    let heir = Arc::new(RedisConcurrency::new(&redis, "test", 4).queue(3));
+    let heir = Arc::new(RedisConcurrency::new(&redis, "test", 4).max_queue(3));
     heir.inherit(&*before).unwrap().finish();
     let first = first.await.unwrap().expect("it fits under the new limit");
     assert_eq!((waiting(&heir), heir.stats().in_flight), (1, Some(4)));
     let third = line_up(&heir, 1).await;
     assert_eq!(waiting(&before), 2, "they share the line");
     // Under a limit that is less than its cost, a waiter passes when it is alone.
-    let small = Arc::new(RedisConcurrency::new(&redis, "test", 2).queue(9));
+    let small = Arc::new(RedisConcurrency::new(&redis, "test", 2).max_queue(9));
     small.inherit(&*heir).unwrap().finish();
     drop(permit);
     until("the three are released", || counted(&server) == 1).await;
@@ -276,7 +276,7 @@ async fn a_limiter_that_is_closed_ends_all_waits() {
 #[tokio::test]
 async fn waiters_fail_while_redis_is_out_of_reach() {
     let mut server = RedisServer::start();
-    let limiter = Arc::new(process(&server, 2, HOUR).queue(9).max_wait(HOUR));
+    let limiter = Arc::new(process(&server, 2, HOUR).max_queue(9).max_wait(HOUR));
     let other = process(&server, 2, HOUR);
     // The key of a policy without keys.
     let permit = other.acquire(&PartitionKey::SHARED, 2).await.unwrap().admitted().unwrap();
@@ -391,7 +391,7 @@ async fn a_line_that_never_empties_leaves_units_to_other_processes() {
 #[tokio::test]
 async fn a_layer_lets_requests_wait_until_a_body_is_over() {
     let server = RedisServer::start();
-    let layers = [0, 1].map(|_| RateLimitLayer::new(Policy::new("in-flight", process(&server, 1, HOUR).queue(9))));
+    let layers = [0, 1].map(|_| RateLimitLayer::new(Policy::new("in-flight", process(&server, 1, HOUR).max_queue(9))));
     let waiting = |layer: &RateLimitLayer| layer.backlog("in-flight").unwrap().waiting();
     let held = send(&layers[0]).await;
     let theirs = layers.clone();

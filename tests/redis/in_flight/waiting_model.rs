@@ -44,7 +44,7 @@ struct Process {
 impl Process {
     async fn start(server: &RedisServer) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let limiter = Arc::new(process(server, LIMIT, HOUR).queue(100).max_wait(HOUR));
+        let limiter = Arc::new(process(server, LIMIT, HOUR).max_queue(100).max_wait(HOUR));
         let theirs = Arc::clone(&limiter);
         let permit =
             runtime.spawn(async move { theirs.acquire_owned(&key("another"), 1).await.unwrap() }).await.unwrap();

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn the_fallback_has_the_same_backlog() {
     let mut server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(3);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(3);
     for _ in 0..2 {
         assert!(take(&queue, "a").await.is_allowed());
     }
@@ -36,7 +36,8 @@ async fn the_fallback_has_the_same_backlog() {
 async fn a_queue_inherits_from_its_namesake_on_the_same_redis_and_from_no_other() {
     let server = RedisServer::start();
     let (here, elsewhere) = (redis(&server), redis(&server));
-    let queue = |redis: &Redis, name| RedisQueue::new(redis, name, Quota::per_hour(1)).capacity(3).max_wait(100 * HOUR);
+    let queue =
+        |redis: &Redis, name| RedisQueue::new(redis, name, Quota::per_hour(1)).max_queue(3).max_wait(100 * HOUR);
     let before = queue(&here, "test");
     let fallback = async |queue: &RedisQueue| {
         let key = key("a");
@@ -56,7 +57,7 @@ async fn a_queue_inherits_from_its_namesake_on_the_same_redis_and_from_no_other(
 #[tokio::test]
 async fn the_statistics_count_waiters_and_name_the_server() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     let _ = take(&queue, "a").await;
     let waiter = join(&queue, "a").await;
     let stats = queue.stats();
@@ -78,7 +79,7 @@ async fn a_layer_waits_and_reports_the_wait() {
     let mut answers = Vec::new();
     some_attempt_async("the third comes before the second has left", async || {
         let server = RedisServer::start();
-        let queue = queue(&server, Quota::per_second(2)).capacity(1);
+        let queue = queue(&server, Quota::per_second(2)).max_queue(1);
         let layer = RateLimitLayer::builder(Policy::new("partner", queue)).server_timing().build();
         let began = Instant::now();
         answers = join_all((0..3).map(|_| send(&layer))).await;
@@ -99,7 +100,7 @@ async fn a_layer_waits_and_reports_the_wait() {
 #[tokio::test]
 async fn a_shadow_policy_delays_no_request() {
     let server = RedisServer::start();
-    let queue = Arc::new(queue(&server, Quota::per_hour(1)).capacity(2));
+    let queue = Arc::new(queue(&server, Quota::per_hour(1)).max_queue(2));
     let layer = RateLimitLayer::new(Policy::new("trial", Arc::clone(&queue)).shadow());
     for _ in 0..5 {
         let answer = tokio::time::timeout(60 * SECOND, send(&layer)).await.expect("it does not wait");
@@ -112,11 +113,11 @@ async fn a_shadow_policy_delays_no_request() {
 #[tokio::test]
 async fn a_layer_falls_back_without_redis() {
     let mut server = RedisServer::start();
-    let queue = Arc::new(queue(&server, Quota::per_hour(2).burst(2)).capacity(0));
+    let queue = Arc::new(queue(&server, Quota::per_hour(2).burst(2)).max_queue(0));
     let falling_back = RateLimitLayer::new(Policy::new("falling_back", Arc::clone(&queue)));
     let rejecting = RateLimitLayer::new([
         Policy::new("bucket", TokenBucket::new(Quota::per_hour(10))),
-        Policy::new("denying", queue).on_failure(FailureMode::Deny),
+        Policy::new("rejecting", queue).on_failure(FailureMode::Reject),
     ]);
     assert_eq!(send(&falling_back).await.status(), 200);
     server.kill();

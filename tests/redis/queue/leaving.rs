@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[tokio::test]
 async fn a_reservation_returned_by_this_process_is_free_at_once() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(1);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(1);
     let _ = take(&queue, "a").await;
     let last = take(&queue, "a").await;
     assert!(!ask(&queue, "a").await.is_allowed());
@@ -18,7 +18,7 @@ async fn a_reservation_returned_by_this_process_is_free_at_once() {
 #[tokio::test]
 async fn the_last_waiter_returns_its_reservation() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     let _ = take(&queue, "a").await;
     let waiter = join(&queue, "a").await;
     assert_eq!((queue.waiting(), left(&queue, "a").await), (1, 8));
@@ -32,7 +32,7 @@ async fn the_last_waiter_returns_its_reservation() {
 #[tokio::test]
 async fn a_reservation_is_returned_from_any_thread() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     let _ = take(&queue, "a").await;
     let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1)).decided());
     until("it has a reservation", async || {
@@ -51,7 +51,7 @@ fn a_runtime_may_end_while_a_request_waits() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     first.block_on(async {
         let _ = take(&queue, "a").await;
         drop(join(&queue, "a").await);
@@ -65,7 +65,7 @@ fn a_runtime_may_end_while_a_request_waits() {
 #[tokio::test]
 async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     bring_the_script(&queue).await;
     let _ = take(&queue, "a").await;
     let (middle, last) = (join(&queue, "a").await, join(&queue, "a").await);
@@ -89,7 +89,7 @@ async fn bring_the_script(queue: &RedisQueue) {
 #[tokio::test]
 async fn a_reservation_is_returned_once() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     bring_the_script(&queue).await;
     let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
     let return_it = async |decision: Decision| {
@@ -112,7 +112,7 @@ async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
     some_attempt_async("one that waits is served each time", async || {
         let server = RedisServer::start();
         let process =
-            || RedisQueue::new(&redis(&server), "test", Quota::per_second(40)).capacity(20).max_wait(SECOND / 2);
+            || RedisQueue::new(&redis(&server), "test", Quota::per_second(40)).max_queue(20).max_wait(SECOND / 2);
         let (crowd, patient) = (Arc::new(process()), process());
         for queue in [&*crowd, &patient] {
             let _ = take(queue, "another").await;
@@ -155,8 +155,8 @@ async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
     let server = RedisServer::start();
     let proxy = crate::support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
     let far = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).capacity(50);
-    let near = queue(&server, Quota::per_hour(1)).capacity(50);
+    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).max_queue(50);
+    let near = queue(&server, Quota::per_hour(1)).max_queue(50);
     let _ = take(&far, "a").await;
     for _ in 0..20 {
         let before = calls(&server);
@@ -173,7 +173,7 @@ async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
 #[tokio::test]
 async fn a_closed_queue_returns_all_its_reservations() {
     let server = RedisServer::start();
-    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
+    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).max_queue(50));
     let _ = take(&queue, "a").await;
     let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.decide(&Ask::charge(&key("a"), 1)).decided())).collect();
     until("all have reservations", async || left(&elsewhere, "a").await == 11).await;
@@ -187,7 +187,7 @@ async fn a_closed_queue_returns_all_its_reservations() {
 #[tokio::test]
 async fn closing_ends_all_waits() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     let _ = take(&queue, "a").await;
     let (one, other) = (join(&queue, "a").await, join(&queue, "a").await);
     assert_eq!(queue.waiting(), 2);
@@ -207,6 +207,6 @@ async fn closing_ends_all_waits() {
         assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
     }
     // The one that came last, at least.
-    let elsewhere = self::queue(&server, Quota::per_hour(1)).capacity(9);
+    let elsewhere = self::queue(&server, Quota::per_hour(1)).max_queue(9);
     until("a reservation was returned", async || left(&elsewhere, "a").await >= 8).await;
 }

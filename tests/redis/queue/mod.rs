@@ -17,9 +17,10 @@ use http::{Request, Response};
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
-    Ask, Decision, FailureMode, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -88,7 +89,7 @@ async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
     let server = RedisServer::start();
     let interval = Duration::from_millis(80);
     let quota = Quota::per(1, interval);
-    let queues = [0, 1].map(|_| Arc::new(queue(&server, quota).capacity(20)));
+    let queues = [0, 1].map(|_| Arc::new(queue(&server, quota).max_queue(20)));
     // Connects, and brings the scripts there.
     for queue in &queues {
         let _ = take(queue, "another").await;
@@ -121,7 +122,7 @@ async fn no_two_of_ten_processes_share_a_turn() {
         let arrive = &arrive;
         join_all(queues.iter().flat_map(move |queue| (0..20).map(move |_| arrive(queue)))).await
     }
-    let ten = |interval| (0..10).map(|_| queue(&server, Quota::per(1, interval)).capacity(200)).collect();
+    let ten = |interval| (0..10).map(|_| queue(&server, Quota::per(1, interval)).max_queue(200)).collect();
 
     // Their turns are hours away, and are given as delays from their arrivals, which were all within this time.
     let (apart, began) = (HOUR * 2 / 10, Instant::now());
@@ -154,7 +155,7 @@ async fn no_two_of_ten_processes_share_a_turn() {
 #[tokio::test]
 async fn a_full_queue_rejects_until_the_advertised_time() {
     let server = RedisServer::start();
-    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(2));
+    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).max_queue(2));
     let began = Instant::now();
     for (queue, turn) in [(&here, 0), (&there, 1), (&here, 2)] {
         let delay = take(queue, "a").await.delay();
@@ -168,7 +169,7 @@ async fn a_full_queue_rejects_until_the_advertised_time() {
     }
     assert!(take(&there, "b").await.delay().is_zero(), "keys do not delay one another");
 
-    let short = |_| RedisQueue::new(&redis(&server), "short", Quota::per_second(2)).capacity(0);
+    let short = |_| RedisQueue::new(&redis(&server), "short", Quota::per_second(2)).max_queue(0);
     let [here, there] = [0, 1].map(short);
     let mut rejected = None;
     until("it is full", async || {
@@ -183,7 +184,7 @@ async fn a_full_queue_rejects_until_the_advertised_time() {
 #[tokio::test]
 async fn a_flood_of_rejections_does_not_reach_the_server() {
     let server = RedisServer::start();
-    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(1));
+    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).max_queue(1));
     // Connects, and brings the script there.
     for queue in [&here, &there] {
         let _ = take(queue, "another").await;
@@ -206,7 +207,7 @@ async fn a_flood_of_rejections_does_not_reach_the_server() {
 #[tokio::test]
 async fn the_negative_cache_rejects_only_requests_that_cannot_wait() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(0);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9).max_waiters(0);
     assert!(ask(&queue, "a").await.is_allowed());
     let (before, began) = (calls(&server), Instant::now());
     for _ in 0..100 {
@@ -224,7 +225,7 @@ async fn the_negative_cache_rejects_only_requests_that_cannot_wait() {
 #[tokio::test]
 async fn a_retry_at_the_time_of_a_cached_rejection_is_admitted() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_second(20)).capacity(1);
+    let queue = queue(&server, Quota::per_second(20)).max_queue(1);
     let (mut rounds, mut without_a_call) = (0, 0);
     // On a busy machine, the queue is not always full.
     for _ in 0..10_000 {
@@ -258,7 +259,7 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
     }
     let interval = Duration::from_millis(5).max(began.elapsed() / 10);
     let quota = Quota::per(1, Duration::from_millis(u64::try_from(interval.as_millis()).unwrap())).burst(2);
-    let fresh = || RedisQueue::new(&redis, "test", quota).capacity(usize::try_from(CAPACITY).unwrap()).max_wait(HOUR);
+    let fresh = || RedisQueue::new(&redis, "test", quota).max_queue(usize::try_from(CAPACITY).unwrap()).max_wait(HOUR);
     let (here, there) = (fresh(), fresh());
     let (mut let_in, mut without_a_call, mut knows_all) = (0, 0, true);
     for round in 0_usize.. {
@@ -310,11 +311,11 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
         (Quota::per_second(10).burst(4), 7, 30 * SECOND),
         (Quota::per_minute(7), 1_000, 90 * SECOND),
     ] {
-        let shared = RedisQueue::new(&redis(&server), "test", quota).capacity(capacity).max_wait(max_wait);
-        let local = tower_sluice::LeakyQueue::new(quota).capacity(capacity).max_wait(max_wait);
+        let shared = RedisQueue::new(&redis(&server), "test", quota).max_queue(capacity).max_wait(max_wait);
+        let local = tower_sluice::LeakyQueue::new(quota).max_queue(capacity).max_wait(max_wait);
         let (described, same) = (shared.describe(), local.describe());
         assert_eq!((described.max_cost(), described.terms()), (same.max_cost(), same.terms()));
-        assert!(described.delays() && !described.answers(tower_sluice::Mode::Peek));
+        assert!(described.delays() && !described.answers(tower_sluice::limiter::Mode::Peek));
         let name = format!("{quota:?}");
         let (one, other) =
             (take(&shared, &name).await, local.decide(&Ask::charge(&key(&name), 1)).decided().await.unwrap());
@@ -329,7 +330,7 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
 #[tokio::test]
 async fn a_charge_up_to_what_is_left_takes_all_that_is_left() {
     let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(10)).capacity(4);
+    let queue = queue(&server, Quota::per_hour(10)).max_queue(4);
     let too_much = queue.describe().max_cost().unwrap() + 1;
     assert_eq!(left(&queue, "a").await, 5);
     let charged = queue.decide(&Ask::charge(&key("a"), too_much).to(Mode::UpTo)).decided().await.unwrap();
@@ -357,8 +358,8 @@ async fn a_request_without_patience_is_rejected_on_arrival_and_reserves_nothing(
 #[tokio::test]
 async fn max_waiters_bounds_the_waiters_of_a_process() {
     let server = RedisServer::start();
-    let elsewhere = queue(&server, Quota::per_hour(1)).capacity(9);
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(1);
+    let elsewhere = queue(&server, Quota::per_hour(1)).max_queue(9);
+    let queue = queue(&server, Quota::per_hour(1)).max_queue(9).max_waiters(1);
     let _ = take(&queue, "a").await;
     let waiter = join_seen_from(&elsewhere, &queue, "a").await;
     let rejected = ask(&queue, "a").await;

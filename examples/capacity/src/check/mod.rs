@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
 
 use self::redis_server::{RedisServer, Usage};
 use crate::model::load::{Leasing, Load, Server};
@@ -55,8 +56,8 @@ fn limiter<A: Scripted>(server: &RedisServer, algorithm: A, lease: Option<Leasin
 /// Whether a request is admitted.
 async fn ask(limiter: &Arc<dyn Limiter>, key: &PartitionKey, cost: u64) -> Outcome<bool> {
     let decision = match limiter.decide(&Ask::charge(key, cost)) {
-        Check::Ready(decision) => decision,
-        Check::Pending(decision) => decision.await,
+        Answer::Ready(decision) => decision,
+        Answer::Pending(decision) => decision.await,
     };
     Ok(decision?.is_allowed())
 }

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Print the tables of the guide.
     Tables,
     /// Measure a Redis, and print the model beside it.
-    Check,
+    Answer,
 }
 
 /// All that is on the command line.
@@ -90,7 +90,7 @@ impl Arguments {
         while let Some(name) = arguments.next() {
             match name.as_str() {
                 "--tables" => command = Command::Tables,
-                "--check" => command = Command::Check,
+                "--check" => command = Command::Answer,
                 _ => {
                     let value = arguments.next().ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
                     let wrong = |what: &str| format!("{name} {value}: must be {what}");

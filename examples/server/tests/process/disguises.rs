@@ -49,7 +49,7 @@ async fn five_of_twenty_one_disguised_requests_pass_on_every_route() {
         ("/token-bucket", "token-bucket", ""),
         ("/leaky-bucket", "leaky-bucket", ""),
         // No request may wait, so that five pass at once and the others are rejected.
-        ("/leaky-queue", "leaky-queue", "burst = 5\ncapacity = 0"),
+        ("/leaky-queue", "leaky-queue", "burst = 5\nmax-queue = 0"),
         ("/fixed-window", "fixed-window", ""),
         ("/sliding-window", "sliding-window", ""),
         (echo::PATH, "token-bucket", ""),

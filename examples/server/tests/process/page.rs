@@ -77,11 +77,11 @@ fn each_policy_is_described_in_one_line() {
         [[route]]
         path = "/words"
         policy = [
-            { name = "w", algorithm = "fixed-window", limit = 10, per = "1s", cost = 3, stagger = true, shadow = true,
-              key = ["client-ip", "header:x-a"], charge-on = [401, 403],
-              penalty = { refusals = 5, per = "1m", ban = "10m" } },
-            { name = "q", algorithm = "leaky-queue", limit = 1, per = "250ms", burst = 2, capacity = 5, max-wait = "2s" },
-            { name = "f", algorithm = "concurrency", limit = 4, queue = 9, key = "client-ip" },
+            { name = "w", algorithm = "fixed-window", limit = 10, per = "1s", cost = 3, staggered = true, shadow = true,
+              key = ["client-ip", "header:x-a"], charge-when = [401, 403],
+              penalty = { rejections = 5, per = "1m", ban = "10m" } },
+            { name = "q", algorithm = "leaky-queue", limit = 1, per = "250ms", burst = 2, max-queue = 5, max-wait = "2s" },
+            { name = "f", algorithm = "concurrency", limit = 4, max-queue = 9, key = "client-ip" },
         ]
         "#,
     );
@@ -183,7 +183,7 @@ fn the_reported_queue_length_is_true_and_shrinks_when_a_client_disconnects() {
     let queue = |path: &str, per: &str| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
-             per = \"{per}\"\ncapacity = 2\nmax-wait = \"3h\"\n"
+             per = \"{per}\"\nmax-queue = 2\nmax-wait = \"3h\"\n"
         )
     };
     let server = Server::start_with(&(queue("/q", "1h") + &queue("/slow", "2s")));
@@ -298,7 +298,7 @@ fn a_load_ends_when_its_client_disconnects() {
           algorithm = "leaky-queue"
           limit = 1
           per = "1h"
-          capacity = 10
+          max-queue = 10
           max-wait = "24h"
         "#,
     );

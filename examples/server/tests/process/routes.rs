@@ -44,7 +44,7 @@ fn a_client_that_waits_for_the_advertised_time_is_admitted() {
     };
     let algorithms = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "leaky-queue"];
     let config: String =
-        algorithms.map(|name| route(name, if name == "leaky-queue" { "capacity = 0" } else { "" })).concat();
+        algorithms.map(|name| route(name, if name == "leaky-queue" { "max-queue = 0" } else { "" })).concat();
     let server = Server::start_with(&config);
     let obey = |path: String, field: &str| {
         for _ in 0..3 {
@@ -92,7 +92,7 @@ fn send_in_turn(address: SocketAddr, count: u64) -> Vec<std::thread::JoinHandle<
 #[test]
 fn the_queue_answers_in_order_at_its_pace() {
     let server = Server::start_with(
-        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1s\"\ncapacity = 3\n",
+        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1s\"\nmax-queue = 3\n",
     );
     let start = Instant::now();
     for (before, client) in (0..).zip(send_in_turn(server.address, 4)) {
@@ -106,7 +106,7 @@ fn the_queue_answers_in_order_at_its_pace() {
 #[test]
 fn a_full_queue_rejects_at_once() {
     let server = Server::start_with(
-        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 4\nper = \"1h\"\ncapacity = 3\nmax-wait = \"1h\"\n",
+        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 4\nper = \"1h\"\nmax-queue = 3\nmax-wait = \"1h\"\n",
     );
     let _waiting = send_in_turn(server.address, 4);
     let rejected = get(server.address, "/q");
@@ -225,8 +225,8 @@ fn a_client_that_expects_100_gets_a_final_response_when_its_request_departs() {
              key = \"client-ip\"\n{rest}\n"
         )
     };
-    let waits = queue("/waits", "per = \"500ms\"\ncapacity = 5");
-    let rejects = queue("/rejects", "per = \"1h\"\ncapacity = 0");
+    let waits = queue("/waits", "per = \"500ms\"\nmax-queue = 5");
+    let rejects = queue("/rejects", "per = \"1h\"\nmax-queue = 0");
     let server = Server::start_with(&(waits + &rejects));
     let announce = |path: &str| {
         let mut socket = TcpStream::connect(server.address).unwrap();
@@ -273,7 +273,7 @@ fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
             ".toml:9: these paths are not those of any route at the start; undo this change, or restart",
         ),
         (config("9", "").replace("[[route]]\npath = \"/b\"\n", ""), "the route of path `/b` is missing"),
-        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: there was no [answer] at the start"),
+        (config("9", "") + "[response]\nadvertise = \"never\"\n", ".toml:10: there was no [response] at the start"),
     ] {
         std::fs::write(&file, text).unwrap();
         await_until(message, || logged(message));

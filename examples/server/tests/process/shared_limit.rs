@@ -12,7 +12,7 @@ fn two_servers_on_one_redis_admit_exactly_the_limit() {
     let redis = RedisServer::start();
     let config = format!(
         "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = {LIMIT}\n\
-         per = \"100days\"\nkey = \"header:x-client\"\non-store-error = \"deny\"\n"
+         per = \"100days\"\nkey = \"header:x-client\"\non-failure = \"reject\"\n"
     );
     let servers = [(); 2].map(|()| Server::start_on(&redis.url(), &config));
     let outcomes = thread::scope(|scope| {

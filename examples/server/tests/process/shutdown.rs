@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn queue(path: &str, rest: &str) -> String {
     format!(
         "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1day\"\n\
-         max-wait = \"99days\"\ncapacity = 99\n{rest}\n"
+         max-wait = \"99days\"\nmax-queue = 99\n{rest}\n"
     )
 }
 
@@ -47,7 +47,7 @@ fn send(server: SocketAddr, text: &str) -> TcpStream {
 #[test]
 fn sigterm_rejects_all_waiters_at_once_and_the_server_exits_with_zero() {
     // Also with a policy that fails open: closing a queue is no failure, and must not release its waiters.
-    let mut server = Server::start_with(&(queue("/q", "") + &queue("/open", "on-store-error = \"allow\"")));
+    let mut server = Server::start_with(&(queue("/q", "") + &queue("/open", "on-failure = \"allow\"")));
     let mut clients = wait_in_queue(&server, "/q", 11);
     clients.extend(wait_in_queue(&server, "/open", 11));
     server.signal("-TERM");
@@ -185,7 +185,7 @@ fn a_pipe_in_place_of_the_configuration_is_rejected_and_blocks_neither_reload_no
     let message = String::from_utf8_lossy(&rejected.stderr).into_owned();
     assert!(message.contains(".pipe: it is no regular file; write the configuration into one"), "{message}");
 
-    let config = |capacity: u32| queue("/q", "").replace("capacity = 99", &format!("capacity = {capacity}"));
+    let config = |capacity: u32| queue("/q", "").replace("max-queue = 99", &format!("max-queue = {capacity}"));
     std::fs::write(&file, config(3)).unwrap();
     let mut server = Server::start_with_file(&file, &log);
     let logged = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);

@@ -47,8 +47,8 @@ pub(super) fn decision(answer: &ScriptReply, cost: u64, limit: u64) -> Result<De
     let left = limit.saturating_sub(before);
     let (decision, is_charged) = match left.checked_sub(cost) {
         Some(left) => (Decision::allow(limit, left), cost > 0),
-        None if cost > limit => (Decision::deny(limit, left, None), false),
-        None => (Decision::deny_until_released(limit, left), false),
+        None if cost > limit => (Decision::reject(limit, left, None), false),
+        None => (Decision::reject_until_released(limit, left), false),
     };
     if answer.admitted == u32::from(is_charged) { Ok(decision) } else { Err(BadReply::Disagreement) }
 }

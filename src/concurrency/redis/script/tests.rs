@@ -131,8 +131,8 @@ fn replies_become_decisions() {
     };
     assert_eq!(ask(3).0, Decision::allow(5, 2));
     assert_eq!(ask(0).0, Decision::allow(5, 2));
-    assert_eq!(ask(6).0, Decision::deny(5, 2, None));
-    assert_eq!(ask(3).0, Decision::deny_until_released(5, 2));
+    assert_eq!(ask(6).0, Decision::reject(5, 2, None));
+    assert_eq!(ask(3).0, Decision::reject_until_released(5, 2));
     let (last, answer) = ask(2);
     assert_eq!(last, Decision::allow(5, 0));
     // Under a smaller limit, Rust would have rejected what the script has admitted.
@@ -180,7 +180,7 @@ fn more_units_in_flight_than_a_double_holds_leave_room_for_none() {
         let answer = server.run(START, &take(key("a"), field, 1, Quota::MAX_UNITS, SECOND));
         let total = (most * (process - 1)).min((1 << 53) - 1);
         assert_eq!(answer.old(0).unwrap(), Some(total.to_string().as_bytes()));
-        let rejection = Decision::deny_until_released(Quota::MAX_UNITS, 0);
+        let rejection = Decision::reject_until_released(Quota::MAX_UNITS, 0);
         assert_eq!(decision(&answer, 1, Quota::MAX_UNITS), Ok(rejection));
     }
     // The most that a process reports, beside as much that it has taken there.

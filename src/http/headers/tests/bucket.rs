@@ -62,7 +62,7 @@ impl Bucket {
         let decision = if is_allowed {
             Decision::allow(burst, left)
         } else {
-            Decision::deny(burst, left, (cost <= burst).then(|| span(after - capacity)))
+            Decision::reject(burst, left, (cost <= burst).then(|| span(after - capacity)))
         };
         decision.with_reset_after(span(debt))
     }

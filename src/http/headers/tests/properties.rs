@@ -14,17 +14,20 @@ use crate::values::{PartitionKey, Quota};
 const SECRET: [u8; 16] = [1; 16];
 
 fn quota() -> impl Strategy<Value = Quota> {
-    let limit = prop_oneof![3 => 1..20_u64, 2 => 1..1_000_000_u64, 1 => 1..=u64::from(u32::MAX)];
+    let limit = prop_oneof![3 => 1..20_u64, 2 => 1..1_000_000_u64, 1 => 1..=Quota::MAX_UNITS];
     let seconds = |seconds: u64| Just(Duration::from_secs(seconds));
     let period = prop_oneof![
         6 => prop_oneof![seconds(1), seconds(10), seconds(60), seconds(3_600), seconds(86_400)],
         2 => (1..100_000_u64).prop_map(Duration::from_millis),
         2 => (1..90_000_000_000_000_u64).prop_map(Duration::from_nanos),
     ];
-    let burst = prop_oneof![Just(None), (1..30_u64).prop_map(Some), (1..=u64::from(u32::MAX)).prop_map(Some)];
+    let burst = prop_oneof![Just(None), (1..30_u64).prop_map(Some), (1..=Quota::MAX_UNITS).prop_map(Some)];
     (limit, period, burst).prop_map(|(limit, period, burst)| {
         let quota = Quota::per(limit, period);
-        burst.map_or(quota, |burst| quota.burst(burst))
+        // Decisions keep times of up to 584 million years.
+        let periods = Duration::from_millis(u64::MAX / 2).as_nanos() / period.as_nanos();
+        let longest = u64::try_from(periods.saturating_mul(limit.into())).unwrap_or(u64::MAX);
+        burst.map_or(quota, |burst| quota.burst(burst.min(longest)))
     })
 }
 
@@ -94,7 +97,7 @@ struct Answered {
 fn trace() -> impl Strategy<Value = Trace> {
     quota().prop_flat_map(|quota| {
         let period = u64::try_from(quota.period().as_nanos()).unwrap();
-        let interval = period / u64::from(quota.limit());
+        let interval = period / quota.limit();
         let after = prop_oneof![4 => Just(0), 2 => 0..=interval * 2, 1 => Just(interval), 1 => 0..=period];
         let burst = quota.max_burst();
         let cost = prop_oneof![6 => 1..=3_u64, 1 => Just(0), 2 => 0..=burst, 1 => Just(burst), 1 => Just(burst - 1)];
@@ -149,9 +152,9 @@ fn decision() -> impl Strategy<Value = Decision> {
     let limit_and_left = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| (a.max(b), a.min(b)));
     let allow = (limit_and_left(), nanos())
         .prop_map(|((limit, left), next)| Decision::allow(limit, left).with_next_after(next));
-    let deny = (limit_and_left(), prop::option::of(nanos()))
-        .prop_map(|((limit, left), wait)| Decision::deny(limit, left, wait));
-    (prop_oneof![allow, deny], nanos()).prop_map(|(decision, reset)| decision.with_reset_after(reset))
+    let reject = (limit_and_left(), prop::option::of(nanos()))
+        .prop_map(|((limit, left), wait)| Decision::reject(limit, left, wait));
+    (prop_oneof![allow, reject], nanos()).prop_map(|(decision, reset)| decision.with_reset_after(reset))
 }
 
 fn announced(policies: &[Decided]) -> Vec<(&str, Terms)> {
@@ -224,7 +227,7 @@ proptest! {
 
     /// A client that spreads what a sliding window has left over the advertised time keeps to its rate.
     #[test]
-    fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..u64::from(u32::MAX), reset: u64) {
+    fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..Quota::MAX_UNITS, reset: u32) {
         let left = left % quota.limit() + 1;
         let decision = Decision::allow(quota.limit(), left).with_reset_after(Duration::from_millis(reset.into()));
         let sent = Sent::by(&writer_of_one(Terms::sliding_window(quota)), &decision);
@@ -262,7 +265,7 @@ proptest! {
 
     #[test]
     fn older_fields_are_written_canonically(policies in prop::collection::vec(decided(), 1..4)) {
-        let fields = RateLimitFields::draft07().x_rate_limit(ResetForm::EpochSeconds);
+        let fields = RateLimitFields::draft07().x_ratelimit(ResetForm::EpochSeconds);
         let mut older = HeaderMap::new();
         let writer = writer_of(&fields, &announced(&policies));
         writer.write(StatusCode::OK, &mut older, readings(&policies, None), at_2026);

@@ -78,11 +78,11 @@ fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
         "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
     );
     assert_eq!(
-        sent(RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &all),
+        sent(RateLimitFields::none().x_ratelimit(ResetForm::EpochSeconds), &all),
         "x-ratelimit-limit: 100; x-ratelimit-remaining: 49; x-ratelimit-reset: 1790000031"
     );
     assert_eq!(
-        sent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &all[..1]),
+        sent(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds), &all[..1]),
         "x-ratelimit-limit: 10; x-ratelimit-remaining: 5; x-ratelimit-reset: 1"
     );
 }
@@ -104,7 +104,7 @@ fn a_full_bucket_is_not_close_to_exhaustion() {
 #[test]
 fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_first() {
     let draft07 = writer_of(&RateLimitFields::draft07(), &SECOND_MINUTE_HOUR);
-    let rejected = |left, wait| Decision::deny(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
+    let rejected = |left, wait| Decision::reject(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
     let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
     let (short, long) = (rejected(3, Some(Duration::from_secs(5))), rejected(3, Some(Duration::from_secs(6))));
     let never = rejected(3, None);
@@ -119,7 +119,7 @@ fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_fi
 
 #[test]
 fn fields_of_an_inner_layer_are_replaced_if_they_have_more_left() {
-    let fields = RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds);
+    let fields = RateLimitFields::none().x_ratelimit(ResetForm::EpochSeconds);
     let (writer, [_, minute, _]) = (writer_of(&fields, &SECOND_MINUTE_HOUR), minute_is_closest());
     let sent = |inner| {
         written(&writer, 200, &[("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", inner)], &[reading(1, &minute)])
@@ -133,33 +133,33 @@ fn fields_are_sent_on_the_configured_responses() {
     let terms = Terms::bucket(Quota::per_minute(10));
     let other = Terms::bucket(Quota::per_minute(1_000));
     let is_sent = |on: Advertise, decision: Decision| {
-        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds).advertise(on);
+        let fields = RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds).advertise(on);
         let writer = writer_of(&fields, &[("p", terms), ("q", other)]);
         let plenty = Decision::allow(1_000, 999);
         let all = written(&writer, 200, &[], &[reading(0, &decision), reading(1, &plenty)]);
         assert!(all.is_empty() || !writer.is_silent());
         !all.is_empty()
     };
-    let denied = Decision::deny(10, 0, Some(Duration::from_secs(6)));
+    let rejected = Decision::reject(10, 0, Some(Duration::from_secs(6)));
     for on in [Advertise::Always, Advertise::Rejected, Advertise::Below { percent: 20 }] {
-        assert!(is_sent(on, denied), "{on:?}");
+        assert!(is_sent(on, rejected), "{on:?}");
     }
     assert!(is_sent(Advertise::Always, Decision::allow(10, 10)));
     assert!(!is_sent(Advertise::Rejected, Decision::allow(10, 0)));
     assert!(!is_sent(Advertise::Below { percent: 20 }, Decision::allow(10, 2)));
     assert!(is_sent(Advertise::Below { percent: 20 }, Decision::allow(10, 1)));
-    assert!(!is_sent(Advertise::Never, denied));
+    assert!(!is_sent(Advertise::Never, rejected));
 
     // A policy that is not advertised, such as a shadow, does not count.
     let on_rejections = RateLimitFields::draft11().advertise(Advertise::Rejected);
     let beside_a_shadow =
         Arc::new(Writer::new(&on_rejections, [described("p", Some(terms)), described("shadow", None)]));
     let fine = Decision::allow(10, 10);
-    assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
+    assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &rejected)]), "");
 
     let is_silent = |fields: RateLimitFields| writer_of(&fields, &[("p", terms)]).is_silent();
     assert!(is_silent(RateLimitFields::none()) && is_silent(RateLimitFields::default().advertise(Advertise::Never)));
-    assert!(!is_silent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)));
+    assert!(!is_silent(RateLimitFields::none().x_ratelimit(ResetForm::DeltaSeconds)));
     assert!(Writer::new(&RateLimitFields::default(), [described("p", None)]).is_silent());
 }
 
@@ -209,7 +209,7 @@ fn fields_for_which_a_response_has_no_room_are_left_out() {
     let names = full.len();
     let decision = Decision::allow(10, 9);
     for fields in [RateLimitFields::draft11(), RateLimitFields::draft07()] {
-        let fields = fields.x_rate_limit(ResetForm::DeltaSeconds);
+        let fields = fields.x_ratelimit(ResetForm::DeltaSeconds);
         let writer = writer_of(&fields, &[("p", Terms::bucket(Quota::per_minute(10)))]);
         writer.write(StatusCode::OK, &mut full, [reading(0, &decision)].into_iter(), at_2026);
     }
@@ -225,7 +225,7 @@ fn units_in_flight_are_advertised_without_a_time() {
     let writer = writer_of(&RateLimitFields::default(), &terms);
     let policies = r#"ratelimit-policy: "in-flight";q=4;qu="concurrent-requests", "rate";q=10;w=1"#;
     let (some, rate) = (Decision::allow(4, 1), Decision::allow(10, 9));
-    for (decision, left) in [(some, 1), (Decision::deny_until_released(4, 1), 0)] {
+    for (decision, left) in [(some, 1), (Decision::reject_until_released(4, 1), 0)] {
         assert_eq!(
             written(&writer, 200, &[], &[reading(0, &decision), reading(1, &rate)]),
             format!(r#"ratelimit: "in-flight";r={left}, "rate";r=9;t=1; {policies}"#)
@@ -233,10 +233,10 @@ fn units_in_flight_are_advertised_without_a_time() {
     }
     let alone = writer_of(&RateLimitFields::default(), &terms[..1]);
     assert_eq!(
-        written(&alone, 429, &[], &[reading(0, &Decision::deny_until_released(4, 0))]),
+        written(&alone, 429, &[], &[reading(0, &Decision::reject_until_released(4, 0))]),
         r#"ratelimit: "in-flight";r=0; ratelimit-policy: "in-flight";q=4;qu="concurrent-requests""#
     );
-    let draft07 = RateLimitFields::draft07().x_rate_limit(ResetForm::DeltaSeconds);
+    let draft07 = RateLimitFields::draft07().x_ratelimit(ResetForm::DeltaSeconds);
     assert_eq!(written(&writer_of(&draft07, &terms[..1]), 200, &[], &[reading(0, &some)]), "");
     let beside = written(&writer_of(&draft07, &terms), 200, &[], &[reading(0, &some), reading(1, &rate)]);
     assert!(beside.contains("ratelimit: limit=10, remaining=9, reset=1"), "{beside}");

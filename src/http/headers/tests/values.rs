@@ -24,9 +24,9 @@ fn published_sequences_have_the_published_fields() {
     let small = |value: &Value| value.as_u64().unwrap();
     let mut steps = 0;
     for sequence in vectors(include_str!("../../../../tests/vectors/gcra_sequences.json")) {
-        let period = Duration::from_secs(small(&sequence["rate"][1]).into());
+        let period = Duration::from_secs(small(&sequence["rate"][1]));
         let quota = Quota::per(small(&sequence["rate"][0]), period).burst(small(&sequence["burst"]));
-        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
+        let fields = RateLimitFields::draft11().x_ratelimit(ResetForm::DeltaSeconds);
         let writer = writer_of(&fields, &[("default", Terms::bucket(quota))]);
         let mut bucket = Bucket::new(quota);
         for step in sequence["steps"].as_array().unwrap() {
@@ -76,10 +76,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
                     Advertised { quota: numbers[0], window: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_policy(&mut out, &quoted, advertised, Unit::Requests);
             } else {
-                let level = Level {
-                    left: u64::try_from(numbers[0]).unwrap(),
-                    within: numbers.get(1).copied().and_then(NonZeroU64::new),
-                };
+                let level = Level { left: numbers[0], within: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);
             }
         }
@@ -165,10 +162,10 @@ fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
     assert_eq!(state(sliding, allow(0, 119_000).with_next_after(Duration::from_nanos(1))), r#""p";r=0;t=1"#);
     assert_eq!(state(sliding, allow(0, 119_001)), r#""p";r=0;t=120"#);
     for terms in [fixed, sliding, Terms::bucket(Quota::per_minute(100))] {
-        let deny = |wait| Decision::deny(100, 3, wait).with_reset_after(Duration::from_secs(50));
-        assert_eq!(state(terms, deny(Some(Duration::from_millis(6_001)))), r#""p";r=0;t=7"#);
-        assert_eq!(state(terms, deny(Some(Duration::MAX))), r#""p";r=0;t=2147483"#);
-        assert_eq!(state(terms, deny(None)), r#""p";r=0"#);
+        let reject = |wait| Decision::reject(100, 3, wait).with_reset_after(Duration::from_secs(50));
+        assert_eq!(state(terms, reject(Some(Duration::from_millis(6_001)))), r#""p";r=0;t=7"#);
+        assert_eq!(state(terms, reject(Some(Duration::MAX))), r#""p";r=0;t=2147483"#);
+        assert_eq!(state(terms, reject(None)), r#""p";r=0"#);
     }
 }
 

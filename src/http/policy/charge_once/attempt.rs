@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::records::Records;
 use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, ChargingOnce, Check, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, ChargingOnce, PartitionKey, Quota, Receipt, Retry};
 
 /// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
 /// response. What follows when it is dropped depends on how far it has come.
@@ -54,7 +54,7 @@ impl Attempt {
         let Keeper::Process { records, budget, quota } = &self.keeper else { return None };
         let until = records.take(&self.retry.request)?;
         match budget.decide(&charge.under(*quota)) {
-            Check::Ready(Ok(decision)) if decision.is_allowed() => Some((decision.receipt(), until)),
+            Answer::Ready(Ok(decision)) if decision.is_allowed() => Some((decision.receipt(), until)),
             _ => {
                 records.put_back(&self.retry.request, self.retry.free_retries);
                 None

@@ -236,9 +236,9 @@ impl Retries {
         Self { settings, budgets, place }
     }
 
-    /// Whether the number of records is bounded, although they are not in the memory of this process.
-    pub(super) fn bounds_records_elsewhere(&self) -> bool {
-        self.settings.max_keys.is_some() && matches!(self.place, Place::Limiter(_))
+    /// Whether the number of records was bounded.
+    pub(super) const fn bounds_records(&self) -> bool {
+        self.settings.max_keys.is_some()
     }
 
     /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.

@@ -87,7 +87,7 @@ impl Algorithm for Step {
             }
             _ => None,
         };
-        let decision = next.map_or(Decision::deny(1, 0, None), |record| {
+        let decision = next.map_or(Decision::reject(1, 0, None), |record| {
             Decision::allow(1, 0).with_reset_after(record.until.saturating_since(now))
         });
         (decision, next)

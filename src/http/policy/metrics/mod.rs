@@ -24,15 +24,15 @@ pub(crate) enum Fate {
     /// Charged, and passed after it waited for its turn.
     Delayed,
     /// Rejected.
-    Denied,
+    Rejected,
     /// Passed, although a shadow would have rejected it.
-    ShadowDenied,
+    ShadowRejected,
     /// The policy did not apply.
     Skipped,
     /// Rejected for lack of a key.
-    NoKey,
+    MissingKey,
     /// The limiter could not decide, so the request passed uncounted, or was answered 503.
-    StoreError,
+    LimiterFailed,
     /// The client disconnected before the decision, or before its turn.
     Cancelled,
 }
@@ -42,11 +42,11 @@ impl Fate {
     const ALL: [Self; 8] = [
         Self::Allowed,
         Self::Delayed,
-        Self::Denied,
-        Self::ShadowDenied,
+        Self::Rejected,
+        Self::ShadowRejected,
         Self::Skipped,
-        Self::NoKey,
-        Self::StoreError,
+        Self::MissingKey,
+        Self::LimiterFailed,
         Self::Cancelled,
     ];
 
@@ -55,11 +55,11 @@ impl Fate {
         match self {
             Self::Allowed => "allowed",
             Self::Delayed => "delayed",
-            Self::Denied => "denied",
-            Self::ShadowDenied => "shadow-denied",
+            Self::Rejected => "rejected",
+            Self::ShadowRejected => "shadow-rejected",
             Self::Skipped => "skipped",
-            Self::NoKey => "no-key",
-            Self::StoreError => "store-error",
+            Self::MissingKey => "missing-key",
+            Self::LimiterFailed => "limiter-failed",
             Self::Cancelled => "cancelled",
         }
     }

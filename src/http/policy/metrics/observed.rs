@@ -153,7 +153,7 @@ impl Table {
 
     fn set_gauges(&self, stats: &TableStats) {
         self.capacity.set(in_gauge(stats.capacity));
-        self.live.set(in_gauge(stats.live));
+        self.live.set(in_gauge(stats.live_keys));
     }
 
     fn add_counts(&mut self, stats: &TableStats) {
@@ -277,7 +277,7 @@ mod tests {
             live: Gauge::from_arc(Arc::clone(&live)),
             lost: Sums::new([const { None }; 2]),
         };
-        series.set_gauges(&TableStats { capacity: 1 << 33, live: (1 << 32) + 1, ..TableStats::default() });
+        series.set_gauges(&TableStats { capacity: 1 << 33, live_keys: (1 << 32) + 1, ..TableStats::default() });
         // A gauge keeps the bits of an f64.
         let value = |gauge: &AtomicU64| f64::from_bits(gauge.load(Ordering::Relaxed)).to_string();
         assert_eq!([value(&capacity), value(&live)], ["8589934592", "4294967297"]);

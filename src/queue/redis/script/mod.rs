@@ -48,7 +48,7 @@ pub(crate) struct QueueScript {
     /// How far ahead of its payment a request may depart, `burst − 1` intervals; in units of 1/`limit` ns, as the
     /// others.
     ahead: u128,
-    /// The longest wait of any request: as it is set, or as long as `capacity` intervals.
+    /// The longest wait of any request: as it is set, or as long as `max_queue` intervals.
     longest: u128,
     max_cost: u64,
 }
@@ -76,13 +76,13 @@ pub(crate) enum Admission {
 }
 
 impl QueueScript {
-    /// Creates a queue in which at most `capacity` requests of cost one wait per key, for at most `max_wait`.
-    pub(crate) fn new(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
+    /// Creates a queue in which at most `max_queue` requests of cost one wait per key, for at most `max_wait`.
+    pub(crate) fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
         let burst = quota.explicit_burst_or(1);
         let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
         let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
-        let full = interval.saturating_mul(capacity as u128);
+        let full = interval.saturating_mul(max_queue as u128);
         // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
         let max_cost =
             u64::try_from((wait + ahead) / interval + 1).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
@@ -226,7 +226,7 @@ impl QueueScript {
         timeline.tat = timeline.tat.max(now);
         if cost > self.max_cost {
             return (
-                Admission::Rejected(self.decision(&timeline, now, |limit, left| Decision::deny(limit, left, None))),
+                Admission::Rejected(self.decision(&timeline, now, |limit, left| Decision::reject(limit, left, None))),
                 None,
             );
         }
@@ -241,7 +241,7 @@ impl QueueScript {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Others may wait for longer than this one, so there may be room; there is none for it.
             return (
-                Admission::Rejected(self.decision(&timeline, now, |limit, _| Decision::deny(limit, 0, Some(wait)))),
+                Admission::Rejected(self.decision(&timeline, now, |limit, _| Decision::reject(limit, 0, Some(wait)))),
                 None,
             );
         }

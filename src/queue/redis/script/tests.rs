@@ -73,16 +73,16 @@ fn reservations_are_those_of_a_naive_list() {
         // Three and seven per second are no whole numbers of microseconds.
         let rate = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let scale = random.pick(&SCALES);
-        let (limit, burst, capacity) = (rate * scale, 1 + random.below(4) * scale, random.below(8) * scale);
+        let (limit, burst, max_queue) = (rate * scale, 1 + random.below(4) * scale, random.below(8) * scale);
         let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(burst);
         let queue =
-            QueueScript::new(&quota, usize::try_from(capacity).unwrap(), Duration::from_nanos(max_wait)).unwrap();
+            QueueScript::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait)).unwrap();
         let (limit, burst) = (u128::from(limit), u128::from(burst));
         let max_wait_units = u128::from(max_wait) * limit;
         let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
         assert_eq!(u128::from(queue.max_cost()), max_cost);
-        let longest = max_wait_units.min(u128::from(capacity) * INTERVAL);
+        let longest = max_wait_units.min(u128::from(max_queue) * INTERVAL);
         let mut naive = Naive { limit, burst, longest, max_cost, taken: Vec::new() };
         let mut now = START;
         // When the server forgets the key.

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "0 keys were evicted, 1 turned away")]
     fn a_key_that_is_turned_away_without_need_is_found() {
-        let table = table(WhenFull::ForgetLeast);
+        let table = table(WhenFull::EvictLeast);
         table.occupancy().note_turned_away();
         table.check_invariants(NOW);
     }
@@ -120,7 +120,7 @@ mod tests {
                 1
             }
         }
-        let mut table = table(WhenFull::ForgetLeast);
+        let mut table = table(WhenFull::EvictLeast);
         table.inherit(0, &[table.geometry()], Box::new(One), 0);
         table.inherited().unwrap().copy_all();
         table.check_invariants(NOW);

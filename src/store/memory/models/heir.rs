@@ -15,7 +15,7 @@ use crate::values::Decision;
 use crate::values::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_nanos(5);
-const LIMIT: u32 = 2;
+const LIMIT: u64 = 2;
 const KEY: u64 = key(1);
 
 /// Copies what is owed in a ledger with the same rule.
@@ -43,7 +43,7 @@ impl<R: Rule> Source<u64> for Debts<R> {
 
 /// A ledger of four slots.
 fn ledger<R: Modelled>() -> Ledger<R> {
-    Ledger::new(R::of(LIMIT), 2, WhenFull::ForgetLeast)
+    Ledger::new(R::of(LIMIT), 2, WhenFull::EvictLeast)
 }
 
 fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
@@ -52,7 +52,7 @@ fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
 
 /// Returns an heir with two slots for each of so many keys.
 fn heir_with<R: Modelled>(keys: usize, from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
-    let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::ForgetLeast);
+    let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::EvictLeast);
     let (from, geometries) = (Arc::clone(from), from.geometries(NOW));
     heir.inherit(R::of(LIMIT), 0, NOW, &geometries, |base| Box::new(Debts { from, base }));
     Arc::new(heir)

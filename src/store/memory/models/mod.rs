@@ -172,7 +172,7 @@ impl<R> std::ops::Deref for Judged<R> {
 
 /// Four slots.
 fn table<R: Modelled>(limit: u64) -> Arc<Judged<R>> {
-    Arc::new(Judged { table: SetAssociativeTable::new(2, WhenFull::ForgetLeast), rule: R::of(limit) })
+    Arc::new(Judged { table: SetAssociativeTable::new(2, WhenFull::EvictLeast), rule: R::of(limit) })
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.

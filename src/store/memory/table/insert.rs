@@ -66,7 +66,7 @@ impl SetAssociativeTable {
             self.occupancy.note_arrival(hash, target.free);
             if target.free == 0 {
                 match self.when_full {
-                    WhenFull::ForgetLeast => {}
+                    WhenFull::EvictLeast => {}
                     WhenFull::Reject => return (self.reject_full(rule, candidates, now), rule.local(target.at, tag)),
                     WhenFull::Overflow => return self.charge_overflow(rule, tag, now, cost),
                 }
@@ -91,7 +91,7 @@ impl SetAssociativeTable {
         let stamp = rule.stamp(debt, rule.local(now, candidates.tag));
         loop {
             let target = self.choose_slot(rule, candidates, now);
-            if target.free == 0 && self.when_full != WhenFull::ForgetLeast {
+            if target.free == 0 && self.when_full != WhenFull::EvictLeast {
                 return false;
             }
             let at = rule.local(target.at, candidates.tag);

@@ -46,7 +46,7 @@ impl Bounded for TickBucket {
 
 impl<W: Counts> Bounded for WindowRule<W> {
     fn most(&self) -> u64 {
-        self.limit().into()
+        self.limit()
     }
 
     fn most_inherited(&self) -> u64 {
@@ -283,7 +283,7 @@ mod tests {
         of_keys(&mark(Epochs::sweeping(0, 1)), "page 0 is marked as being swept, from epoch 0 to 1");
         of_keys(&mark(Epochs::swept(1)), "page 0 was swept in epoch 1, and the clock is in 0");
         let turn_away = |table: &SetAssociativeTable| table.occupancy.note_turned_away();
-        is_found(&bucket(), WhenFull::ForgetLeast, Tick::at(5), turn_away, "0 keys were evicted, 1 turned away");
+        is_found(&bucket(), WhenFull::EvictLeast, Tick::at(5), turn_away, "0 keys were evicted, 1 turned away");
     }
 
     #[test]
@@ -300,15 +300,17 @@ mod tests {
         for tag in [TAG, OVERFLOW] {
             of_words(&bucket(), 20, tag, 19 * EPOCH - 1, "from before epoch 19, and its page was swept in epoch 20");
             of_words(&bucket(), 20, tag, 24 * EPOCH + 1, "ticks, and 17179869184 at most can be owed");
-            let stamp =
-                |number, used| window().stamp(FixedWindowState { window: number, used }, window().epoch_start(20));
+            let stamp = |number, used| {
+                let used = window().clipped(FixedWindowState { window: number, used });
+                window().stamp(used, window().epoch_start(20))
+            };
             let message = "from before epoch 19, and its page was swept in epoch 20";
             of_words(&window(), 20, tag, stamp(18, 1), message);
             of_words(&window(), 20, tag, stamp(21, 1), "in a window later than the present one");
             of_words(&window(), 20, tag, stamp(20, 3), "more than 2 in one window");
         }
         // What counts nothing may be of any window.
-        let table = SetAssociativeTable::new(64, WhenFull::ForgetLeast);
+        let table = SetAssociativeTable::new(64, WhenFull::EvictLeast);
         put(&table, 3, 2, Word::new(TAG, 0));
         table.page(3).replace(Epochs::swept(0), Epochs::swept(9)).unwrap();
         table.check_invariants(&window(), window().epoch_start(9), 2);

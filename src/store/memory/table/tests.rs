@@ -41,7 +41,7 @@ impl std::ops::Deref for Buckets {
 }
 
 fn table() -> Buckets {
-    Buckets::new(&Quota::per_day(1).burst(1), 64, WhenFull::ForgetLeast)
+    Buckets::new(&Quota::per_day(1).burst(1), 64, WhenFull::EvictLeast)
 }
 
 fn ask(table: &Buckets, read: u64, really: u64) -> bool {
@@ -116,7 +116,7 @@ fn debts_are_owed_from_epoch_to_epoch() {
 #[test]
 fn a_sweep_that_has_begun_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
-        let table = Buckets::new(&Quota::per_day(1).burst(2), 64, WhenFull::ForgetLeast);
+        let table = Buckets::new(&Quota::per_day(1).burst(2), 64, WhenFull::EvictLeast);
         assert!(ask(&table, 5, 5));
         let (candidates, first) = (table.candidates(7), std::cell::Cell::new(true));
         let [set, _] = candidates.sets;
@@ -164,7 +164,7 @@ fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
 #[test]
 fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
     const CAPACITY: u32 = 100_000;
-    let table = Buckets::new(&Quota::per_day(1), CAPACITY as usize, WhenFull::ForgetLeast);
+    let table = Buckets::new(&Quota::per_day(1), CAPACITY as usize, WhenFull::EvictLeast);
     let arrive = |n: u32| {
         // Drawn like a hash (the finaliser of SplitMix64).
         let hash = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -107,12 +107,12 @@ impl FaultKind {
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Unreachable => ("unreachable", "Redis cannot be reached"),
-            Self::TimedOut => ("timeout", "Redis did not answer in time"),
+            Self::TimedOut => ("timed-out", "Redis did not answer in time"),
             Self::Disconnected => ("disconnected", "Redis closed the connection before it answered"),
             Self::Cancelled => ("cancelled", "the call to Redis was cancelled"),
-            Self::BreakerOpen => ("breaker_open", "Redis was not called, because it kept failing"),
+            Self::BreakerOpen => ("breaker-open", "Redis was not called, because it kept failing"),
             Self::TooManyInFlight => {
-                ("too_many_in_flight", "Redis was not called, because too many calls were in flight")
+                ("too-many-in-flight", "Redis was not called, because too many calls were in flight")
             }
             Self::Busy => ("busy", "Redis is busy with a script"),
             Self::ReadOnly => ("readonly", "Redis is a replica here and cannot write"),

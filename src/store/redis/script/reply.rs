@@ -170,7 +170,7 @@ impl ScriptReply {
 
     /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.
     pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
-        let is_never = |decision: &Decision| matches!(decision.outcome(), Outcome::Deny { retry_after: None });
+        let is_never = |decision: &Decision| matches!(decision.outcome(), Outcome::Reject { retry_after: None });
         if decisions.iter().any(is_never) {
             // A cost that can never be admitted: the script was only asked to read.
             return Ok(false);

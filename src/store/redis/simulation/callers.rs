@@ -13,7 +13,7 @@ use super::network::{Network, PanicWatch};
 use super::plan::Plan;
 use super::server::ADD;
 use crate::algorithm::{Algorithm, GcraState, TokenBucket};
-use crate::limiter::{Limiter as _, RateLimiter};
+use crate::store::OpenStore;
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::key::{Key, Names};
 use crate::store::redis::{Redis, RedisStore, RedisTable};
@@ -43,7 +43,8 @@ const UNIT: u64 = 10_000_000_000;
 /// A limiter of a process.
 pub(super) struct Limiter {
     name: &'static str,
-    bucket: RateLimiter<TokenBucket, RedisTable<GcraState>>,
+    bucket: TokenBucket,
+    table: RedisTable<GcraState>,
 }
 
 impl Limiter {
@@ -52,16 +53,17 @@ impl Limiter {
     }
 
     fn with_store(name: &'static str, quota: Quota, store: RedisStore) -> Self {
-        Self { name, bucket: RateLimiter::new(TokenBucket::new(quota), store) }
+        let bucket = TokenBucket::new(quota);
+        Self { name, bucket, table: store.open(&bucket) }
     }
 
     /// Microseconds that [`UNIT`] takes to be paid: whole ones, for the limits below.
     fn price(&self) -> u64 {
-        self.bucket.algorithm().quota().time_of(UNIT).as_micros() as u64
+        self.bucket.quota().time_of(UNIT).as_micros() as u64
     }
 
     fn capacity(&self) -> u64 {
-        self.bucket.algorithm().quota().max_burst() / UNIT * self.price()
+        self.bucket.quota().max_burst() / UNIT * self.price()
     }
 }
 
@@ -229,7 +231,7 @@ impl Callers {
         if kind != Kind::Leased {
             self.ask_for(&key, price);
         }
-        let answer = limiter.bucket.decide(&ask).decided().await;
+        let answer = limiter.table.decide(&limiter.bucket, &ask).decided().await;
         let text = key.as_str().as_bytes().to_vec();
         match answer {
             Ok(decision) => {
@@ -243,7 +245,7 @@ impl Callers {
                 true
             }
             Err(_) => {
-                let fallback = limiter.bucket.decide(&ask.to(Mode::Fallback)).decided().await;
+                let fallback = limiter.table.decide(&limiter.bucket, &ask.to(Mode::Fallback)).decided().await;
                 if kind == Kind::Hot && fallback.expect("it needs no server").is_allowed() {
                     self.admit_locally(process, text, price, limiter.capacity());
                 }
@@ -296,7 +298,7 @@ impl Callers {
         let mut claims = Vec::new();
         for (limiter, partition, name) in parts {
             self.ask_for(&self.key(limiter.name, name), limiter.price());
-            let description = limiter.bucket.describe();
+            let description = limiter.table.describe(&limiter.bucket);
             let batching = description.batches().expect("Redis decides on several at once");
             claims.extend(batching.claim(&Ask::charge(partition, UNIT)));
         }

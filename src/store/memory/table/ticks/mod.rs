@@ -241,19 +241,17 @@ impl Rule for TickBucket {
         match ruling {
             Ruling::Admit { debt } => {
                 let receipt = Receipt::of(PaidAt { table: self.number, tick: now.count + debt });
-                self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
+                self.with_reset(Decision::admit(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
-            Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
+            Ruling::Peek { debt } => self.with_reset(Decision::admit(self.burst, self.remaining(debt)), now, debt),
             Ruling::Reject { debt } => {
                 let wait = self.clock.span(now, debt + self.price(cost) - self.capacity);
-                self.with_reset(Decision::reject(self.burst, self.remaining(debt), wait), now, debt)
+                self.with_reset(Decision::reject_for(self.burst, self.remaining(debt), wait), now, debt)
             }
-            Ruling::Never { debt } => {
-                self.with_reset(Decision::deny(self.burst, self.remaining(debt), None), now, debt)
-            }
+            Ruling::Never { debt } => self.with_reset(Decision::never(self.burst, self.remaining(debt)), now, debt),
             // As if the new key owed all that can be owed.
             Ruling::Full { wait } => {
-                let decision = Decision::deny(self.burst, 0, Some(Duration::from_nanos(wait)));
+                let decision = Decision::reject(self.burst, 0, Some(Duration::from_nanos(wait)));
                 self.with_reset(decision, now, self.capacity)
             }
         }

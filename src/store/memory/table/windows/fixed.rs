@@ -1,16 +1,33 @@
 //! The counts of a fixed window.
 
+use super::rule::narrow;
 use super::{Counts, Moment, WindowRule, Windows, nanos};
 use crate::algorithm::FixedWindowState;
 use crate::values::Span;
 
 /// What was used in one window of a [`FixedWindow`](crate::algorithm::FixedWindow).
-impl Counts for FixedWindowState {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store::memory) struct FixedCounts {
+    window: u64,
+    used: u32,
+}
+
+impl Counts for FixedCounts {
+    type State = FixedWindowState;
+
     const COUNTS: u32 = 1;
 
     #[inline(always)]
-    fn new(window: u64, [_, used]: [u64; 2]) -> Self {
+    fn new(window: u64, [_, used]: [u32; 2]) -> Self {
         Self { window, used }
+    }
+
+    fn parts_of(FixedWindowState { window, used }: FixedWindowState) -> (u64, [u64; 2]) {
+        (window, [0, used])
+    }
+
+    fn state(self) -> FixedWindowState {
+        FixedWindowState { window: self.window, used: self.used.into() }
     }
 
     #[inline(always)]
@@ -19,12 +36,12 @@ impl Counts for FixedWindowState {
     }
 
     #[inline(always)]
-    fn counts(self) -> [u64; 2] {
+    fn counts(self) -> [u32; 2] {
         [0, self.used]
     }
 
     #[inline(always)]
-    fn read(windows: &Windows, index: u64, bits: u32, [_, used]: [u64; 2], by: u64) -> Option<Self> {
+    fn read(windows: &Windows, index: u64, bits: u32, [_, used]: [u32; 2], by: u64) -> Option<Self> {
         windows.ahead(index, bits, by).map(|ahead| Self { window: by + ahead, used })
     }
 
@@ -35,16 +52,17 @@ impl Counts for FixedWindowState {
 
     #[inline(always)]
     fn weight(self, _: &Windows, _: Moment) -> u64 {
-        self.used
+        self.used.into()
     }
 
     /// Returns the time until the next window begins.
     #[inline(always)]
-    fn wait(self, rule: &WindowRule<Self>, _: u64, now: Moment) -> Span {
+    fn wait(self, rule: &WindowRule<Self>, _: u32, now: Moment) -> Span {
         nanos(rule.until_reset(self, now))
     }
 
     fn refunded(self, cost: u64, window: u64) -> Self {
-        self.refunded(cost, window)
+        // Less than before.
+        Self { used: narrow(self.state().refunded(cost, window).used), ..self }
     }
 }

@@ -26,8 +26,6 @@
 //! | 1 ms | 524,287 | 511 |
 //! | 1 s | 536,870,911 | 16,383 |
 //! | 5 s and more | 4,294,967,295 | 65,535 |
-//!
-//! So no count in a word has more than 32 bits.
 
 mod fixed;
 mod rule;
@@ -39,13 +37,14 @@ pub(in crate::store::memory) use self::rule::{Counts, WindowRule};
 
 use std::num::NonZeroU64;
 
+use self::fixed::FixedCounts;
+use self::sliding::SlidingCounts;
 use super::word::{PAYLOAD_BITS, Tag};
-use crate::algorithm::{FixedWindowState, SlidingWindowState};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Span};
 
-pub(in crate::store::memory) type FixedRule = WindowRule<FixedWindowState>;
-pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingWindowState>;
+pub(in crate::store::memory) type FixedRule = WindowRule<FixedCounts>;
+pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingCounts>;
 
 /// An index counts sixteen epochs.
 const EPOCHS_BITS: u32 = 4;
@@ -180,28 +179,29 @@ impl Windows {
     }
 
     /// Returns what `count`, taken in the window before `window`, still weighs: its share of the period that is left,
-    /// rounded up. The count is below 2^32, as all counts in words.
+    /// rounded up.
     ///
     /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too
     /// small by less than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So
     /// the estimate is the quotient rounded down, or one less; and what it leaves is less than two periods, which may
     /// be computed modulo 2^64.
     #[inline(always)]
-    fn carried(&self, count: u64, window: u64, now: Moment) -> u64 {
+    fn carried(&self, count: u32, window: u64, now: Moment) -> u32 {
         if count == 0 {
             return 0;
         }
         let elapsed = now.nanos.saturating_sub(self.start_of(window));
-        let left = self.period - elapsed;
+        let (count, left) = (u64::from(count), self.period - elapsed);
         let share = (u128::from(left) * u128::from(self.reciprocal)) >> self.shift;
         let share = u64::try_from(share).unwrap_or(u64::MAX);
         let estimate = multiply_high(count, share);
         let rest = count.wrapping_mul(left).wrapping_sub(estimate.wrapping_mul(self.period));
-        estimate + u64::from(rest > 0) + u64::from(rest > self.period)
+        let carried = estimate + u64::from(rest > 0) + u64::from(rest > self.period);
+        u32::try_from(carried).expect("no more than the count")
     }
 
     /// Returns the wait until `count`, taken in the window before `window`, weighs no more than `room`.
-    fn decay(&self, count: u64, room: u64, window: u64, now: Moment) -> Span {
+    fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
         let Some(over) = count.checked_sub(room).filter(|over| *over > 0) else {
             return nanos(self.until(window, now));
         };
@@ -209,11 +209,11 @@ impl Windows {
     }
 
     /// Returns the wait until `over / count` of a period after the window's beginning, if the arithmetic fits 64 bits.
-    fn short_decay(&self, count: u64, over: u64, window: u64, now: Moment) -> Option<Span> {
+    fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<Span> {
         let start = window.checked_mul(self.period)?;
         // If the window ends after the clock's range, so does the wait, at the end of that: see `long_decay`.
         start.checked_add(self.period)?;
-        let (count, decay) = (NonZeroU64::new(count)?, self.period.checked_mul(over)?);
+        let (count, decay) = (NonZeroU64::new(count.into())?, self.period.checked_mul(over.into())?);
         let owed = if start >= now.nanos {
             decay.checked_add((start - now.nanos).checked_mul(count.get())?)?
         } else {
@@ -223,7 +223,7 @@ impl Windows {
     }
 
     #[cold]
-    fn long_decay(&self, count: u64, room: u64, window: u64, now: Moment) -> Span {
+    fn long_decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
         let kept = u128::from(room) * u128::from(self.period) / u128::from(count);
         let decay = self.period - u64::try_from(kept).expect("room is below count, so this is below the period");
         nanos(self.start_of(window).saturating_add(decay).saturating_sub(now.nanos))
@@ -243,9 +243,10 @@ const fn multiply_high(a: u64, b: u64) -> u64 {
 }
 
 /// Extracts a count of `bits` bits that begins at bit `first`.
+#[allow(clippy::cast_possible_truncation)] // It has 32 bits at most.
 #[inline(always)]
-const fn count(payload: u64, first: u32, bits: u32) -> u64 {
-    payload >> first & (u64::MAX >> (u64::BITS - bits))
+const fn count(payload: u64, first: u32, bits: u32) -> u32 {
+    (payload >> first & (u64::MAX >> (u64::BITS - bits))) as u32
 }
 
 /// Cold, so that it is compiled to a branch: a predicted branch is not waited for, a conditional move would be.

@@ -14,27 +14,37 @@ use crate::values::{Decision, Quota, Receipt, Span};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowRule<W> {
     pub(super) windows: Windows,
-    pub(super) limit: u64,
+    pub(super) limit: u32,
     /// The bits of each count.
     count_bits: u32,
     counts: PhantomData<W>,
 }
 
 /// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was
-/// used in the window before, which is zero for a fixed one, and in this one.
+/// used in the window before, which is zero for a fixed one, and in this one. In a word they have 32 bits at most, and so
+/// they do here, unlike in the algorithm's own state.
 pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static {
+    /// The state of the algorithm.
+    type State: Copy + Debug + 'static;
+
     /// For how many windows a count weighs: one for fixed windows, two for sliding ones. As many counts are kept.
     const COUNTS: u32;
 
-    fn new(window: u64, counts: [u64; 2]) -> Self;
+    fn new(window: u64, counts: [u32; 2]) -> Self;
+
+    /// Reads the window and both counts of a state.
+    fn parts_of(state: Self::State) -> (u64, [u64; 2]);
+
+    /// Returns the state of the algorithm.
+    fn state(self) -> Self::State;
 
     fn window(self) -> u64;
 
-    fn counts(self) -> [u64; 2];
+    fn counts(self) -> [u32; 2];
 
     /// Reads the counts of a word while the present window is `by`. Of the number of the word's own window, the lowest
     /// `bits` bits are known: `index`. `None` if nothing counts any more.
-    fn read(windows: &Windows, index: u64, bits: u32, counts: [u64; 2], by: u64) -> Option<Self>;
+    fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
 
     /// Returns the counts as they read in a window that is no earlier.
     fn rolled(self, window: u64) -> Self;
@@ -43,7 +53,7 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
     fn weight(self, windows: &Windows, now: Moment) -> u64;
 
     /// Returns the wait until `cost` units fit, which do not now, and are no more than the limit.
-    fn wait(self, rule: &WindowRule<Self>, cost: u64, now: Moment) -> Span;
+    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span;
 
     /// Returns the counts after a refund of `cost` units that were charged in `window`.
     fn refunded(self, cost: u64, window: u64) -> Self;
@@ -57,23 +67,26 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 impl<W: Counts> WindowRule<W> {
     /// Makes the windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
     pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {
-        let (limit, count_bits) = (quota.limit(), bits_of(greatest.max(quota.limit())));
+        let count_bits = bits_of(greatest.max(quota.limit()));
         let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
+        // A word has no room for a count of more than 32 bits.
+        let limit = u32::try_from(quota.limit()).ok()?;
         Some(Self { windows, limit, count_bits, counts: PhantomData })
     }
 
     pub(in crate::store::memory) const fn limit(&self) -> u64 {
-        self.limit
+        self.limit as u64
     }
 
     /// Returns the greatest count that its words hold.
-    pub(in crate::store::memory) const fn greatest(&self) -> u64 {
-        u64::MAX >> (u64::BITS - self.count_bits)
+    pub(in crate::store::memory) const fn greatest(&self) -> u32 {
+        u32::MAX >> (u32::BITS - self.count_bits)
     }
 
     /// Returns a state with counts cut to what its words hold.
-    pub(in crate::store::memory) fn clipped(&self, state: W) -> W {
-        W::new(state.window(), state.counts().map(|count| count.min(self.greatest())))
+    pub(in crate::store::memory) fn clipped(&self, state: W::State) -> W {
+        let (window, counts) = W::parts_of(state);
+        W::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
     }
 
     /// Returns the first [stamp](Rule::stamp) of nothing at which the state with this stamp no longer counts.
@@ -89,7 +102,7 @@ impl<W: Counts> WindowRule<W> {
 
     /// Returns the counts, which are kept below the index of their window.
     #[inline(always)]
-    const fn counts_in(&self, stamp: u64) -> [u64; 2] {
+    const fn counts_in(&self, stamp: u64) -> [u32; 2] {
         [count(stamp, self.count_bits, self.count_bits), count(stamp, 0, self.count_bits)]
     }
 
@@ -99,7 +112,7 @@ impl<W: Counts> WindowRule<W> {
 
     #[inline(always)]
     fn remaining(&self, debt: W, now: Moment) -> u64 {
-        self.limit.saturating_sub(debt.weight(&self.windows, now))
+        self.limit().saturating_sub(debt.weight(&self.windows, now))
     }
 
     /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
@@ -163,7 +176,7 @@ impl<W: Counts> Rule for WindowRule<W> {
 
     #[inline(always)]
     fn stamp(&self, debt: W, _: Moment) -> u64 {
-        let [previous, current] = debt.counts();
+        let [previous, current] = debt.counts().map(u64::from);
         // Nothing is lost: there are fewer than 2^32 epochs, and the windows of an epoch and the counts take 32 bits
         // together (`Windows::new`).
         (debt.window() << self.bits()) | (previous << self.count_bits) | current
@@ -178,7 +191,7 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 
     fn sum(&self, one: W, other: W) -> W {
-        let sum = |one: u64, other: u64| one.saturating_add(other).min(self.greatest());
+        let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
         let window = one.window().max(other.window());
         let ([a, b], [c, d]) = (one.rolled(window).counts(), other.rolled(window).counts());
         W::new(window, [sum(a, c), sum(b, d)])
@@ -187,13 +200,13 @@ impl<W: Counts> Rule for WindowRule<W> {
     #[inline(always)]
     fn judge(&self, debt: W, cost: u64, now: Moment) -> Ruling<W> {
         // Zero, or more than the limit, in one comparison.
-        if cost.wrapping_sub(1) >= self.limit {
+        if cost.wrapping_sub(1) >= self.limit() {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
-        if debt.weight(&self.windows, now) + cost <= self.limit {
+        if debt.weight(&self.windows, now) + cost <= self.limit() {
             let [previous, current] = debt.counts();
-            // It does not overflow: it is no more than the limit.
-            Ruling::Admit { debt: W::new(debt.window(), [previous, current + cost]) }
+            // Neither is cut, and they do not overflow: together they are no more than the limit.
+            Ruling::Admit { debt: W::new(debt.window(), [previous, current + narrow(cost)]) }
         } else {
             Ruling::Reject { debt }
         }
@@ -201,26 +214,29 @@ impl<W: Counts> Rule for WindowRule<W> {
 
     #[inline(always)]
     fn decision(&self, ruling: Ruling<W>, cost: u64, now: Moment) -> Decision {
-        let (limit, remaining) = (self.limit, |debt| self.remaining(debt, now));
+        let (limit, remaining) = (self.limit(), |debt| self.remaining(debt, now));
         match ruling {
             Ruling::Admit { debt } => {
                 let left = remaining(debt);
-                let decision = Decision::allow(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window())));
+                let decision = Decision::admit(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window())));
                 // A fixed window's next unit comes with its reset.
-                let has_next = left == 0 && W::COUNTS > 1;
-                let decision = if has_next { decision.with_next_span(debt.wait(self, 1, now)) } else { decision };
+                if left == 0 && W::COUNTS > 1 {
+                    return self.with_reset(decision.with_next_span(debt.wait(self, 1, now)), debt, now);
+                }
                 self.with_reset(decision, debt, now)
             }
-            Ruling::Peek { debt } => self.with_reset(Decision::allow(limit, remaining(debt)), debt, now),
-            Ruling::Reject { debt } => {
-                self.with_reset(Decision::reject(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
-            }
-            Ruling::Never { debt } => self.with_reset(Decision::deny(limit, remaining(debt), None), debt, now),
+            Ruling::Peek { debt } => self.with_reset(Decision::admit(limit, remaining(debt)), debt, now),
+            Ruling::Reject { debt } => self.with_reset(
+                Decision::reject_for(limit, remaining(debt), debt.wait(self, narrow(cost), now)),
+                debt,
+                now,
+            ),
+            Ruling::Never { debt } => self.with_reset(Decision::never(limit, remaining(debt)), debt, now),
             // As if the new key had used up the present window. A slot may be free later than that, if windows are
             // staggered.
             Ruling::Full { wait } => {
                 let reset = self.until_reset(W::new(now.by, [0, self.limit]), now).max(wait);
-                Decision::reject(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
+                Decision::reject_for(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
             }
         }
     }
@@ -235,7 +251,7 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 
     fn size(&self, debt: W) -> u64 {
-        debt.counts().into_iter().sum()
+        debt.counts().into_iter().map(u64::from).sum()
     }
 
     fn left(&self, debt: W, now: Moment) -> u64 {
@@ -249,6 +265,13 @@ impl<W: Counts> Rule for WindowRule<W> {
     fn refunded(&self, debt: W, cost: u64, charged: u64, _: Moment) -> W {
         debt.refunded(cost, charged)
     }
+}
+
+/// Narrows a number that is no more than the limit, or than a count.
+#[allow(clippy::cast_possible_truncation)]
+#[inline(always)]
+pub(super) const fn narrow(number: u64) -> u32 {
+    number as u32
 }
 
 /// Words that are found by their tag are never empty: that branch is predicted, and not waited for.

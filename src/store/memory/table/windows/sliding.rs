@@ -1,5 +1,6 @@
 //! The counts of a sliding window.
 
+use super::rule::narrow;
 use super::{Counts, Moment, WindowRule, Windows};
 use crate::algorithm::SlidingWindowState;
 use crate::values::Span;
@@ -9,12 +10,30 @@ use crate::values::Span;
 ///
 /// All numbers follow from what the previous count weighs, rounded up: the weighted estimate of a request exceeds the
 /// limit if and only if the whole counts and that exceed it, and what they leave is what remains.
-impl Counts for SlidingWindowState {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store::memory) struct SlidingCounts {
+    window: u64,
+    previous: u32,
+    current: u32,
+}
+
+impl Counts for SlidingCounts {
+    type State = SlidingWindowState;
+
     const COUNTS: u32 = 2;
 
     #[inline(always)]
-    fn new(window: u64, [previous, current]: [u64; 2]) -> Self {
+    fn new(window: u64, [previous, current]: [u32; 2]) -> Self {
         Self { window, previous, current }
+    }
+
+    fn parts_of(SlidingWindowState { window, previous, current }: SlidingWindowState) -> (u64, [u64; 2]) {
+        (window, [previous, current])
+    }
+
+    fn state(self) -> SlidingWindowState {
+        let Self { window, previous, current } = self;
+        SlidingWindowState { window, previous: previous.into(), current: current.into() }
     }
 
     #[inline(always)]
@@ -23,12 +42,12 @@ impl Counts for SlidingWindowState {
     }
 
     #[inline(always)]
-    fn counts(self) -> [u64; 2] {
+    fn counts(self) -> [u32; 2] {
         [self.previous, self.current]
     }
 
     #[inline(always)]
-    fn read(windows: &Windows, index: u64, bits: u32, [previous, current]: [u64; 2], by: u64) -> Option<Self> {
+    fn read(windows: &Windows, index: u64, bits: u32, [previous, current]: [u32; 2], by: u64) -> Option<Self> {
         // Seen from the window before, whose count still weighs.
         match windows.ahead(index, bits, by.wrapping_sub(1))? {
             0 => Some(Self { window: by, previous: current, current: 0 }),
@@ -49,11 +68,11 @@ impl Counts for SlidingWindowState {
 
     #[inline(always)]
     fn weight(self, windows: &Windows, now: Moment) -> u64 {
-        self.current + windows.carried(self.previous, self.window, now)
+        u64::from(self.current) + u64::from(windows.carried(self.previous, self.window, now))
     }
 
     #[inline(never)]
-    fn wait(self, rule: &WindowRule<Self>, cost: u64, now: Moment) -> Span {
+    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span {
         let (windows, limit) = (&rule.windows, rule.limit);
         match self.current.checked_add(cost).and_then(|current| limit.checked_sub(current)) {
             // The previous window decays far enough while this one lasts.
@@ -64,6 +83,8 @@ impl Counts for SlidingWindowState {
     }
 
     fn refunded(self, cost: u64, window: u64) -> Self {
-        self.refunded(cost, window)
+        // Less than before.
+        let SlidingWindowState { previous, current, .. } = self.state().refunded(cost, window);
+        Self { previous: narrow(previous), current: narrow(current), ..self }
     }
 }

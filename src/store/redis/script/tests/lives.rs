@@ -166,7 +166,7 @@ pub(super) fn the_server_caches_one_script_per_source() {
 #[test]
 pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
     let mut server = ManualServer::new(&ALL);
-    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let (day, hour) = (86_400_000_000, 3_600_000_000);
     // A minute before midnight, and a minute after.
     let midnight = daily.end_of_window(at(START)).as_nanos() / 1_000;
@@ -200,7 +200,7 @@ pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
 #[test]
 pub(super) fn a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows() {
     let mut server = ManualServer::new(&ALL);
-    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let year = 366 * 86_400_000_000;
     for (cost, asked, remaining) in [(2, START, 3), (1, START + year, 2), (2, START - year, 0)] {
         let answer = server.run(START, &decide(&daily, key("a"), cost, 1, at(asked)));
@@ -215,7 +215,7 @@ pub(super) fn a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows(
 #[test]
 pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {
     let mut server = ManualServer::new(&ALL);
-    let berlin = |window: CalendarWindow| window.in_zone("Europe/Berlin").unwrap();
+    let berlin = |window: CalendarWindow| window.zone("Europe/Berlin").unwrap();
     let (daily, monthly) = (berlin(CalendarWindow::daily(5)), berlin(CalendarWindow::monthly(5)));
     let mut ask = |window: &CalendarWindow, now, cost| {
         let answer = server.run(now, &decide(window, key("a"), cost, 1, at(now)));

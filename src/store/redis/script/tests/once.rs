@@ -119,7 +119,7 @@ pub(super) fn free_retries_agree_with_a_plain_map() {
     check(TokenBucket::new);
     check(FixedWindow::new);
     check(SlidingWindow::new);
-    check(|quota| CalendarWindow::weekly(quota.limit()).in_zone("Europe/Berlin").unwrap());
+    check(|quota| CalendarWindow::weekly(quota.limit()).zone("Europe/Berlin").unwrap());
 }
 
 fn silently(connection: &mut Connection, call: &Call) {
@@ -302,7 +302,7 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
 #[test]
 pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
     let mut server = ManualServer::new(&ALL);
-    let daily = CalendarWindow::daily(5).in_zone("Europe/Berlin").unwrap();
+    let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let budget = CalendarWindow::budget(Quota::per_day(5));
     let year = 366 * 86_400_000_000;
     let ask = |server: &mut ManualServer, asked| {

@@ -139,7 +139,7 @@ pub(super) fn windows_keep_what_was_used() {
     for scale in SCALES {
         follow(&FixedWindow::new(Quota::per_hour(10 * scale)), scale, |random| hours(random, scale, &[1, 1, 24]));
         follow(&SlidingWindow::new(Quota::per_hour(10 * scale)), scale, |random| hours(random, scale, &[1, 1, 24]));
-        let daily = CalendarWindow::daily(10 * scale).in_zone("Europe/Berlin").unwrap();
+        let daily = CalendarWindow::daily(10 * scale).zone("Europe/Berlin").unwrap();
         follow(&daily, scale, |random| hours(random, scale, &[1, 24]));
     }
 }

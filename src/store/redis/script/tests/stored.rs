@@ -228,6 +228,6 @@ pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
 
 #[test]
 pub(super) fn stored_windows_of_the_calendar_become_what_rust_computes() {
-    let daily = |quota: Quota| CalendarWindow::daily(quota.limit()).in_zone("Europe/Berlin").unwrap();
+    let daily = |quota: Quota| CalendarWindow::daily(quota.limit()).zone("Europe/Berlin").unwrap();
     check(daily, |random| Quota::per(window_quota(random).limit(), Duration::from_secs(86_400)), calendar);
 }

@@ -292,9 +292,9 @@ pub(super) fn windows_of_the_calendar_agree() {
         let window = match quota.period().as_secs() / 86_400 {
             1 => CalendarWindow::daily(quota.limit()),
             7 => CalendarWindow::weekly(quota.limit()),
-            _ => CalendarWindow::monthly(quota.limit()).anchored_on(31),
+            _ => CalendarWindow::monthly(quota.limit()).anchor(31),
         };
-        window.in_zone("Europe/Berlin").unwrap()
+        window.zone("Europe/Berlin").unwrap()
     };
     check_traces(make, quota);
 }

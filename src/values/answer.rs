@@ -1,4 +1,4 @@
-//! `Check`, a decision now or later, and `LimiterError`, for limiters that cannot decide.
+//! `Answer`, a decision now or later, and `LimiterError`, for limiters that cannot decide.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::values::{Decision, Mode};
 /// A limiter in memory decides at once and allocates nothing. Only a queue or a remote store returns a future.
 #[allow(clippy::exhaustive_enums)]
 #[must_use]
-pub enum Check {
+pub enum Answer {
     /// Decided.
     Ready(Result<Decision, LimiterError>),
     /// The decision must be awaited. Dropping the future withdraws the request: it leaves its queue; a remote
@@ -24,7 +24,7 @@ pub enum Check {
 /// The future of a decision.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
 
-impl Check {
+impl Answer {
     /// Waits for the decision, if it is pending.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Check {
     }
 }
 
-impl fmt::Debug for Check {
+impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
@@ -56,13 +56,13 @@ impl fmt::Debug for Check {
     }
 }
 
-impl From<LimiterError> for Check {
+impl From<LimiterError> for Answer {
     fn from(error: LimiterError) -> Self {
         Self::Ready(Err(error))
     }
 }
 
-impl From<Decision> for Check {
+impl From<Decision> for Answer {
     fn from(decision: Decision) -> Self {
         Self::Ready(Ok(decision))
     }
@@ -74,28 +74,40 @@ impl From<Decision> for Check {
 #[derive(Clone)]
 pub struct LimiterError(Arc<Failure>);
 
-// Behind a pointer, since a `Check` is returned by value and seldom holds an error.
+// Behind a pointer, since a `Answer` is returned by value and seldom holds an error.
 struct Failure {
     reason: String,
-    is_closed: bool,
+    kind: Kind,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Failed,
+    Closed,
+    Unsupported,
+    UnknownPolicy,
+}
+
 impl LimiterError {
+    fn of(kind: Kind, reason: impl Into<String>) -> Self {
+        Self(Arc::new(Failure { reason: reason.into(), kind, source: None }))
+    }
+
     /// An error with this message.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self(Arc::new(Failure { reason: reason.into(), is_closed: false, source: None }))
+        Self::of(Kind::Failed, reason)
     }
 
     /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
     /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode), and
     /// neither counts nor logs a failure of the limiter.
     pub fn closed(reason: impl Into<String>) -> Self {
-        Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
+        Self::of(Kind::Closed, reason)
     }
 
     /// The error of a limiter that does not answer this mode. It has changed nothing: see
-    /// [`Description::answering`](crate::Description::answering).
+    /// [`Description::answering`](crate::limiter::Description::answering).
     #[must_use]
     #[cold]
     pub fn unsupported(mode: Mode) -> Self {
@@ -107,26 +119,50 @@ impl LimiterError {
             Mode::Fallback => "cannot decide in this process alone",
             Mode::Reset => "cannot be reset",
         };
-        Self::new(format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
+        Self::of(Kind::Unsupported, format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
+    }
+
+    /// The error of a policy whose limiter does not answer this mode.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn unsupported_by(policy: &str, mode: Mode) -> Self {
+        Self::of(Kind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
+    }
+
+    /// The error of a layer that has no policy of this name.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn unknown_policy(name: &str) -> Self {
+        Self::of(Kind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
+    }
+
+    /// Whether the limiter does not [response](Self::unsupported) the mode in which it was asked.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.0.kind == Kind::Unsupported
+    }
+
+    /// Whether the layer has no policy of the name that it was asked for.
+    #[must_use]
+    pub fn is_unknown_policy(&self) -> bool {
+        self.0.kind == Kind::UnknownPolicy
     }
 
     /// Whether the limiter was [closed](Self::closed).
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.0.is_closed
+        self.0.kind == Kind::Closed
     }
 
     /// Sets the underlying error. If the message ends with the text of that, it is cut there: what prints an error with
     /// its sources would print it twice.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let (Failure { reason, is_closed, .. }, source) = (&*self.0, source.into());
+        let (Failure { reason, kind, .. }, source) = (&*self.0, source.into());
         let reason = match reason.strip_suffix(&source.to_string()).map(|rest| rest.trim_end_matches([' ', ':'])) {
             Some("") => "the limiter cannot decide",
             Some(rest) => rest,
             None => reason,
         };
-        Self(Arc::new(Failure { reason: reason.to_owned(), is_closed: *is_closed, source: Some(source) }))
+        Self(Arc::new(Failure { reason: reason.to_owned(), kind: *kind, source: Some(source) }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `[answer]`: the fields and the rejections that clients get.
+//! `[response]`: the fields and the rejections that clients get.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::error::ConfigError;
 use super::policy::duration;
-use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
+use super::raw::{FieldsName, GrpcStatusName, RawResponse, RejectionFormatName, ResetName};
 use super::source::Source;
 use crate::http::grpc::GrpcStatus;
 use crate::http::headers::{Advertise, RateLimitFields, ResetForm};
@@ -15,22 +15,22 @@ use crate::http::{RateLimitLayerBuilder, RejectionFormat};
 /// The responses that clients get; where a setting is absent, the layer's default holds.
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
-pub(super) struct Answer {
+pub(super) struct ResponseSettings {
     fields: Option<FieldsName>,
     x_ratelimit: Option<ResetName>,
     advertise: Option<Advertise>,
-    rejection: Option<RejectionName>,
+    rejection_format: Option<RejectionFormatName>,
     grpc_status: Option<GrpcStatusName>,
     retry_jitter: Option<Duration>,
 }
 
-impl Answer {
-    pub(super) fn parse(source: &Source<'_>, raw: &RawAnswer) -> Result<Self, ConfigError> {
+impl ResponseSettings {
+    pub(super) fn parse(source: &Source<'_>, raw: &RawResponse) -> Result<Self, ConfigError> {
         Ok(Self {
             fields: raw.fields,
             x_ratelimit: raw.x_ratelimit,
-            advertise: raw.tell.as_ref().map(|text| advertise(source, text)).transpose()?,
-            rejection: raw.rejection,
+            advertise: raw.advertise.as_ref().map(|text| advertise(source, text)).transpose()?,
+            rejection_format: raw.rejection_format,
             grpc_status: raw.grpc_status,
             retry_jitter: raw.retry_jitter.as_ref().map(|time| duration(source, "retry-jitter", time)).transpose()?,
         })
@@ -42,7 +42,7 @@ impl Answer {
             fields: self.fields.or(general.fields),
             x_ratelimit: self.x_ratelimit.or(general.x_ratelimit),
             advertise: self.advertise.or(general.advertise),
-            rejection: self.rejection.or(general.rejection),
+            rejection_format: self.rejection_format.or(general.rejection_format),
             grpc_status: self.grpc_status.or(general.grpc_status),
             retry_jitter: self.retry_jitter.or(general.retry_jitter),
         }
@@ -57,14 +57,14 @@ impl Answer {
         };
         let fields = match self.x_ratelimit {
             None | Some(ResetName::None) => fields,
-            Some(ResetName::Epoch) => fields.x_rate_limit(ResetForm::EpochSeconds),
-            Some(ResetName::Delta) => fields.x_rate_limit(ResetForm::DeltaSeconds),
+            Some(ResetName::EpochSeconds) => fields.x_ratelimit(ResetForm::EpochSeconds),
+            Some(ResetName::DeltaSeconds) => fields.x_ratelimit(ResetForm::DeltaSeconds),
         };
-        let rejection = match self.rejection {
+        let rejection_format = match self.rejection_format {
             None => RejectionFormat::default(),
-            Some(RejectionName::Problem) => RejectionFormat::Problem,
-            Some(RejectionName::Text) => RejectionFormat::Text,
-            Some(RejectionName::Empty) => RejectionFormat::Empty,
+            Some(RejectionFormatName::Problem) => RejectionFormat::Problem,
+            Some(RejectionFormatName::Text) => RejectionFormat::Text,
+            Some(RejectionFormatName::Empty) => RejectionFormat::Empty,
         };
         let grpc_status = match self.grpc_status {
             None => GrpcStatus::default(),
@@ -73,21 +73,21 @@ impl Answer {
         };
         builder
             .fields(fields.advertise(self.advertise.unwrap_or_default()))
-            .rejection_format(&rejection)
+            .rejection_format(&rejection_format)
             .grpc_status(grpc_status)
             .retry_jitter(self.retry_jitter.unwrap_or_default())
     }
 }
 
-/// Parses `tell`.
+/// Parses `advertise`.
 fn advertise(source: &Source<'_>, text: &Spanned<String>) -> Result<Advertise, ConfigError> {
     match text.get_ref().as_str() {
         "always" => Ok(Advertise::Always),
-        "refused" => Ok(Advertise::Rejected),
+        "rejected" => Ok(Advertise::Rejected),
         "never" => Ok(Advertise::Never),
         other => below(other).map(|percent| Advertise::Below { percent }).ok_or_else(|| {
             let problem = format!(
-                "tell = \"{other}\" is not known; write always, refused, never, or below-20% (or another percentage up to 100)"
+                "advertise = \"{other}\" is not known; write always, rejected, never, or below-20% (or another percentage up to 100)"
             );
             source.error(&text.span(), problem)
         }),

@@ -24,12 +24,12 @@ pub(super) fn write(
     remaining: u64,
     now: impl FnOnce() -> SystemTime,
 ) {
-    if is_stricter(headers, &REMAINING, remaining.into()) {
+    if is_stricter(headers, &REMAINING, remaining) {
         return;
     }
     let reset = reset_seconds(form, decision.reset_after(), now);
-    set(headers, LIMIT, decimal::value(decision.limit().into()));
-    set(headers, REMAINING, decimal::value(remaining.into()));
+    set(headers, LIMIT, decimal::value(decision.limit()));
+    set(headers, REMAINING, decimal::value(remaining));
     set(headers, RESET, decimal::value(reset));
 }
 

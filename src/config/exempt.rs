@@ -1,4 +1,4 @@
-//! `except`: the requests that the policies of a route, or one of them, do not charge.
+//! `exempt`: the requests that the policies of a route, or one of them, do not charge.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use http::HeaderName;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::raw::{RawExcept, RawHeaders};
+use super::raw::{RawExempt, RawHeaders};
 use super::source::Source;
 use crate::http::Exemptions;
 use crate::http::key::ClientIp;
@@ -16,7 +16,7 @@ use crate::http::key::ClientIp;
 pub(super) fn add(
     source: &Source<'_>,
     mut exemptions: Exemptions,
-    raw: &Spanned<RawExcept>,
+    raw: &Spanned<RawExempt>,
     client_ip: &ClientIp,
 ) -> Result<Exemptions, ConfigError> {
     let mistake = |at: Range<usize>, field: &str, problem: &dyn fmt::Display| {
@@ -24,9 +24,9 @@ pub(super) fn add(
     };
     const NONE: &str = "nothing is exempt by an empty list; write what is exempt, or leave it out";
 
-    let RawExcept { networks, headers, paths } = raw.get_ref();
+    let RawExempt { networks, headers, paths } = raw.get_ref();
     if networks.is_none() && headers.is_none() && paths.is_none() {
-        let problem = "except exempts no request; write networks, headers or paths into it, or leave it out";
+        let problem = "exempt names no request; write networks, headers or paths into it, or leave it out";
         return Err(source.error(&raw.span(), problem));
     }
     if let Some(networks) = networks {

@@ -1,0 +1,401 @@
+//! Every pair of options of a policy, and every option with every kind of limiter, in both orders of setting: the
+//! result is the one that `docs/policy_options.md` has, and a file in TOML gets the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::{HeaderName, StatusCode};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::key::{Global, HeaderKey};
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
+#[cfg(feature = "redis")]
+use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::{
+    ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey, Penalty, Policy,
+    Quota, RateLimitLayer,
+};
+#[cfg(feature = "redis")]
+use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
+
+use Opt::{
+    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, OnFailure,
+    OweShortfalls, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey, SharedKey,
+    SkipWithoutKey, Status, When,
+};
+
+/// An option, in the order of the table. One setter is there more than once where its value matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Opt {
+    ClientKey,
+    SharedKey,
+    ShareWithoutKey,
+    SkipWithoutKey,
+    Cost,
+    CostFn,
+    QuotaFn,
+    ChargeWhen,
+    CostAfter,
+    SettleByHandler,
+    SettleByContentBytes,
+    OweShortfalls,
+    ReleaseAtHead,
+    Bans,
+    FreeRetries,
+    FreeRetriesMaxKeys,
+    When,
+    Exempt,
+    Shadow,
+    OnFailure,
+    Status,
+}
+
+/// Each option, with its name in the table and its lines in TOML, if a file can have it.
+const OPTIONS: [(Opt, &str, Option<&str>); 21] = [
+    (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
+    (SharedKey, "`key` that all share", Some("key = \"global\"")),
+    (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
+    (SkipWithoutKey, "`on_missing_key(Skip)`", Some("on-missing-key = \"skip\"")),
+    (Cost, "`cost`", Some("cost = 2")),
+    (CostFn, "`cost_fn`", None),
+    (QuotaFn, "`quota_fn`", None),
+    (ChargeWhen, "`charge_when`", Some("charge-when = [401]")),
+    (CostAfter, "`cost_after`", None),
+    (SettleByHandler, "`settle_by_handler`", Some("settle-by = \"handler\"")),
+    (SettleByContentBytes, "`settle_by_content_bytes`", Some("settle-by = \"content-bytes\"")),
+    (OweShortfalls, "`owe_shortfalls`", Some("owe-shortfalls = true")),
+    (ReleaseAtHead, "`release_at_head`", Some("release-at = \"head\"")),
+    (Bans, "`penalty`", Some("penalty = { rejections = 3, per = \"1m\", ban = \"1m\" }")),
+    (
+        FreeRetries,
+        "`charge_once`",
+        Some("charge-once = { header = \"idempotency-key\", within = \"1h\", free-retries = 1 }"),
+    ),
+    (
+        FreeRetriesMaxKeys,
+        "`charge_once`, `max_keys`",
+        Some("charge-once = { header = \"idempotency-key\", within = \"1h\", free-retries = 1, max-keys = 9 }"),
+    ),
+    (When, "`when`", None),
+    (Exempt, "`exempt`", Some("exempt = { paths = [\"/healthz\"] }")),
+    (Shadow, "`shadow`", Some("shadow = true")),
+    (OnFailure, "`on_failure`", Some("on-failure = \"allow\"")),
+    (Status, "`status`", Some("status = 418")),
+];
+
+/// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
+struct Custom;
+
+impl Limiter for Custom {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::allow(1, 1).into()
+    }
+}
+
+/// A kind of limiter: its name in the table, how it is made, and its lines in TOML.
+type Kind = (&'static str, fn() -> Arc<dyn Limiter>, Option<&'static str>);
+
+const QUOTA: Quota = Quota::per_second(9);
+
+const KINDS: &[Kind] = &[
+    ("memory", || TokenBucket::new(QUOTA).into_limiter(), Some("algorithm = \"token-bucket\"\nper = \"1s\"")),
+    #[cfg(feature = "redis")]
+    (
+        "server",
+        || RateLimiter::new(TokenBucket::new(QUOTA), RedisStore::new(&redis(), "p")).into_limiter(),
+        Some("algorithm = \"token-bucket\"\nper = \"1s\"\nstore = \"redis\""),
+    ),
+    (
+        "queue",
+        || LeakyQueue::new(QUOTA.burst(2)).into_limiter(),
+        Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2"),
+    ),
+    #[cfg(feature = "redis")]
+    (
+        "queue on a server",
+        || RedisQueue::new(&redis(), "p", QUOTA.burst(2)).into_limiter(),
+        Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2\nstore = \"redis\""),
+    ),
+    ("`Concurrency`", || Concurrency::new(9).into_limiter(), Some("algorithm = \"concurrency\"")),
+    #[cfg(feature = "redis")]
+    (
+        "`RedisConcurrency`",
+        || RedisConcurrency::new(&redis(), "p", 9).into_limiter(),
+        Some("algorithm = \"concurrency\"\nstore = \"redis\""),
+    ),
+    ("custom", || Arc::new(Custom), None),
+];
+
+/// Nothing is called: policies are only built.
+#[cfg(feature = "redis")]
+fn redis() -> Redis {
+    Redis::single("redis://127.0.0.1:1").open().unwrap()
+}
+
+fn kind(name: &str) -> &'static Kind {
+    KINDS.iter().find(|(it, ..)| *it == name).unwrap()
+}
+
+fn set(policy: Policy, option: Opt) -> Policy {
+    let once = || ChargeOnce::by_header(HeaderName::from_static("idempotency-key"));
+    match option {
+        ClientKey => policy.key(HeaderKey::from_static("x-api-key")),
+        SharedKey => policy.key(Global),
+        ShareWithoutKey => policy.on_missing_key(MissingKey::Share),
+        SkipWithoutKey => policy.on_missing_key(MissingKey::Skip),
+        Cost => policy.cost(2),
+        CostFn => policy.cost_fn(|_| 2),
+        QuotaFn => policy.quota_fn(|_| Some(QUOTA)),
+        ChargeWhen => policy.charge_when(|_| true),
+        CostAfter => policy.cost_after(|_| 1),
+        SettleByHandler => policy.settle_by_handler(),
+        SettleByContentBytes => policy.settle_by_content_bytes(),
+        OweShortfalls => policy.owe_shortfalls(),
+        ReleaseAtHead => policy.release_at_head(),
+        Bans => policy.penalty(Penalty::new(QUOTA, std::time::Duration::from_secs(9))),
+        FreeRetries => policy.charge_once(once()),
+        FreeRetriesMaxKeys => policy.charge_once(once().max_keys(9)),
+        When => policy.when(|_| true),
+        Exempt => policy.exempt(Exemptions::new().path("/healthz").unwrap()),
+        Shadow => policy.shadow(),
+        OnFailure => policy.on_failure(FailureMode::Allow),
+        Status => policy.status(StatusCode::IM_A_TEAPOT),
+    }
+}
+
+/// Options that another setter's call replaces: the later call of one setter wins.
+fn is_one_setter(first: Opt, second: Opt) -> bool {
+    let twice = [[ClientKey, SharedKey], [ShareWithoutKey, SkipWithoutKey], [FreeRetries, FreeRetriesMaxKeys]];
+    first == second || twice.iter().any(|pair| pair.contains(&first) && pair.contains(&second))
+}
+
+/// What `options` need beside themselves: a penalty needs a key of the client, and a debt a cost that is settled,
+/// unless the options are about these themselves.
+fn needs(kind: &Kind, options: &[Opt]) -> Vec<Opt> {
+    let has = |some: &[Opt]| options.iter().any(|option| some.contains(option));
+    let mut needs = Vec::new();
+    if has(&[Bans]) && !has(&[ClientKey, SharedKey]) {
+        needs.push(ClientKey);
+    }
+    let settles = has(&[ChargeWhen, CostAfter, SettleByHandler, SettleByContentBytes]);
+    if has(&[OweShortfalls]) && !settles && !kind.0.contains("Concurrency") {
+        needs.push(SettleByHandler);
+    }
+    needs
+}
+
+/// Returns the error of a policy with these options, set in this order.
+fn verdict(kind: &Kind, options: &[Opt]) -> Result<(), String> {
+    let all = needs(kind, options).into_iter().chain(options.iter().copied());
+    let policy = all.fold(Policy::new("p", (kind.1)()), set);
+    RateLimitLayer::try_new(policy).map(drop).map_err(|error| error.to_string())
+}
+
+/// The kind with which a pair of options is tried: the one that they need, or memory.
+fn usual_kind(options: &[Opt]) -> &'static Kind {
+    kind(if options.contains(&ReleaseAtHead) { "`Concurrency`" } else { "memory" })
+}
+
+/// The table: the cell of each row and column, and the text of each note.
+struct Table {
+    cells: BTreeMap<(String, String), String>,
+    notes: BTreeMap<String, String>,
+}
+
+impl Table {
+    fn read() -> Self {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/policy_options.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut table = Self { cells: BTreeMap::new(), notes: BTreeMap::new() };
+        let mut columns = Vec::new();
+        for line in text.lines() {
+            let cells: Vec<_> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+            match cells[..] {
+                [note, text] if line.starts_with("| **") => {
+                    table.notes.insert(note.trim_matches('*').to_owned(), text.to_owned());
+                }
+                [name, ref rest @ ..] if line.starts_with("| |") => {
+                    assert_eq!(name, "");
+                    columns = rest.iter().map(|column| (*column).to_owned()).collect();
+                }
+                [name, ref rest @ ..] if line.starts_with("| ") && rest.len() == columns.len() => {
+                    let named = name.trim_start_matches(|char: char| char.is_ascii_digit()).trim();
+                    table.cells.extend(
+                        columns
+                            .iter()
+                            .zip(rest)
+                            .map(|(column, cell)| ((named.to_owned(), column.clone()), (*cell).to_owned())),
+                    );
+                }
+                _ => {}
+            }
+        }
+        table
+    }
+
+    /// The cell of an option and a kind of limiter.
+    fn with_kind(&self, option: Opt, kind: &Kind) -> &str {
+        self.cell(name(option), kind.0)
+    }
+
+    /// The cell of two options: the later one has the row, and the column is the number of the earlier one.
+    fn pair(&self, first: Opt, second: Opt) -> &str {
+        let (first, second) = (first.min(second), first.max(second));
+        self.cell(name(second), &(first as usize + 1).to_string())
+    }
+
+    fn cell(&self, row: &str, column: &str) -> &str {
+        let cell = self.cells.get(&(row.to_owned(), column.to_owned()));
+        cell.unwrap_or_else(|| panic!("the table has no cell for {row} and {column}"))
+    }
+}
+
+fn name(option: Opt) -> &'static str {
+    OPTIONS[option as usize].1
+}
+
+/// Whether a cell says that a pair is refused.
+fn is_refused(cell: &str) -> bool {
+    cell.starts_with('x')
+}
+
+/// Compares the result of a pair with its cell: refused with the text of the note, or accepted.
+fn compare(table: &Table, what: &str, cell: &str, verdict: &Result<(), String>) -> Option<String> {
+    let is_known = ["", "="].contains(&cell) || table.notes.contains_key(cell);
+    let agrees = match (is_refused(cell), verdict) {
+        (true, Err(error)) => is_known && error.ends_with(&format!(": {}", table.notes.get(cell)?)),
+        (false, Ok(())) => is_known,
+        _ => false,
+    };
+    (!agrees).then(|| format!("{what}: the table has `{cell}`, and the result is {verdict:?}"))
+}
+
+#[test]
+fn every_pair_of_options_has_the_result_of_the_table_in_both_orders() {
+    let table = Table::read();
+    let mut wrong = Vec::new();
+    let (mut pairs, mut refused, mut defined) = (0, 0, 0);
+    for (first, ..) in OPTIONS {
+        for (second, ..) in OPTIONS.into_iter().take_while(|(second, ..)| *second <= first) {
+            let cell = table.pair(first, second);
+            let kind = usual_kind(&[first, second]);
+            let [forth, back] = [[first, second], [second, first]].map(|options| verdict(kind, &options));
+            let what = format!("{} and {}", name(first), name(second));
+            wrong.extend(compare(&table, &what, cell, &forth));
+            if first != second {
+                assert_eq!(forth, back, "{what}: the order matters");
+                assert_eq!(cell == "=", is_one_setter(first, second), "{what}");
+            }
+            pairs += 1;
+            refused += usize::from(is_refused(cell));
+            defined += usize::from(cell.starts_with('d'));
+        }
+        for kind in KINDS {
+            let cell = table.with_kind(first, kind);
+            let what = format!("{} with {}", name(first), kind.0);
+            wrong.extend(compare(&table, &what, cell, &verdict(kind, &[first])));
+            pairs += 1;
+            refused += usize::from(is_refused(cell));
+            defined += usize::from(cell.starts_with('d'));
+        }
+    }
+    println!("{pairs} pairs, {refused} refused, {defined} defined");
+    assert!(wrong.is_empty(), "{} of {pairs}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Pairs are enough: no two options that are accepted with each other and with a limiter are refused together.
+#[test]
+fn two_options_and_a_limiter_are_refused_only_if_a_pair_of_them_is() {
+    let table = Table::read();
+    for kind in KINDS {
+        for (first, ..) in OPTIONS {
+            for (second, ..) in OPTIONS.into_iter().filter(|(second, ..)| !is_one_setter(first, *second)) {
+                let mut options = needs(kind, &[first, second]);
+                options.extend([first, second]);
+                let is_pair_refused = options.iter().any(|option| {
+                    let others = options.iter().filter(|other| !is_one_setter(*option, **other));
+                    is_refused(table.with_kind(*option, kind))
+                        || others.into_iter().any(|other| is_refused(table.pair(*option, *other)))
+                });
+                let verdict = verdict(kind, &[first, second]);
+                assert_eq!(verdict.is_err(), is_pair_refused, "{}, {options:?}: {verdict:?}", kind.0);
+            }
+        }
+    }
+}
+
+/// Every note is used, and the table has nothing but the pairs.
+#[test]
+fn the_table_has_each_note_that_it_uses_and_no_other() {
+    let table = Table::read();
+    let used = |note: &String| table.cells.values().any(|cell| cell == note);
+    let unused: Vec<_> = table.notes.keys().filter(|note| !used(note)).collect();
+    assert!(unused.is_empty(), "{unused:?}");
+}
+
+#[cfg(all(feature = "config", feature = "redis"))]
+mod toml {
+    use tower_sluice::config::Config;
+
+    use super::*;
+
+    /// Letters and digits: a file has other names for methods, and the same letters.
+    fn letters(text: &str) -> String {
+        text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+    }
+
+    fn parse(kind: &str, lines: &[&str]) -> Result<(), String> {
+        let text = format!(
+            "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nlimit = 9\n\
+             {kind}\n{}\n{}",
+            if kind.contains("store") { "" } else { "store = \"memory\"" },
+            lines.join("\n")
+        );
+        Config::parse("f.toml", &text).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Compares the results in code and in a file: both accept, or both refuse for the same reason.
+    fn assert_same(what: &str, code: &Result<(), String>, file: &Result<(), String>) {
+        match (code, file) {
+            (Ok(()), Ok(())) => {}
+            (Err(code), Err(file)) => {
+                // From the second colon on, behind the names of the two options.
+                let reason = code.splitn(3, ": ").nth(2).unwrap();
+                let reason = letters(&reason.replace("`cost_after`", "`cost_after` (in code)"));
+                assert!(letters(file).contains(&reason), "{what}:\n{code}\n{file}");
+            }
+            _ => panic!("{what}: {code:?} in code, and {file:?} in a file"),
+        }
+    }
+
+    #[test]
+    fn every_pair_that_a_file_can_have_has_the_same_result_there() {
+        let mut pairs = 0;
+        for (first, _, line) in OPTIONS {
+            let Some(line) = line else { continue };
+            for (second, _, other) in OPTIONS {
+                let Some(other) = other else { continue };
+                // A file has one value for a key.
+                let key = |line: &str| line.split(' ').next().map(str::to_owned);
+                if key(line) == key(other) {
+                    continue;
+                }
+                let kind = usual_kind(&[first, second]);
+                let needed = needs(kind, &[first, second]);
+                let mut lines: Vec<_> = needed.iter().map(|option| OPTIONS[*option as usize].2.unwrap()).collect();
+                lines.extend([line, other]);
+                let code = verdict(kind, &[first, second]);
+                assert_same(&lines.join(" and "), &code, &parse(kind.2.unwrap(), &lines));
+                pairs += 1;
+            }
+            for kind in KINDS {
+                let Some(algorithm) = kind.2 else { continue };
+                let needed = needs(kind, &[first]);
+                let mut lines: Vec<_> = needed.iter().map(|option| OPTIONS[*option as usize].2.unwrap()).collect();
+                lines.push(line);
+                assert_same(&format!("{algorithm} and {line}"), &verdict(kind, &[first]), &parse(algorithm, &lines));
+                pairs += 1;
+            }
+        }
+        println!("{pairs} pairs in files");
+    }
+}
