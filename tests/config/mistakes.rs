@@ -386,6 +386,8 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
         policy("algorithm = \"concurrency\""),
+        // Of bytes, which in memory are more than a slot holds.
+        policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),
         policy("algorithm = \"concurrency\"\nmax-queue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
         policy("algorithm = \"concurrency\"\nlease = \"1h\""),
         policy("algorithm = \"concurrency\"\nstore = \"memory\"\nmax-queue = 5\nmax-wait = \"5s\"\nmax-keys = 5"),

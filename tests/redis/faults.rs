@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
@@ -246,7 +246,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
         }
         is_over.store(true, Ordering::Relaxed);
     };
-    let admitted = AtomicUsize::new(0);
+    let admitted = AtomicU64::new(0);
     // One in ten is the same client, and the others are new ones, of which Redis decides on each.
     let load = async |process: usize, number: usize| {
         for turn in 0.. {
@@ -269,7 +269,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     futures_util::future::join(flap, join_all(clients)).await;
     let admitted = admitted.into_inner();
     // What the server grants, and what each process grants on its own, which is not reported to the server.
-    assert!((1..=3 * usize::try_from(LIMIT).unwrap()).contains(&admitted), "{admitted}");
+    assert!((1..=3 * LIMIT).contains(&admitted), "{admitted}");
     for layer in &processes {
         recovers(layer, "warm").await;
     }

@@ -43,6 +43,17 @@ static ALL: [&Script; 12] = [
 /// What the caller's clock shows, where that does not matter.
 const NOW: Timestamp = Timestamp::ZERO;
 
+/// What doubles make of the weight of a sliding window's previous count, rounded down: in Rust what it is in Lua.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::float_arithmetic,
+    reason = "the rounding is meant"
+)]
+fn estimate(previous: u64, left: u64, period: u64) -> u64 {
+    (previous as f64 * left as f64 / period as f64) as u64
+}
+
 /// Starts a server that has cached all scripts.
 fn start() -> (RedisServer, Connection) {
     let server = RedisServer::start();

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::{ALL, NOW};
+use super::{ALL, NOW, estimate};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::evalsha::Call;
@@ -85,11 +85,10 @@ fn scripts_withstand_the_counterexamples() {
 }
 
 /// Checks that the estimate of a lemma is that of doubles, which are the same in Rust, Lua and Python.
-#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "the doubles are what is tested")]
 fn check_estimate(case: &Counterexample, window: u64, previous: u64) {
     let period = case.number::<u64>("period") / 1_000;
     let left = (window + 1) * period - case.number::<u64>("now");
-    let estimate = (previous as f64 * left as f64 / period as f64) as u64;
+    let estimate = estimate(previous, left, period);
     assert_eq!(case.number_or("estimate", estimate), estimate);
 }
 
