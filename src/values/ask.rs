@@ -82,6 +82,7 @@ impl<'a> Ask<'a> {
 
     /// Asks at the instant in `now`, which the first limiter that needs it reads.
     #[must_use]
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn at(self, now: &'a Now) -> Self {
         Self { now: Some(now), ..self }
     }
@@ -218,6 +219,7 @@ pub(crate) struct Now {
 impl Now {
     /// Creates an instant that is not read yet.
     #[must_use]
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn new() -> Self {
         Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
     }

@@ -24,6 +24,7 @@ mod terms;
 pub mod time;
 
 pub use self::answer::{Answer, LimiterError, Pending};
+#[cfg(feature = "http")]
 pub(crate) use self::ask::Now;
 pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
