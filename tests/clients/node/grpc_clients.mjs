@@ -104,7 +104,7 @@ function frames(server, key) {
     const type = "application/grpc";
     const asked = { ":method": "POST", ":path": PATH, "content-type": type, te: "trailers", "x-client": key };
     const stream = session.request(asked);
-    const response = {};
+    const answer = {};
     session.on("error", reject);
     stream.on("response", (fields, flags) => Object.assign(answer, { fields, ends: (flags & END_STREAM) !== 0 }));
     stream.on("trailers", (trailers) => (answer.trailers = trailers));
