@@ -72,7 +72,7 @@ fn run<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Figures {
             std::thread::sleep(pause);
             phase.fetch_add(1, Ordering::SeqCst);
             let begin = Instant::now();
-            layer.handle().replace(policy(1_001 + round)).expect("it is as sensible as the first");
+            layer.handle().replace(policy(1_001 + u64::from(round))).expect("it is as sensible as the first");
             changes = changes.max(begin.elapsed());
             // Keys are still inserted that had no request yet.
             std::thread::sleep(pause.saturating_sub(begin.elapsed()));

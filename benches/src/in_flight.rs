@@ -39,7 +39,7 @@ pub fn measure(by: By, keys: u64, scale: Scale) -> Figures {
     match by {
         By::Ours => {
             let before = machine::resident();
-            let limiter = Concurrency::new(LIMIT).max_keys(keys as usize);
+            let limiter = Concurrency::new(LIMIT.into()).max_keys(keys as usize);
             let mut key = IpAddr::first();
             let held: Vec<_> = (0..keys)
                 .map(|index| {

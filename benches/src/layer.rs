@@ -192,7 +192,7 @@ pub fn calls(row: Row, time: Time) -> Call {
 
 /// As policies hold it.
 pub fn limiter((period, burst): Terms, time: Time) -> Arc<dyn Limiter> {
-    let bucket = TokenBucket::new(Quota::per(1, period).burst(burst));
+    let bucket = TokenBucket::new(Quota::per(1, period).burst(burst.into()));
     match time {
         Time::Passes => Arc::new(RateLimiter::new(bucket, MemoryStore::default())),
         Time::StandsStill => {
@@ -214,7 +214,7 @@ struct Plan(Quota);
 
 /// A customer's quota: twice the rate of the others.
 fn plan() -> Plan {
-    Plan(Quota::per(2, Duration::from_secs(1)).burst(u32::MAX))
+    Plan(Quota::per(2, Duration::from_secs(1)).burst(u32::MAX.into()))
 }
 
 /// One policy, whose keys have quotas of their own.

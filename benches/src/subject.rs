@@ -18,18 +18,18 @@ use crate::ours;
 #[derive(Clone, Copy)]
 pub struct Terms {
     pub period: Duration,
-    pub burst: u64,
+    pub burst: u32,
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Terms {
     /// All pass, and all keys owe something for ever.
-    pub const ADMITTED: Self = Self { period: Duration::from_secs(1), burst: u64::MAX };
+    pub const ADMITTED: Self = Self { period: Duration::from_secs(1), burst: u32::MAX };
     /// Each key is admitted once.
     pub const REJECTED: Self = Self::exactly(1);
 
-    pub const fn exactly(burst: u64) -> Self {
+    pub const fn exactly(burst: u32) -> Self {
         Self { period: HOUR, burst }
     }
 }
@@ -73,12 +73,12 @@ pub trait Ruled: Algorithm {
 /// The limit of windows. Of many keys, none is asked more often than a word of the table can count, so all pass; a hot key is,
 /// and its sliding window is in the table for wider states.
 fn window(terms: Terms, keys: usize) -> Quota {
-    Quota::per_hour(if keys < 1_000_000 { terms.burst } else { terms.burst.min(65_535) })
+    Quota::per_hour((if keys < 1_000_000 { terms.burst } else { terms.burst.min(65_535) }).into())
 }
 
 impl Ruled for TokenBucket {
     fn of_terms(Terms { period, burst }: Terms, _: usize) -> Self {
-        Self::new(Quota::per(1, period).burst(burst))
+        Self::new(Quota::per(1, period).burst(burst.into()))
     }
 }
 
@@ -223,7 +223,7 @@ impl<K> Subject<K> for LeakyBucket {
 /// A counter per key, as a fixed window would have; without a clock.
 pub struct QuickCache<K: Key> {
     counters: quick_cache::sync::Cache<K::Value, Arc<AtomicU32>>,
-    limit: u64,
+    limit: u32,
 }
 
 impl<K: Key> Subject<K> for QuickCache<K> {
@@ -242,7 +242,7 @@ impl<K: Key> Subject<K> for QuickCache<K> {
 /// A counter per key, forgotten after an hour.
 pub struct Moka<K: Key> {
     counters: moka::sync::Cache<K::Value, Arc<AtomicU32>>,
-    limit: u64,
+    limit: u32,
 }
 
 impl<K: Key> Subject<K> for Moka<K> {
@@ -257,6 +257,6 @@ impl<K: Key> Subject<K> for Moka<K> {
     }
 }
 
-fn count(counter: &AtomicU32, limit: u64) -> bool {
+fn count(counter: &AtomicU32, limit: u32) -> bool {
     counter.load(Ordering::Relaxed) < limit && counter.fetch_add(1, Ordering::Relaxed) < limit
 }

@@ -74,9 +74,9 @@ fn limiter(algorithm: Algorithm, quota: Quota, clock: &ManualClock) -> std::sync
 }
 
 fuzz_target!(|case: Case<'_>| {
-    let Ok(mut quota) = Quota::try_per(case.limit, case.period.into()) else { return };
+    let Ok(mut quota) = Quota::try_per(case.limit % (Quota::MAX_UNITS + 1), case.period.into()) else { return };
     if let (Some(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) = (case.burst, case.algorithm) {
-        let Ok(with_burst) = quota.try_burst(burst) else { return };
+        let Ok(with_burst) = quota.try_burst(burst % (Quota::MAX_UNITS + 1)) else { return };
         quota = with_burst;
     }
     // The memory store's times wrap at 2^61 nanoseconds, 73 years.

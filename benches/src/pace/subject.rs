@@ -28,7 +28,7 @@ impl<const PRECISE: bool> Pacer for Ours<PRECISE> {
     type Waiter = PartitionKey;
 
     fn new(plan: &Plan<'_>) -> Result<Self, String> {
-        let queue = LeakyQueue::new(Quota::per_second(plan.rate)).max_queue(plan.requests);
+        let queue = LeakyQueue::new(Quota::per_second(plan.rate.into())).max_queue(plan.requests);
         let queue = queue.max_wait(Duration::from_secs(3_600));
         Ok(Self(if PRECISE { queue.precise() } else { queue }))
     }

@@ -22,7 +22,7 @@ use crate::ours::{self, Adds};
 /// `burst` at once, and then one per `period`; for windows and `trypema`, `burst` per window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    pub burst: u64,
+    pub burst: u32,
     pub period: Duration,
 }
 
@@ -33,16 +33,16 @@ impl Terms {
     /// The same where few keys share all requests.
     pub const ADMITTED_HOT: Self = Self { burst: 100_000_000, period: Duration::from_secs(1) };
 
-    pub const fn exactly(burst: u64) -> Self {
+    pub const fn exactly(burst: u32) -> Self {
         Self { burst, period: Duration::from_secs(3_600) }
     }
 
     pub fn bucket(self) -> Quota {
-        Quota::per(1, self.period).burst(self.burst)
+        Quota::per(1, self.period).burst(self.burst.into())
     }
 
     pub fn window(self) -> Quota {
-        Quota::per_hour(self.burst)
+        Quota::per_hour(self.burst.into())
     }
 }
 

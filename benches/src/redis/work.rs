@@ -77,7 +77,7 @@ pub fn measure(plan: Plan) -> Outcome<Sample> {
 }
 
 /// How many of twice the burst are admitted that ask for one key at the same time.
-pub fn admitted(server: &Arc<Server>, make: Make, burst: u64) -> Outcome<u32> {
+pub fn admitted(server: &Arc<Server>, make: Make, burst: u32) -> Outcome<u32> {
     let server = Arc::clone(server);
     on_a_worker(async move {
         server.empty()?;
