@@ -225,10 +225,10 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             return Err(source.error(&at, problem));
         }
     }
-    let limit = units(source, "limit", &raw.limit)?;
     if is_concurrency {
         return concurrency(source, raw, store);
     }
+    let limit = units(source, "limit", &raw.limit)?;
     let Some(per) = &raw.per else {
         let problem = "per is missing: without it, the limit has no period; add per = \"1m\"";
         return Err(source.error(&raw.limit.span(), problem));
