@@ -1,10 +1,15 @@
 //! `Decision`, the answer of a limiter.
 
+mod words;
+
 use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::values::{Quota, Receipt, Shape, Terms};
+use self::words::{
+    DELAY_BITS, DELAY_COARSE, DELAY_MASK, Kind, Limit, RESET_COARSE, Remaining, WAIT_COARSE, at_most_max,
+};
+use crate::values::{Receipt, Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
@@ -30,99 +35,6 @@ pub struct Decision {
 }
 
 const _: () = assert!(size_of::<Decision>() == 64, "one cache line");
-
-/// The limit, in the highest 50 bits, so that it is read by a shift. Below it 12 bits of the delay, and in the lowest two
-/// the [`Kind`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Limit(u64);
-
-/// The units that are left, as in [`Limit`]. Below them 12 bits of the delay, whether the reset is in milliseconds, and
-/// whether the wait is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Remaining(u64);
-
-/// The bits below the units.
-const BELOW_UNITS: u32 = 14;
-
-const _: () = assert!(Quota::MAX_UNITS >> (u64::BITS - BELOW_UNITS) == 0, "all units fit above the other bits");
-
-/// The bits of the delay in each of the two words.
-const DELAY_BITS: u32 = BELOW_UNITS - 2;
-const DELAY_MASK: u64 = ((1 << DELAY_BITS) - 1) << 2;
-const WAIT_COARSE: u64 = 1;
-const RESET_COARSE: u64 = 1 << 1;
-
-/// The delay is in milliseconds. Below this bit is the number.
-const DELAY_COARSE: u64 = 1 << (u32::BITS + 2 * DELAY_BITS - 1);
-
-impl Limit {
-    #[inline(always)]
-    const fn new(limit: u64, kind: Kind) -> Self {
-        debug_assert!(limit <= Quota::MAX_UNITS);
-        Self(limit << BELOW_UNITS | kind as u64)
-    }
-
-    #[inline(always)]
-    const fn units(self) -> u64 {
-        self.0 >> BELOW_UNITS
-    }
-
-    #[inline(always)]
-    const fn kind(self) -> Kind {
-        match self.0 & 0b11 {
-            0 => Kind::Allow,
-            1 => Kind::Reject,
-            2 => Kind::UntilReleased,
-            _ => Kind::Never,
-        }
-    }
-}
-
-impl Remaining {
-    #[inline(always)]
-    const fn new(units: u64) -> Self {
-        debug_assert!(units <= Quota::MAX_UNITS);
-        Self(units << BELOW_UNITS)
-    }
-
-    #[inline(always)]
-    const fn units(self) -> u64 {
-        self.0 >> BELOW_UNITS
-    }
-
-    #[inline(always)]
-    const fn with_units(self, units: u64) -> Self {
-        Self(Self::new(units).0 | self.0 & ((1 << BELOW_UNITS) - 1))
-    }
-
-    #[inline(always)]
-    const fn has(self, flag: u64) -> bool {
-        self.0 & flag != 0
-    }
-
-    #[inline(always)]
-    const fn with(self, flag: u64, is_set: bool) -> Self {
-        Self(if is_set { self.0 | flag } else { self.0 & !flag })
-    }
-}
-
-/// A custom limiter may have any limit. Of those in this crate none is greater.
-#[inline(always)]
-const fn at_most_max(units: u64) -> u64 {
-    if units > Quota::MAX_UNITS { Quota::MAX_UNITS } else { units }
-}
-
-/// As in [`Outcome`], without the time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Allow,
-    /// Rejected until `wait` is over.
-    Reject,
-    /// Rejected until requests of the key are over.
-    UntilReleased,
-    /// Rejected whatever the wait.
-    Never,
-}
 
 /// A time, perhaps as a quotient: the division is deferred to the getters, which few callers use.
 #[derive(Clone, Copy, Debug)]
@@ -521,6 +433,7 @@ impl fmt::Debug for Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::Quota;
 
     #[test]
     fn times_are_kept_in_nanoseconds_and_above_584_years_in_milliseconds() {
