@@ -249,7 +249,7 @@ impl Policy {
     ///
     /// # Memory
     ///
-    /// In memory, a table of a fixed size: [100 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
+    /// In memory, a table of a fixed size: [98 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
     /// buckets, however many quotas there are. The texts of the fields are kept for 64 quotas per policy, some 20 KiB;
     /// beyond, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]

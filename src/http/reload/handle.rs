@@ -84,7 +84,7 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 /// to 48 if the table has locks), and no more than the table that it was made from. However many changes there are, the
 /// copies are of one table, or of one for each [capacity](Replaced::kept_capacity) that the limiter had meanwhile.
 ///
-/// After a burst of more than 2^18 units, a bucket with a much slower rate keeps its debts in a table with locks, of 100
+/// After a burst of more than 2^18 units, a bucket with a much slower rate keeps its debts in a table with locks, of 98
 /// bytes per key, until the next change: they would not fit into words.
 ///
 /// Requests to a [`LeakyQueue`](crate::LeakyQueue) that has waiters do wait for its change, which holds its lock: 56 ms

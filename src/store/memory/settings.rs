@@ -31,21 +31,28 @@ use crate::values::time::{Clock, Monotonic};
 /// *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request
 /// from before a live change.
 ///
-/// Windows whose counts do not fit into a word, windows of the calendar, and algorithms of your own take a table with
-/// locks, of 50 bytes per key for windows. These limits fit:
+/// What does not fit into a word takes a table with locks: buckets whose limit or burst is above 4,294,967,295, or whose
+/// limit is above four units per nanosecond; windows with greater limits than these; windows of the calendar; and
+/// algorithms of your own.
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
-/// | five seconds or more | all | up to 65,535 |
+/// | five seconds or more | up to 4,294,967,295 | up to 65,535 |
 /// | a second | up to 536,870,911 | up to 16,383 |
 /// | a millisecond | up to 524,287 | up to 511 |
+///
+/// | bytes per key | bucket | fixed window, calendar | sliding window |
+/// |---|---|---|---|
+/// | words | 16 | 16 (calendar: 50) | 16 |
+/// | with locks | 50 | 50 | 66 |
+/// | with locks, and [quotas of the keys' own](#quotas-of-the-keys-own) | 98 | 98 | 114 |
 ///
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
 /// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
-/// with its state: as large, of 100 bytes per key for buckets and 82 for windows, whatever the number of different
-/// quotas. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a live
+/// with its state: as large, of 98 bytes per key, or 114 for sliding windows, whatever the number of different quotas.
+/// It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a live
 /// change, at the first question under the other quota.
 ///
 /// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under a

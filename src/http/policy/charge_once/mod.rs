@@ -337,7 +337,7 @@ fn budget_quota(shape: Shape, quota: Quota, free_retries: u32) -> Option<Quota> 
 /// What the free retries of a key with this quota may cost.
 fn granted(quota: Quota, free_retries: u32) -> Quota {
     let times = |units: u64| units.saturating_mul(free_retries.into()).min(Quota::MAX_UNITS);
-    // A rate beyond what a quota can have, or a burst cut off at 2^32, is the safe side: more is charged.
+    // A limit or a burst that is cut off at the most that a quota can have is the safe side: more is charged.
     Quota::try_per(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())))
 }
 
