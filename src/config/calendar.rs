@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::raw::{AlgorithmName, RawPolicy};
+use super::format::{AlgorithmName, RawPolicy};
 use super::source::Source;
 use super::store::StoreSpec;
 use crate::limiter::Limiter;
@@ -37,7 +37,9 @@ pub(super) fn unit(source: &Source<'_>, raw: &RawPolicy) -> Result<Option<Unit>,
             return Err(source.error(&at, problem));
         }
     }
-    if let Some(per) = raw.per.as_ref().filter(|_| unit.is_some() && raw.algorithm != AlgorithmName::FixedWindow) {
+    if let Some(per) =
+        raw.per.as_ref().filter(|_| unit.is_some() && raw.algorithm.value() != AlgorithmName::FixedWindow)
+    {
         let problem = format!("{} is for fixed-window; choose that algorithm, or write a time such as 1day", shown());
         return Err(source.error(&per.span(), problem));
     }
@@ -61,7 +63,7 @@ pub(super) fn limiter(
     limit: u64,
     store: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {
-    use super::policy::number;
+    use super::value::number;
     use crate::algorithm::CalendarWindow;
 
     let mut window = match unit {
@@ -70,11 +72,11 @@ pub(super) fn limiter(
         Unit::Month => CalendarWindow::monthly(limit),
     };
     if let Some(anchor) = &raw.anchor {
-        let day = number(source, "anchor", 1..=31, anchor)?;
+        let day = number(source, "policy.anchor", anchor)?;
         window = window.anchor(u8::try_from(day).expect("it is at most 31"));
     }
     if let Some(first) = &raw.week_start {
-        window = window.week_start((*first.get_ref()).into());
+        window = window.week_start(first.get_ref().value());
     }
     if let Some(zone) = &raw.zone {
         let problem = |error| source.error(&zone.span(), format_args!("zone: {error}"));
@@ -97,21 +99,4 @@ pub(super) fn limiter(
         per.get_ref()
     );
     Err(source.error(&per.span(), problem))
-}
-
-#[cfg(feature = "calendar")]
-impl From<super::raw::WeekdayName> for crate::algorithm::Weekday {
-    fn from(day: super::raw::WeekdayName) -> Self {
-        use super::raw::WeekdayName;
-
-        match day {
-            WeekdayName::Monday => Self::Monday,
-            WeekdayName::Tuesday => Self::Tuesday,
-            WeekdayName::Wednesday => Self::Wednesday,
-            WeekdayName::Thursday => Self::Thursday,
-            WeekdayName::Friday => Self::Friday,
-            WeekdayName::Saturday => Self::Saturday,
-            WeekdayName::Sunday => Self::Sunday,
-        }
-    }
 }

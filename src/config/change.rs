@@ -7,7 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::raw::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse};
+use super::format::{Keys, RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse};
 use super::response::ResponseSettings;
 use super::source::Source;
 use super::{Common, Config, Draft, Route};
@@ -220,40 +220,13 @@ impl Route {
 ///
 /// `has_exemptions` says whether its route has exemptions, which are those of its policies, too.
 pub(super) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'static str> {
-    // Without `..`, so that a new field does not compile until it is listed.
-    #[rustfmt::skip]
-    let RawPolicy {
-        name: _, algorithm: _, limit: _, per: _, shadow: _,
-        zone, anchor, week_start, burst, max_queue, max_wait, max_keys, lease, when_full, staggered, key,
-        cost, store, on_failure, on_missing_key, status, charge_when, settle_by, owe_shortfalls,
-        release_at, penalty, charge_once, exempt,
-    } = raw;
-    let fields = [
-        ("zone", zone.is_some()),
-        ("anchor", anchor.is_some()),
-        ("week-start", week_start.is_some()),
-        ("burst", burst.is_some()),
-        ("max-queue", max_queue.is_some()),
-        ("max-wait", max_wait.is_some()),
-        ("max-keys", max_keys.is_some()),
-        ("lease", lease.is_some()),
-        ("when-full", when_full.is_some()),
-        ("staggered", staggered.is_some()),
-        ("key", key.is_some()),
-        ("cost", cost.is_some()),
-        ("store", store.is_some()),
-        ("on-failure", on_failure.is_some()),
-        ("on-missing-key", on_missing_key.is_some()),
-        ("status", status.is_some()),
-        ("charge-when", charge_when.is_some()),
-        ("settle-by", settle_by.is_some()),
-        ("owe-shortfalls", owe_shortfalls.is_some()),
-        ("release-at", release_at.is_some()),
-        ("penalty", penalty.is_some()),
-        ("charge-once", charge_once.is_some()),
-        ("exempt", has_exemptions || exempt.is_some()),
-    ];
-    fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
+    // `per` is optional for one algorithm alone.
+    let mut fields = raw.optional();
+    fields.retain(|field| !matches!(*field, "per" | "shadow"));
+    if has_exemptions && raw.exempt.is_none() {
+        fields.push("exempt");
+    }
+    fields
 }
 
 /// Logs the optional fields that were removed from policies which the file still has.
@@ -263,7 +236,7 @@ fn log_removed_fields(route: &Route, draft: &Draft) {
         let Some(after) = after.get(name) else { continue };
         let gone: Vec<_> = before.iter().copied().filter(|field| !after.contains(field)).collect();
         if !gone.is_empty() {
-            log::fields_removed(&route.paths[0], name, &gone.join(", "));
+            log::fields_removed(&route.paths[0], name, &gone.join(", ").replace('_', "-"));
         }
     }
 }

@@ -7,7 +7,7 @@ use http::HeaderName;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::raw::{RawExempt, RawHeaders};
+use super::format::{RawExempt, RawHeaders};
 use super::source::Source;
 use crate::http::Exemptions;
 use crate::http::key::ClientIp;

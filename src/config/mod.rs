@@ -25,70 +25,16 @@
 //!
 //! All clients of a policy have one quota. [Quotas of their own](crate::Policy::quota_fn) need code.
 //!
-//! ```toml
-//! [client-ip]                    # optional; default: the socket's peer
-//! source = "x-forwarded-for"     # peer | x-forwarded-for | forwarded | a single-value header's name; in any case
-//! trusted = ["10.0.0.0/8"]       # and / or: hops = 1 (to 100)
-//! ipv6-prefix = 64               # 32 to 128
+//! These are all tables and keys. A line that begins with `#` and no space has a key that does not go with the others here.
 //!
-//! [redis]                        # optional (feature `redis`); keeps all policies without `store = "memory"`
-//! url = "redis://127.0.0.1:6379" # or a list: some nodes of a cluster, or the sentinels of a `master`
-//! # master = "main"              # the name by which the sentinels know it
-//! timeout = "50ms"               # for a whole decision
-//! prefix = "sluice"              # the start of all key names
-//! # secret = "..."               # the secret of the hashes that stand for clients on the server
+#![doc = "```toml"]
+#![doc = include_str!("format.toml")]
+#![doc = "```"]
 //!
-//! [response]                     # optional; the responses that clients get
-//! fields = "draft-11"            # draft-11 | draft-07 | none: the syntax of the `RateLimit` fields
-//! x-ratelimit = "none"           # epoch-seconds | delta-seconds | none: the form of `X-RateLimit-Reset`, if it is sent
-//! advertise = "always"           # always | rejected | below-20% | never: which responses carry these fields
-//! rejection-format = "problem"   # problem | text | empty: the body of a rejection
-//! grpc-status = "resource-exhausted"   # resource-exhausted | unavailable
-//! retry-jitter = "0s"            # the longest random time that is added to advertised waits
-//!
-//! [[route]]                      # at least one
-//! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
-//!   # response = { advertise = "never" }   # any keys of [response], for this route; the others are as there
-//!   # exempt = { networks = ["10.0.0.0/8"] }   # requests that no policy of the route charges: as in a policy
-//!   # exempt-preflights = { limit = 50, per = "1s" }   # a separate budget for CORS preflights, also: burst; default: all count
-//!   [[route.policy]]
-//!   name = "per-client"          # 64 bytes at most
-//!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window | concurrency
-//!   limit = 10
-//!   per = "1s"                   # not for concurrency; 250ms, 1s, 1m, 1h, 1day; fixed-window: also day, week, month
-//!   # zone = "Europe/Berlin"     # day, week, month: the time zone of the calendar; default: UTC
-//!   # anchor = 17                # month: the day on which months begin; default: 1
-//!   # week-start = "sunday"      # week: the day on which weeks begin; default: monday
-//!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
-//!   # max-queue = 50             # waiting requests of a key; leaky-queue: default: the limit; concurrency: in each process; default: 0
-//!   # max-wait = "5s"            # leaky-queue and concurrency; default: 30s
-//!   # lease = "10s"              # concurrency on Redis: a dead process frees its units after this; 1s to 1h; kept until a restart
-//!   # max-keys = 65536           # in memory: the most keys with a leaky-queue, or with requests in flight, at a time
-//!   # when-full = "overflow"     # further keys: reject | overflow | evict-least; default: reject
-//!   # staggered = true           # windows in memory: the windows of each key begin at another instant; default: false
-//!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
-//!   cost = 1                     # 0 would limit nothing, and is rejected
-//!   shadow = false
-//!   store = "memory"             # memory | redis; default: redis if there is one
-//!   on-failure = "local-fallback"   # while the store fails: local-fallback | allow | reject
-//!   on-missing-key = "reject"    # reject | skip | share
-//!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if clients share the key
-//!   # charge-when = [401, 403]   # count only requests whose response has one of these; default: count all
-//!   # settle-by = "handler"      # handler | content-bytes: charge in the end what the handler reports, or the response's bytes; not with charge-when
-//!   # owe-shortfalls = true      # with settle-by: costs beyond the charge, where no units are left, are owed, not forgiven; default: false
-//!   # release-at = "head"        # concurrency: a request is over at the head of its response, or at its end: head | body; default: body
-//!   # penalty = { rejections = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
-//!   # charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }   # free retries; in memory also: max-keys
-//!     [route.policy.exempt]      # optional; requests that are not charged, and count as skipped
-//!     networks = ["10.0.0.0/8"]  # of the client, as [client-ip] finds it
-//!     headers = { x-internal = "a long random text" }   # exact; or a list of values. Do not commit the file with it
-//!     paths = ["/healthz", "/assets/*"]   # exact, as sent; `/*` at the end for all below, without `..`, `//` and `%`
-//! ```
-//!
-//! The values of `[response]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
+//! See [`RateLimitFields`](crate::headers::RateLimitFields),
 //! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::rejection::RejectionFormat) and
-//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
-//! gets `Retry-After` and `X-Rate-Limited-For`.
+//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what the words of `[response]` mean. With any of them, a rejected
+//! client gets `Retry-After` and `X-Rate-Limited-For`.
 //!
 //! [`ChargeOnce`](crate::ChargeOnce) has what `charge-once` admits in the worst case.
 //! [`Exemptions`] has what the keys of `exempt` mean, and why no client can forge them.
@@ -114,10 +60,12 @@ mod calendar;
 mod change;
 mod error;
 mod exempt;
+mod format;
+#[cfg(test)]
+mod generated;
 mod key;
 mod parser_errors;
 mod policy;
-mod raw;
 mod reader;
 mod response;
 #[cfg(feature = "axum")]
@@ -126,6 +74,7 @@ mod source;
 mod store;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -135,11 +84,11 @@ pub use self::error::ConfigError;
 pub use self::reader::ConfigReader;
 
 use self::change::{Fixed, optional_fields};
-use self::policy::number;
-use self::raw::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
+use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
 use self::source::Source;
 use self::store::{Redis, StoreSpec};
+use self::value::{number, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
 use crate::http::{Enforceable, Exemptions, PolicyError, RateLimitLayer};
 use crate::values::Quota;
@@ -423,9 +372,6 @@ fn skeleton(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// The greatest `hops`: more proxies than are ever in front of a server.
-const MAX_HOPS: u64 = 100;
-
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
     // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of
     // another.
@@ -434,9 +380,9 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
     let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);
     let hops = raw.hops.map(|hops| match *hops.get_ref() {
         0 => Err(source.error(&hops.span(), "hops = 0 trusts no proxy; write how many there are, or leave it out")),
-        _ => number(source, "hops", 1..=MAX_HOPS, &hops),
+        _ => size(source, "client-ip.hops", &hops),
     });
-    let hops = hops.transpose()?.map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
+    let hops = hops.transpose()?;
     let ip_source = match raw.source.as_ref().map(toml::Spanned::get_ref) {
         None => IpSource::Peer,
         Some(name) => name.parse::<IpSource>().map_err(|_| {
@@ -471,7 +417,7 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
         }
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
     };
-    let prefix = raw.ipv6_prefix.map(|prefix| number(source, "ipv6-prefix", 32..=128, &prefix)).transpose()?;
+    let prefix = raw.ipv6_prefix.map(|prefix| number(source, "client-ip.ipv6-prefix", &prefix)).transpose()?;
     Ok(match prefix.and_then(|prefix| u8::try_from(prefix).ok()) {
         Some(prefix) => client_ip.ipv6_prefix(prefix),
         None => client_ip,

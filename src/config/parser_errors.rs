@@ -6,89 +6,10 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::format::{Field, Kind, field};
+
 /// The longest value that a message repeats, in bytes: a log line should stay readable.
 const LONGEST_SHOWN: usize = 60;
-
-/// Each field, prefixed by its table, with the kind of value that it takes and an example. `tests/config/schema.rs` finds
-/// a field that is missing here.
-const FIELDS: &[(&str, &str, &str)] = &[
-    ("client-ip.source", TEXT, "\"x-forwarded-for\""),
-    ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
-    ("client-ip.hops", NUMBER, "1"),
-    ("client-ip.ipv6-prefix", NUMBER, "64"),
-    ("redis.url", TEXTS, "\"redis://127.0.0.1:6379\""),
-    ("redis.master", TEXT, "\"main\""),
-    ("redis.timeout", TIME, "\"50ms\""),
-    ("redis.prefix", TEXT, "\"sluice\""),
-    ("redis.secret", TEXT, "\"...\""),
-    ("response.fields", WORD, "\"draft-11\""),
-    ("response.x-ratelimit", WORD, "\"epoch-seconds\""),
-    ("response.advertise", TEXT, "\"always\""),
-    ("response.retry-jitter", TIME, "\"5s\""),
-    ("response.rejection-format", WORD, "\"problem\""),
-    ("response.grpc-status", WORD, "\"unavailable\""),
-    ("route.path", TEXTS, "\"/api\""),
-    ("route.response", "a table", "{ advertise = \"never\" }"),
-    ("policy.name", TEXT, "\"per-client\""),
-    ("policy.algorithm", WORD, "\"token-bucket\""),
-    ("policy.limit", NUMBER, "10"),
-    ("policy.per", TIME, "\"1s\""),
-    ("policy.zone", TEXT, "\"Europe/Berlin\""),
-    ("policy.anchor", NUMBER, "17"),
-    ("policy.week-start", WORD, "\"monday\""),
-    ("policy.burst", NUMBER, "10"),
-    ("policy.max-queue", NUMBER, "100"),
-    ("policy.max-wait", TIME, "\"5s\""),
-    ("policy.max-keys", NUMBER, "65536"),
-    ("policy.lease", TIME, "\"10s\""),
-    ("policy.when-full", WORD, "\"reject\""),
-    ("policy.key", TEXTS, "\"client-ip\""),
-    ("policy.cost", NUMBER, "1"),
-    ("policy.store", WORD, "\"memory\""),
-    ("policy.on-failure", WORD, "\"reject\""),
-    ("policy.on-missing-key", WORD, "\"skip\""),
-    ("policy.status", NUMBER, "429"),
-    ("policy.charge-when", LIST, "[401, 403]"),
-    ("policy.settle-by", WORD, "\"handler\""),
-    ("policy.release-at", WORD, "\"head\""),
-    ("penalty.rejections", NUMBER, "30"),
-    ("penalty.per", TIME, "\"1m\""),
-    ("penalty.ban", TIME, "\"10m\""),
-    ("charge-once.header", TEXT, "\"idempotency-key\""),
-    ("charge-once.within", TIME, "\"24h\""),
-    ("charge-once.free-retries", NUMBER, "3"),
-    ("charge-once.max-keys", NUMBER, "65536"),
-    ("exempt.networks", LIST, "[\"10.0.0.0/8\"]"),
-    ("exempt.headers", "a table", "{ x-internal = \"...\" }"),
-    ("exempt.paths", LIST, "[\"/healthz\"]"),
-    ("exempt-preflights.limit", NUMBER, "50"),
-    ("exempt-preflights.per", TIME, "\"1s\""),
-    ("exempt-preflights.burst", NUMBER, "100"),
-];
-
-const TEXT: &str = "a text in quotation marks";
-const WORD: &str = "a word in quotation marks";
-const TEXTS: &str = "a text in quotation marks or a list of such";
-const TIME: &str = "a time in quotation marks";
-const NUMBER: &str = "a whole number";
-const LIST: &str = "a list in brackets";
-
-/// Fields that are true or false.
-const FLAGS: [&str; 3] = ["policy.shadow", "policy.staggered", "policy.owe-shortfalls"];
-
-/// Fields that are tables or lists of tables, with advice.
-const TABLES: [(&str, &str); 10] = [
-    ("client-ip", "is one table; write [client-ip], in single brackets"),
-    ("redis", "is one table; write [redis], in single brackets"),
-    ("response", "is one table; write [response], in single brackets"),
-    ("route", "is a list of tables; write [[route]], in double brackets"),
-    ("route.policy", "is a list of tables; write [[route.policy]], in double brackets"),
-    ("route.exempt-preflights", "needs a table; write { limit = 50, per = \"1s\" }"),
-    ("route.exempt", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
-    ("policy.exempt", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
-    ("policy.charge-once", "needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }"),
-    ("policy.penalty", "needs a table; write { rejections = 30, per = \"1m\", ban = \"10m\" }"),
-];
 
 /// The names that fields had in earlier editions of the format, and the names that they have now. A file may still have
 /// the old ones; nothing else knows them.
@@ -109,67 +30,41 @@ const RENAMED: [(&str, &str); 14] = [
     ("penalty.refusals", "rejections"),
 ];
 
-/// A kind of error that serde has, by the beginning of its message: those of `serde::de::Error::missing_field` and so on,
-/// which the parser leaves as they are.
-enum Mistake<'m> {
-    MissingField(&'m str),
-    UnknownField,
-    /// A word that is none of these.
-    UnknownWord(Vec<String>),
-    /// Any other: a value of a type that the field does not take.
-    Type,
-}
-
-impl<'m> Mistake<'m> {
-    fn of(message: &'m str) -> Self {
-        if let Some(field) = message.strip_prefix("missing field ") {
-            Self::MissingField(field.trim_matches('`'))
-        } else if message.starts_with("unknown field ") {
-            Self::UnknownField
-        } else if message.starts_with("unknown variant ") {
-            // The last one: the unknown word comes before, and may read like this, too.
-            let words = message.rsplit_once(", expected ").map_or("", |(_, words)| words);
-            Self::UnknownWord(words.split('`').skip(1).step_by(2).map(|word| format!("\"{word}\"")).collect())
-        } else {
-            Self::Type
-        }
-    }
-}
-
-/// Rewords the parser's `message` on the text at `at`.
+/// Rewords the parser's `message` on the text at `at`. The kinds of errors are told apart by how the messages of
+/// `serde::de::Error::missing_field` and so on begin, which the parser leaves as they are.
 pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let Ok(file) = DeTable::parse(text) else {
         // A syntax error: its message has what was expected, and never what was found, so it cannot hold a secret.
         return message.to_owned();
     };
     let found = find(file.get_ref(), at).unwrap_or_default();
-    let mistake = Mistake::of(message);
-    match mistake {
-        Mistake::MissingField(field) => {
-            let example = example_of(&found.child(field).name());
-            let advice = example.map(|(_, example)| format!("; add {field} = {example}"));
-            return format!("missing field `{field}`{}", advice.unwrap_or_default());
-        }
-        // Of a known field, this is a date, which the parser reads as a table with a field that no file has.
-        Mistake::UnknownField if !is_known(&found.name()) => {
-            return renamed(&found.name()).unwrap_or_else(|| with_nearest(message));
-        }
-        Mistake::UnknownField | Mistake::UnknownWord(_) | Mistake::Type => {}
+    if let Some(key) = message.strip_prefix("missing field ").map(|key| key.trim_matches('`')) {
+        let advice = field(&found.child(key).name()).map(|field| format!("; add {key} = {}", field.example));
+        return format!("missing field `{key}`{}", advice.unwrap_or_default());
+    }
+    // Of a known field, this is a date, which the parser reads as a table with a field that no file has.
+    if message.starts_with("unknown field ") && field(&found.name()).is_none() {
+        return renamed(&found.name()).unwrap_or_else(|| with_nearest(message));
     }
     let found = found.known();
-    let (Some(field), name) = (found.path.last(), found.name()) else { return message.to_owned() };
-    if let Some((_, advice)) = TABLES.iter().find(|(table, _)| *table == name) {
-        return format!("{field} {advice}");
-    }
-    let advice = match (mistake, example_of(&name)) {
-        (Mistake::UnknownWord(words), _) => format!("write {}", either(&words)),
-        (_, Some((what, example))) => format!("write {what}, such as {example}"),
-        // One of FLAGS.
-        (_, None) => "write true or false".to_owned(),
+    let (Some(key), name) = (found.path.last(), found.name()) else { return message.to_owned() };
+    let Some(field) = field(&name) else { return message.to_owned() };
+    let what = match field.kind {
+        Kind::Table(_) => return format!("{key} is one table; write [{name}], in single brackets"),
+        Kind::Tables(_) => return format!("{key} is a list of tables; write [[{name}]], in double brackets"),
+        Kind::Inline(_) => return format!("{key} needs a table; write {}", field.example),
+        Kind::Words(words) => either(&words().iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>()),
+        Kind::Flag => "true or false".to_owned(),
+        Kind::Text => format!("a text in quotation marks, such as {}", field.example),
+        Kind::Texts => format!("a text in quotation marks or a list of such, such as {}", field.example),
+        Kind::Time => format!("a time in quotation marks, such as {}", field.example),
+        Kind::Number(..) => format!("a whole number, such as {}", field.example),
+        Kind::List => format!("a list in brackets, such as {}", field.example),
+        Kind::Map => format!("a table, such as {}", field.example),
     };
-    match found.shown(text, &name) {
-        Some(value) => format!("{field} = {value}: {advice}"),
-        None => format!("{field}: {advice}"),
+    match found.shown(text, field) {
+        Some(value) => format!("{key} = {value}: write {what}"),
+        None => format!("{key}: write {what}"),
     }
 }
 
@@ -212,14 +107,6 @@ fn edits(from: &str, to: &str) -> usize {
     table[from.len()][to.len()]
 }
 
-fn is_known(name: &str) -> bool {
-    FLAGS.contains(&name) || example_of(name).is_some() || TABLES.iter().any(|(table, _)| *table == name)
-}
-
-fn example_of(name: &str) -> Option<(&'static str, &'static str)> {
-    FIELDS.iter().find(|(field, ..)| *field == name).map(|(_, what, example)| (*what, *example))
-}
-
 /// Joins words as alternatives: "a, b or c".
 fn either(words: &[String]) -> String {
     match words {
@@ -244,7 +131,7 @@ impl<'a> Found<'a> {
 
     /// Returns the innermost field that a file may have: its value may be a table with keys of its own.
     fn known(mut self) -> Self {
-        while !self.path.is_empty() && !is_known(&self.name()) {
+        while !self.path.is_empty() && field(&self.name()).is_none() {
             self.path.pop();
             // Nothing is shown of a whole table.
             self.at = 0..0;
@@ -258,9 +145,8 @@ impl<'a> Found<'a> {
     }
 
     /// Returns the value as written, if a message may hold it.
-    fn shown<'t>(&self, text: &'t str, name: &str) -> Option<&'t str> {
-        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master" | "exempt.headers");
-        let value = text.get(self.at.clone()).filter(|_| !is_secret)?;
+    fn shown<'t>(&self, text: &'t str, field: &Field) -> Option<&'t str> {
+        let value = text.get(self.at.clone()).filter(|_| !field.is_secret)?;
         (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
     }
 }

@@ -1,6 +1,5 @@
 //! `[[route.policy]]`: builds a policy from its checked settings.
 
-use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +10,16 @@ use toml::Spanned;
 use super::calendar;
 use super::error::ConfigError;
 use super::exempt;
+use super::format::{AlgorithmName, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy, Word};
 use super::key::KeySpec;
-use super::raw::{
-    AlgorithmName, OnFailure, OnMissingKey, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName, SettleByName,
-    WhenFullName,
-};
 use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
+use super::value::{duration, number, number_in, quota, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
-use crate::http::{ChargeOnce, Exemptions, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
+use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead};
 use crate::limiter::Limiter;
-use crate::store::WhenFull;
-use crate::values::{FailureMode, Quota};
-
-/// The most requests that `charge-once` can remember: some 50 GiB.
-const MOST_RECORDS: u64 = 1_000_000_000;
+use crate::values::Quota;
 
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
@@ -45,16 +38,8 @@ pub(super) fn build(
     };
     let mut policy = Policy::new(raw.name.get_ref().as_str(), limiter)
         .key(key.extractor(client_ip))
-        .on_missing_key(match raw.on_missing_key.unwrap_or_default() {
-            OnMissingKey::Reject => MissingKey::Reject,
-            OnMissingKey::Skip => MissingKey::Skip,
-            OnMissingKey::Share => MissingKey::Share,
-        })
-        .on_failure(match raw.on_failure.unwrap_or_default() {
-            OnFailure::Allow => FailureMode::Allow,
-            OnFailure::Reject => FailureMode::Reject,
-            OnFailure::LocalFallback => FailureMode::LocalFallback,
-        });
+        .on_missing_key(raw.on_missing_key.map(Word::value).unwrap_or_default())
+        .on_failure(raw.on_failure.map(Word::value).unwrap_or_default());
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
             let problem = format!(
@@ -63,24 +48,24 @@ pub(super) fn build(
             );
             return Err(source.error(&cost.span(), problem));
         }
-        policy = policy.cost(units(source, "cost", cost)?);
+        policy = policy.cost(number(source, "policy.cost", cost)?);
     }
     if let Some(status) = &raw.status {
-        let code = u16::try_from(number(source, "status", 400..=599, status)?).ok();
+        let code = u16::try_from(number(source, "policy.status", status)?).ok();
         policy = policy.status(code.and_then(|code| StatusCode::from_u16(code).ok()).expect("it is from 400 to 599"));
     }
     if let Some(statuses) = &raw.charge_when {
         policy = policy.charge_when(charged(source, statuses)?);
     }
-    match raw.settle_by.as_ref().map(Spanned::get_ref) {
-        Some(SettleByName::Handler) => policy = policy.settle_by_handler(),
-        Some(SettleByName::ContentBytes) => policy = policy.settle_by_content_bytes(),
+    match raw.settle_by.as_ref().map(|by| by.get_ref().value()) {
+        Some(SettleBy::Handler) => policy = policy.settle_by_handler(),
+        Some(SettleBy::ContentBytes) => policy = policy.settle_by_content_bytes(),
         None => {}
     }
     if raw.owe_shortfalls.as_ref().is_some_and(|owes| *owes.get_ref()) {
         policy = policy.owe_shortfalls();
     }
-    if matches!(raw.release_at.as_ref().map(Spanned::get_ref), Some(ReleaseName::Head)) {
+    if raw.release_at.as_ref().is_some_and(|at| at.get_ref().value() == ReleaseAt::Head) {
         policy = policy.release_at_head();
     }
     if let Some(raw) = &raw.penalty {
@@ -96,7 +81,7 @@ pub(super) fn build(
     if let Some(exemptions) = exemptions {
         policy = policy.exempt(exemptions);
     }
-    if raw.shadow {
+    if raw.shadow == Some(true) {
         policy = policy.shadow();
     }
     policy
@@ -108,8 +93,8 @@ pub(super) fn build(
 /// Where the file has the mistake. Of two fields that exclude each other, the one that comes last.
 fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     match error {
-        PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
-        PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
+        PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => at(&raw.cost),
+        PolicyError::InvalidStatus { .. } => at(&raw.status),
         PolicyError::Conflict { option, other, .. } => {
             let places = [option, other].into_iter().filter_map(|option| place_of(raw, option));
             places.max_by_key(|at| at.start)
@@ -118,14 +103,18 @@ fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     }
 }
 
+fn at<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
+    value.as_ref().map(Spanned::span)
+}
+
 /// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after` and `quota_fn`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
-        "cost" => raw.cost.as_ref().map(Spanned::span),
-        "charge_when" => raw.charge_when.as_ref().map(Spanned::span),
-        "settle_by_handler" | "settle_by_content_bytes" => raw.settle_by.as_ref().map(Spanned::span),
-        "owe_shortfalls" => raw.owe_shortfalls.as_ref().map(Spanned::span),
-        "release_at_head" => raw.release_at.as_ref().map(Spanned::span),
+        "cost" => at(&raw.cost),
+        "charge_when" => at(&raw.charge_when),
+        "settle_by_handler" | "settle_by_content_bytes" => at(&raw.settle_by),
+        "owe_shortfalls" => at(&raw.owe_shortfalls),
+        "release_at_head" => at(&raw.release_at),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
@@ -154,7 +143,7 @@ fn in_words_of_file(error: &PolicyError) -> String {
 
 fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
     let RawPenalty { rejections, per, ban } = raw;
-    let rejections = quota(source, count(source, "rejections", 1, rejections)?.into(), "per", per)?;
+    let rejections = quota(source, number(source, "penalty.rejections", rejections)?, "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
@@ -172,52 +161,35 @@ fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, C
     })?;
     // The time is kept as the period of a quota.
     let within = quota(source, 1, "within", within)?.period();
-    let free_retries = count(source, "free-retries", 1, free_retries)?;
+    let free_retries = number(source, "charge-once.free-retries", free_retries)?;
+    let free_retries = u32::try_from(free_retries).expect("in the range");
     let once = ChargeOnce::by_header(name).within(within).free_retries(free_retries);
     Ok(match max_keys {
         None => once,
-        Some(keys) => {
-            let keys = number(source, "max-keys", 1..=MOST_RECORDS, keys)?;
-            once.max_keys(usize::try_from(keys).unwrap_or(usize::MAX))
-        }
+        Some(keys) => once.max_keys(size(source, "charge-once.max-keys", keys)?),
     })
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
-    let unit = calendar::unit(source, raw)?;
-    let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
-    let is_concurrency = raw.algorithm == AlgorithmName::Concurrency;
-    let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
+    let (unit, algorithm) = (calendar::unit(source, raw)?, raw.algorithm.value());
+    let is_queue = algorithm == AlgorithmName::LeakyQueue;
+    let is_concurrency = algorithm == AlgorithmName::Concurrency;
+    let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
     let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
-        ("per", raw.per.as_ref().map(Spanned::span), !is_concurrency, "limits over time"),
-        (
-            "burst",
-            raw.burst.as_ref().map(Spanned::span),
-            !is_window && !is_concurrency,
-            "token-bucket, leaky-bucket and leaky-queue",
-        ),
-        (
-            "max-queue",
-            raw.max_queue.as_ref().map(Spanned::span),
-            is_queue || is_concurrency,
-            "leaky-queue and concurrency",
-        ),
-        (
-            "max-wait",
-            raw.max_wait.as_ref().map(Spanned::span),
-            is_queue || is_concurrency,
-            "leaky-queue and concurrency",
-        ),
+        ("per", at(&raw.per), !is_concurrency, "limits over time"),
+        ("burst", at(&raw.burst), !is_window && !is_concurrency, "token-bucket, leaky-bucket and leaky-queue"),
+        ("max-queue", at(&raw.max_queue), is_queue || is_concurrency, "leaky-queue and concurrency"),
+        ("max-wait", at(&raw.max_wait), is_queue || is_concurrency, "leaky-queue and concurrency"),
         (
             "max-keys",
-            raw.max_keys.as_ref().map(Spanned::span),
+            at(&raw.max_keys),
             is_in_memory || (is_concurrency && store.is_memory()),
             "leaky-queue and concurrency in memory",
         ),
-        ("lease", raw.lease.as_ref().map(Spanned::span), is_concurrency, "concurrency on Redis"),
-        ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
+        ("lease", at(&raw.lease), is_concurrency, "concurrency on Redis"),
+        ("when-full", at(&raw.when_full), is_in_memory, "leaky-queue in memory"),
         ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
@@ -228,7 +200,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
     if is_concurrency {
         return concurrency(source, raw, store);
     }
-    let limit = units(source, "limit", &raw.limit)?;
+    let limit = number(source, "policy.limit", &raw.limit)?;
     let Some(per) = &raw.per else {
         let problem = "per is missing: without it, the limit has no period; add per = \"1m\"";
         return Err(source.error(&raw.limit.span(), problem));
@@ -238,10 +210,10 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
     }
     let mut quota = quota(source, limit, "per", per)?;
     if let Some(burst) = &raw.burst {
-        quota = quota.burst(units(source, "burst", burst)?);
+        quota = quota.burst(number(source, "policy.burst", burst)?);
     }
 
-    let limiter = match raw.algorithm {
+    let limiter = match algorithm {
         AlgorithmName::Concurrency => unreachable!("it has no quota, and returned above"),
         AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
         AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
@@ -250,18 +222,12 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
         AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
-            let max_queue = raw.max_queue.as_ref().map(|waiters| count(source, "max-queue", 0, waiters)).transpose()?;
-            let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
             let queue = QueueSpec {
                 quota,
-                max_queue: max_queue.map(|waiters| usize::try_from(waiters).unwrap_or(usize::MAX)),
+                max_queue: raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?,
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-                max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
-                when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
-                    WhenFullName::Reject => WhenFull::Reject,
-                    WhenFullName::Overflow => WhenFull::Overflow,
-                    WhenFullName::EvictLeast => WhenFull::EvictLeast,
-                }),
+                max_keys: raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?,
+                when_full: raw.when_full.as_ref().map(|when_full| when_full.get_ref().value()),
             };
             store.queue(queue)
         }
@@ -272,19 +238,17 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
 
 fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
     let lease = raw.lease.as_ref().map(|lease| self::lease(source, lease, &store)).transpose()?;
-    let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-    let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
-    let max_queue = raw.max_queue.as_ref().map(|waiters| count(source, "max-queue", 0, waiters)).transpose()?;
+    let max_queue = raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?;
     if let (Some(wait), None) = (&raw.max_wait, max_queue) {
         let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
     let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     let concurrency = ConcurrencySpec {
-        limit: number(source, "limit", 1..=most, &raw.limit)?,
-        max_queue: max_queue.map(in_range),
+        limit: number_in(source, "limit", 1..=most, &raw.limit)?,
+        max_queue,
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-        max_keys: max_keys.map(in_range),
+        max_keys: raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?,
         lease,
     };
     Ok(store.concurrency(concurrency))
@@ -331,52 +295,9 @@ fn charged(
 
 /// Parses the budget of `exempt-preflights`.
 pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
-    let quota = quota(source, units(source, "limit", &raw.limit)?, "per", &raw.per)?;
+    let quota = quota(source, number(source, "exempt-preflights.limit", &raw.limit)?, "per", &raw.per)?;
     match &raw.burst {
         None => Ok(quota),
-        Some(burst) => Ok(quota.burst(units(source, "burst", burst)?)),
+        Some(burst) => Ok(quota.burst(number(source, "exempt-preflights.burst", burst)?)),
     }
-}
-
-fn quota(source: &Source<'_>, limit: u64, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
-    Quota::try_per(limit, duration(source, field, per)?)
-        .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
-}
-
-/// Reads units of a quota.
-fn units(source: &Source<'_>, field: &str, value: &Spanned<i64>) -> Result<u64, ConfigError> {
-    number(source, field, 1..=Quota::MAX_UNITS, value)
-}
-
-/// Reads a number of requests or keys.
-fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {
-    let number = number(source, field, least.into()..=u32::MAX.into(), value)?;
-    Ok(u32::try_from(number).expect("in the range"))
-}
-
-pub(super) fn number(
-    source: &Source<'_>,
-    field: &str,
-    range: RangeInclusive<u64>,
-    value: &Spanned<i64>,
-) -> Result<u64, ConfigError> {
-    let fitting = u64::try_from(*value.get_ref()).ok().filter(|number| range.contains(number));
-    fitting.ok_or_else(|| {
-        let (least, greatest) = range.into_inner();
-        let problem =
-            format!("{field} = {} is out of range; write a number from {least} to {greatest}", value.get_ref());
-        source.error(&value.span(), problem)
-    })
-}
-
-pub(super) fn duration(
-    source: &Source<'_>,
-    field: impl fmt::Display,
-    value: &Spanned<String>,
-) -> Result<Duration, ConfigError> {
-    let text = value.get_ref();
-    humantime::parse_duration(text).map_err(|_| {
-        let problem = format!("{field} = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");
-        source.error(&value.span(), problem)
-    })
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::policy::duration;
-use super::raw::{FieldsName, GrpcStatusName, RawResponse, RejectionFormatName, ResetName};
+use super::format::{RawResponse, Word};
 use super::source::Source;
+use super::value::duration;
 use crate::http::grpc::GrpcStatus;
 use crate::http::headers::{Advertise, RateLimitFields, ResetForm};
 use crate::http::{RateLimitLayerBuilder, RejectionFormat};
@@ -16,11 +16,11 @@ use crate::http::{RateLimitLayerBuilder, RejectionFormat};
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct ResponseSettings {
-    fields: Option<FieldsName>,
-    x_ratelimit: Option<ResetName>,
+    fields: Option<Word<RateLimitFields>>,
+    x_ratelimit: Option<Word<Option<ResetForm>>>,
     advertise: Option<Advertise>,
-    rejection_format: Option<RejectionFormatName>,
-    grpc_status: Option<GrpcStatusName>,
+    rejection_format: Option<Word<RejectionFormat>>,
+    grpc_status: Option<Word<GrpcStatus>>,
     retry_jitter: Option<Duration>,
 }
 
@@ -49,32 +49,15 @@ impl ResponseSettings {
     }
 
     pub(super) fn apply_to(self, builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
-        let fields = match self.fields {
-            None => RateLimitFields::default(),
-            Some(FieldsName::Draft11) => RateLimitFields::draft11(),
-            Some(FieldsName::Draft07) => RateLimitFields::draft07(),
-            Some(FieldsName::None) => RateLimitFields::none(),
-        };
-        let fields = match self.x_ratelimit {
-            None | Some(ResetName::None) => fields,
-            Some(ResetName::EpochSeconds) => fields.x_ratelimit(ResetForm::EpochSeconds),
-            Some(ResetName::DeltaSeconds) => fields.x_ratelimit(ResetForm::DeltaSeconds),
-        };
-        let rejection_format = match self.rejection_format {
-            None => RejectionFormat::default(),
-            Some(RejectionFormatName::Problem) => RejectionFormat::Problem,
-            Some(RejectionFormatName::Text) => RejectionFormat::Text,
-            Some(RejectionFormatName::Empty) => RejectionFormat::Empty,
-        };
-        let grpc_status = match self.grpc_status {
-            None => GrpcStatus::default(),
-            Some(GrpcStatusName::ResourceExhausted) => GrpcStatus::ResourceExhausted,
-            Some(GrpcStatusName::Unavailable) => GrpcStatus::Unavailable,
+        let fields = self.fields.map_or_else(RateLimitFields::default, Word::value);
+        let fields = match self.x_ratelimit.and_then(Word::value) {
+            Some(reset) => fields.x_ratelimit(reset),
+            None => fields,
         };
         builder
             .fields(fields.advertise(self.advertise.unwrap_or_default()))
-            .rejection_format(&rejection_format)
-            .grpc_status(grpc_status)
+            .rejection_format(&self.rejection_format.map_or_else(RejectionFormat::default, Word::value))
+            .grpc_status(self.grpc_status.map_or_else(GrpcStatus::default, Word::value))
             .retry_jitter(self.retry_jitter.unwrap_or_default())
     }
 }

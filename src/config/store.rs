@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::raw::{RawPolicy, RawRedis, StoreName};
+use super::format::{RawPolicy, RawRedis, StoreName};
 use super::source::Source;
 use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
@@ -36,8 +36,8 @@ pub(super) enum StoreSpec {
 /// Opens the servers of `[redis]`.
 #[cfg(feature = "redis")]
 pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
-    use super::policy::duration;
-    use super::raw::OneOrMany;
+    use super::format::OneOrMany;
+    use super::value::duration;
 
     let at = raw.url.span();
     let mut builder = match (raw.url.into_inner(), raw.master) {
@@ -104,7 +104,7 @@ impl StoreSpec {
         path: &str,
         redis: Option<&Redis>,
     ) -> Result<Self, ConfigError> {
-        match (raw.store.as_ref().map(|store| (store.get_ref(), store.span())), redis) {
+        match (raw.store.as_ref().map(|store| (store.get_ref().value(), store.span())), redis) {
             (Some((StoreName::Memory, _)), _) | (None, None) => Ok(Self::Memory),
             (Some((StoreName::Redis, _)) | None, Some(redis)) => Ok(Self::on(redis, path, raw.name.get_ref())),
             (Some((StoreName::Redis, at)), None) => {
@@ -149,31 +149,16 @@ impl StoreSpec {
     pub(super) fn concurrency(self, spec: ConcurrencySpec) -> Arc<dyn Limiter> {
         match self {
             Self::Memory => {
-                let mut concurrency = Concurrency::new(spec.limit);
-                if let Some(max_keys) = spec.max_keys {
-                    concurrency = concurrency.max_keys(max_keys);
-                }
-                if let Some(waiters) = spec.max_queue {
-                    concurrency = concurrency.max_queue(waiters);
-                }
-                if let Some(max_wait) = spec.max_wait {
-                    concurrency = concurrency.max_wait(max_wait);
-                }
-                concurrency.into_limiter()
+                let concurrency = set(Concurrency::new(spec.limit), spec.max_keys, Concurrency::max_keys);
+                let concurrency = set(concurrency, spec.max_queue, Concurrency::max_queue);
+                set(concurrency, spec.max_wait, Concurrency::max_wait).into_limiter()
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
-                let mut concurrency = RedisConcurrency::new(&redis, &name, spec.limit);
-                if let Some(lease) = spec.lease {
-                    concurrency = concurrency.lease(lease);
-                }
-                if let Some(waiters) = spec.max_queue {
-                    concurrency = concurrency.max_queue(waiters);
-                }
-                if let Some(max_wait) = spec.max_wait {
-                    concurrency = concurrency.max_wait(max_wait);
-                }
-                concurrency.into_limiter()
+                let concurrency = RedisConcurrency::new(&redis, &name, spec.limit);
+                let concurrency = set(concurrency, spec.lease, RedisConcurrency::lease);
+                let concurrency = set(concurrency, spec.max_queue, RedisConcurrency::max_queue);
+                set(concurrency, spec.max_wait, RedisConcurrency::max_wait).into_limiter()
             }
         }
     }
@@ -187,20 +172,10 @@ impl StoreSpec {
         let QueueSpec { quota, max_queue, max_wait, max_keys, when_full } = queue;
         match self {
             Self::Memory => {
-                let mut queue = LeakyQueue::new(quota);
-                if let Some(waiters) = max_queue {
-                    queue = queue.max_queue(waiters);
-                }
-                if let Some(max_wait) = max_wait {
-                    queue = queue.max_wait(max_wait);
-                }
-                if let Some(max_keys) = max_keys {
-                    queue = queue.max_keys(max_keys);
-                }
-                if let Some(when_full) = when_full {
-                    queue = queue.when_full(when_full);
-                }
-                Ok(queue.into_limiter())
+                let queue = set(LeakyQueue::new(quota), max_queue, LeakyQueue::max_queue);
+                let queue = set(queue, max_wait, LeakyQueue::max_wait);
+                let queue = set(queue, max_keys, LeakyQueue::max_keys);
+                Ok(set(queue, when_full, LeakyQueue::when_full).into_limiter())
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
@@ -209,15 +184,17 @@ impl StoreSpec {
                 let most_waiting = max_queue.unwrap_or(0).max(default_max_queue);
                 RedisQueue::check_fit(&quota, most_waiting, max_wait.unwrap_or_default())
                     .map_err(|problem| problem.to_string())?;
-                let mut queue = RedisQueue::new(&redis, &name, quota);
-                if let Some(waiters) = max_queue {
-                    queue = queue.max_queue(waiters);
-                }
-                if let Some(max_wait) = max_wait {
-                    queue = queue.max_wait(max_wait);
-                }
-                Ok(queue.into_limiter())
+                let queue = set(RedisQueue::new(&redis, &name, quota), max_queue, RedisQueue::max_queue);
+                Ok(set(queue, max_wait, RedisQueue::max_wait).into_limiter())
             }
         }
+    }
+}
+
+/// Calls the setter of a limiter with a value, if there is one.
+fn set<L, T>(limiter: L, value: Option<T>, setter: impl FnOnce(L, T) -> L) -> L {
+    match value {
+        Some(value) => setter(limiter, value),
+        None => limiter,
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::format::RawResponse;
 use super::key::KeySpec;
-use super::policy::{duration, number};
-use super::raw::RawResponse;
 use super::response::ResponseSettings;
+use super::value::{duration, number_in};
 use super::*;
 
 /// Reads `a = VALUE` as the last of three lines.
@@ -23,7 +23,7 @@ fn value_of<T: serde::de::DeserializeOwned>(value: &str) -> (String, toml::Spann
 fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
     for (text, expected) in [("1", Some(1)), ("100", Some(100)), ("0", None), ("101", None), ("-1", None)] {
         let (file, value) = value_of::<i64>(text);
-        let read = number(&Source::new("f.toml", &file), "hops", 1..=100, &value);
+        let read = number_in(&Source::new("f.toml", &file), "hops", 1..=100, &value);
         assert_eq!(read.clone().ok(), expected, "{text}");
         if let Err(error) = read {
             assert_eq!(
@@ -33,7 +33,7 @@ fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
         }
     }
     let (file, value) = value_of::<i64>("4294967296");
-    assert!(number(&Source::new("f.toml", &file), "limit", 1..=u32::MAX.into(), &value).is_err(), "2^32 is not cut");
+    assert!(number_in(&Source::new("f.toml", &file), "limit", 1..=u32::MAX.into(), &value).is_err(), "2^32 is not cut");
 }
 
 #[test]

@@ -57,14 +57,10 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         ("response = 3".into(), 1, "response is one table; write [response], in single brackets"),
         (
             "[[response]]\nadvertise = \"never\"".into(),
-            2,
+            1,
             "response is one table; write [response], in single brackets",
         ),
-        (
-            "[[route]]\npath = \"/a\"\nresponse = 3".into(),
-            3,
-            "response = 3: write a table, such as { advertise = \"never\" }",
-        ),
+        ("[[route]]\npath = \"/a\"\nresponse = 3".into(), 3, "response needs a table; write { advertise = \"never\" }"),
         (
             client_ip("source = \"forwarded\"\ntrusted = \"10.0.0.0/8\""),
             3,
@@ -123,7 +119,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
             "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\", \"sliding-window\" or \"concurrency\"",
         ),
         (in_policy("store = { redis = 1 }"), 8, "store"),
-        (in_policy("store = { disk = 1 }"), 8, "store: write \"memory\" or \"redis\""),
+        (in_policy("store = { disk = 1 }"), 8, "store = { disk = 1 }: write \"memory\" or \"redis\""),
         (in_policy("shadow = { x = 1 }"), 8, "shadow = { x = 1 }: write true or false"),
         (in_policy("shadow = 1"), 8, "shadow = 1: write true or false"),
         (

@@ -72,7 +72,7 @@ fn the_embedded_default_of_the_example_server_is_accepted() {
 fn the_documented_format_is_accepted() {
     let format = documented_format();
     assert!(format.lines().count() > 20);
-    for text in [format.clone(), format.replace("# response =", "response =")] {
+    for text in [format.clone(), format.replace("#response =", "response =")] {
         Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     }
 }

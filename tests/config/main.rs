@@ -33,7 +33,5 @@ fn error(text: &str) -> String {
 
 /// Returns the format in the documentation of the module.
 fn documented_format() -> String {
-    let docs = include_str!("../../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
-    let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
-    format.collect::<Vec<_>>().join("\n")
+    include_str!("../../src/config/format.toml").to_owned()
 }

@@ -44,15 +44,15 @@ fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
     let penalty = format!("{POLICY}penalty = {{ x = 1 }}");
     for (pointer, text) in [
         ("", "x = 1"),
-        ("/properties/client-ip", "[client-ip]\nx = 1"),
-        ("/properties/redis", "[redis]\nx = 1"),
+        ("/$defs/client-ip", "[client-ip]\nx = 1"),
+        ("/$defs/redis", "[redis]\nx = 1"),
         ("/$defs/response", "[response]\nx = 1"),
-        ("/properties/route/items/properties/exempt-preflights", "[[route]]\nexempt-preflights = { x = 1 }"),
-        ("/properties/route/items", "[[route]]\nx = 1"),
+        ("/$defs/exempt-preflights", "[[route]]\nexempt-preflights = { x = 1 }"),
+        ("/$defs/route", "[[route]]\nx = 1"),
         ("/$defs/policy", &format!("{POLICY}x = 1")),
-        ("/$defs/policy/properties/penalty", &penalty),
+        ("/$defs/penalty", &penalty),
         ("/$defs/exempt", &format!("{POLICY}exempt = {{ x = 1 }}")),
-        ("/$defs/policy/properties/charge-once", &format!("{POLICY}charge-once = {{ x = 1 }}")),
+        ("/$defs/charge-once", &format!("{POLICY}charge-once = {{ x = 1 }}")),
     ] {
         assert_eq!(keys(schema.pointer(pointer).unwrap()), expected(text), "{pointer}");
     }
@@ -85,8 +85,9 @@ fn the_documented_format_has_every_field() {
         let fields = expected(&format!("{before}x = 1"));
         assert!(fields.len() > 2, "{before}");
         for field in fields {
-            let forms = [format!(" {field} = "), format!("[{field}]"), format!(".{field}]")];
-            assert!(forms.iter().any(|form| format.contains(form)), "{field}, after {before}");
+            let has = |form: String| format.contains(&form);
+            let is_there = has(format!(" {field} = ")) || has(format!("\n{field} = ")) || has(format!("\n#{field} = "));
+            assert!(is_there || has(format!("[{field}]")) || has(format!(".{field}]")), "{field}, after {before}");
         }
     }
 }
@@ -97,16 +98,16 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
     let schema = schema();
     for (pointer, before) in [
         ("", ""),
-        ("/properties/client-ip", "[client-ip]\n"),
-        ("/properties/redis", "[redis]\n"),
+        ("/$defs/client-ip", "[client-ip]\n"),
+        ("/$defs/redis", "[redis]\n"),
         ("/$defs/response", "[response]\n"),
-        ("/properties/route/items", "[[route]]\n"),
+        ("/$defs/route", "[[route]]\n"),
         ("/$defs/policy", POLICY),
-        ("/$defs/policy/properties/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
-        ("/$defs/policy/properties/charge-once", &format!("{POLICY}[route.policy.charge-once]\n")),
+        ("/$defs/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
+        ("/$defs/charge-once", &format!("{POLICY}[route.policy.charge-once]\n")),
         ("/$defs/exempt", &format!("{POLICY}[route.policy.exempt]\n")),
         ("/$defs/exempt", "[[route]]\n[route.exempt]\n"),
-        ("/properties/route/items/properties/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
+        ("/$defs/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
     ] {
         let line = before.lines().count() + 1;
         for field in schema.pointer(pointer).unwrap()["properties"].as_object().unwrap().keys() {

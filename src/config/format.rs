@@ -1,0 +1,562 @@
+//! The format: each table of a file with its keys, once. The structs that the parser fills, its advice, the ranges of numbers,
+//! the JSON schema and the page of the format (`schema.json`, `format.toml`, which a test compares) are made from it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+#[cfg(feature = "calendar")]
+use crate::algorithm::Weekday;
+use crate::http::grpc::GrpcStatus;
+use crate::http::headers::{RateLimitFields, ResetForm};
+use crate::http::{MissingKey, RejectionFormat};
+use crate::store::WhenFull;
+use crate::values::{FailureMode, Quota};
+
+/// A key of a table.
+#[cfg_attr(not(test), allow(dead_code, reason = "some of it is for the schema and the page alone"))]
+pub(super) struct Field {
+    /// With underscores for hyphens.
+    name: &'static str,
+    pub(super) kind: Kind,
+    /// A value, as TOML.
+    pub(super) example: &'static str,
+    /// What it means, in sentences.
+    pub(super) about: &'static str,
+    pub(super) default: Option<&'static str>,
+    pub(super) is_required: bool,
+    /// Whether no message may hold the value.
+    pub(super) is_secret: bool,
+    /// Whether the page shows it as a comment: it does not go with the others there.
+    pub(super) is_aside: bool,
+    /// What else the schema says of the value, as members of JSON.
+    pub(super) schema: &'static str,
+}
+
+/// What a key takes.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
+pub(super) enum Kind {
+    Text,
+    /// A text, or a list of texts.
+    Texts,
+    Time,
+    List,
+    Flag,
+    Words(fn() -> Vec<&'static str>),
+    /// A number from the one to the other.
+    Number(u64, u64),
+    /// A table with keys of the file's own.
+    Map,
+    /// `[NAME]`, of this table of the format.
+    Table(&'static str),
+    /// `[[NAME]]`, of this table of the format.
+    Tables(&'static str),
+    /// A table in one line, of this table of the format.
+    Inline(&'static str),
+}
+
+impl Field {
+    const fn new(kind: Kind, example: &'static str, about: &'static str) -> Self {
+        let (default, schema) = (None, "");
+        let (is_required, is_secret, is_aside) = (false, false, false);
+        Self { name: "", kind, example, about, default, is_required, is_secret, is_aside, schema }
+    }
+
+    const fn default(self, value: &'static str) -> Self {
+        Self { default: Some(value), ..self }
+    }
+
+    const fn secret(self) -> Self {
+        Self { is_secret: true, ..self }
+    }
+
+    const fn aside(self) -> Self {
+        Self { is_aside: true, ..self }
+    }
+
+    const fn schema(self, members: &'static str) -> Self {
+        Self { schema: members, ..self }
+    }
+
+    /// Gives it the name and the type of a field of a struct.
+    const fn of<T: Value>(self, name: &'static str) -> Self {
+        Self { name, is_required: T::IS_REQUIRED, ..self }
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.name.replace('_', "-")
+    }
+}
+
+/// Returns a key by its name and that of its table, such as `policy.max-wait`. A table means the same wherever it is.
+pub(super) fn field(name: &str) -> Option<&'static Field> {
+    let (table, key) = name.rsplit_once('.').unwrap_or(("", name));
+    let (_, fields) = TABLES.iter().find(|(name, _)| *name == table)?;
+    fields.iter().find(|field| field.name() == key)
+}
+
+/// The value of a key, or its absence.
+trait Value {
+    const IS_REQUIRED: bool;
+
+    fn is_set(&self) -> bool;
+}
+
+impl<T> Value for Option<T> {
+    const IS_REQUIRED: bool = false;
+
+    fn is_set(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl<T> Value for Spanned<T> {
+    const IS_REQUIRED: bool = true;
+
+    fn is_set(&self) -> bool {
+        true
+    }
+}
+
+impl<T> Value for Vec<T> {
+    const IS_REQUIRED: bool = false;
+
+    fn is_set(&self) -> bool {
+        !self.is_empty()
+    }
+}
+
+/// Of a few words, each of which stands for a value.
+pub(super) trait Words: Sized + 'static {
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+/// One of the words for a `T`.
+pub(super) struct Word<T: 'static>(&'static (&'static str, T));
+
+impl<T: Clone> Word<T> {
+    pub(super) fn value(self) -> T {
+        self.0.1.clone()
+    }
+}
+
+impl<T> Clone for Word<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Word<T> {}
+
+impl<T> PartialEq for Word<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.0 == other.0.0
+    }
+}
+
+impl<T> fmt::Debug for Word<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.0)
+    }
+}
+
+impl<'de, T: Words> Deserialize<'de> for Word<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let word = T::WORDS.iter().find(|(word, _)| *word == text);
+        // What is wrong with the text is said by `parser_errors`, which knows the words.
+        word.map(Self).ok_or_else(|| serde::de::Error::custom("an unknown word"))
+    }
+}
+
+impl<T: Words> Value for Word<T> {
+    const IS_REQUIRED: bool = true;
+
+    fn is_set(&self) -> bool {
+        true
+    }
+}
+
+fn words_of<T: Words>() -> Vec<&'static str> {
+    T::WORDS.iter().map(|(word, _)| *word).collect()
+}
+
+macro_rules! words {
+    ($($type:ty { $($word:literal: $value:expr),+ })+) => {
+        $(impl Words for $type {
+            const WORDS: &'static [(&'static str, Self)] = &[$(($word, $value)),+];
+        })+
+    };
+}
+
+words! {
+    RateLimitFields {
+        "draft-11": RateLimitFields::draft11(), "draft-07": RateLimitFields::draft07(), "none": RateLimitFields::none()
+    }
+    Option<ResetForm> {
+        "epoch-seconds": Some(ResetForm::EpochSeconds), "delta-seconds": Some(ResetForm::DeltaSeconds), "none": None
+    }
+    RejectionFormat {
+        "problem": RejectionFormat::Problem, "text": RejectionFormat::Text, "empty": RejectionFormat::Empty
+    }
+    GrpcStatus {
+        "resource-exhausted": GrpcStatus::ResourceExhausted, "unavailable": GrpcStatus::Unavailable
+    }
+    AlgorithmName {
+        "token-bucket": AlgorithmName::TokenBucket, "leaky-bucket": AlgorithmName::LeakyBucket,
+        "leaky-queue": AlgorithmName::LeakyQueue, "fixed-window": AlgorithmName::FixedWindow,
+        "sliding-window": AlgorithmName::SlidingWindow, "concurrency": AlgorithmName::Concurrency
+    }
+    Weekday {
+        "monday": Weekday::Monday, "tuesday": Weekday::Tuesday, "wednesday": Weekday::Wednesday,
+        "thursday": Weekday::Thursday, "friday": Weekday::Friday, "saturday": Weekday::Saturday, "sunday": Weekday::Sunday
+    }
+    WhenFull {
+        "reject": WhenFull::Reject, "overflow": WhenFull::Overflow, "evict-least": WhenFull::EvictLeast
+    }
+    StoreName {
+        "memory": StoreName::Memory, "redis": StoreName::Redis
+    }
+    FailureMode {
+        "local-fallback": FailureMode::LocalFallback, "allow": FailureMode::Allow, "reject": FailureMode::Reject
+    }
+    MissingKey {
+        "reject": MissingKey::Reject, "skip": MissingKey::Skip, "share": MissingKey::Share
+    }
+    SettleBy {
+        "handler": SettleBy::Handler, "content-bytes": SettleBy::ContentBytes
+    }
+    ReleaseAt {
+        "head": ReleaseAt::Head, "body": ReleaseAt::Body
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AlgorithmName {
+    TokenBucket,
+    LeakyBucket,
+    LeakyQueue,
+    FixedWindow,
+    SlidingWindow,
+    Concurrency,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreName {
+    Memory,
+    Redis,
+}
+
+/// What settles a charge once the response has ended.
+#[derive(Clone, Copy)]
+pub(super) enum SettleBy {
+    Handler,
+    ContentBytes,
+}
+
+/// When a request in flight is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReleaseAt {
+    Head,
+    Body,
+}
+
+/// For programs without the calendar, which reject its windows later.
+#[cfg(not(feature = "calendar"))]
+#[derive(Clone, Copy)]
+pub(super) enum Weekday {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+const UNITS: Kind = Kind::Number(1, Quota::MAX_UNITS);
+const COUNT: Kind = Kind::Number(1, u32::MAX as u64);
+
+const fn text(example: &'static str, about: &'static str) -> Field {
+    Field::new(Kind::Text, example, about)
+}
+
+const fn texts(example: &'static str, about: &'static str) -> Field {
+    Field::new(Kind::Texts, example, about)
+}
+
+const fn time(example: &'static str, about: &'static str) -> Field {
+    Field::new(Kind::Time, example, about)
+}
+
+const fn list(example: &'static str, about: &'static str) -> Field {
+    Field::new(Kind::List, example, about)
+}
+
+const fn flag(about: &'static str) -> Field {
+    Field::new(Kind::Flag, "true", about).default("false")
+}
+
+const fn word<T: Words>(example: &'static str, about: &'static str) -> Field {
+    Field::new(Kind::Words(words_of::<T>), example, about)
+}
+
+const fn number(range: Kind, example: &'static str, about: &'static str) -> Field {
+    Field::new(range, example, about)
+}
+
+const fn inline(table: &'static str, example: &'static str, about: &'static str) -> Field {
+    Field::new(Kind::Inline(table), example, about).aside()
+}
+
+macro_rules! tables {
+    ($($(#[$of_struct:meta])* $struct:ident, $table:literal {
+        $($(#[$of_field:meta])* $name:ident: $type:ty = $field:expr;)+
+    })+) => {
+        $($(#[$of_struct])*
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub(super) struct $struct {
+            $($(#[$of_field])* pub(super) $name: $type,)+
+        }
+
+        impl Keys for $struct {
+            fn optional(&self) -> Vec<&'static str> {
+                let keys = [$((stringify!($name), !<$type>::IS_REQUIRED && self.$name.is_set())),+];
+                keys.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+            }
+        })+
+
+        /// The tables, by the names that they have in those around them, with their keys.
+        pub(super) const TABLES: &[(&str, &[Field])] =
+            &[$(($table, &[$($field.of::<$type>(stringify!($name))),+])),+];
+    };
+}
+
+/// A table of a file.
+pub(super) trait Keys {
+    /// Returns the keys that are set and need not be, with underscores for hyphens.
+    fn optional(&self) -> Vec<&'static str>;
+}
+
+tables! {
+    RawConfig, "" {
+        client_ip: Option<Spanned<RawClientIp>> = Field::new(
+            Kind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
+        redis: Option<Spanned<RawRedis>> = Field::new(
+            Kind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
+        response: Option<Spanned<RawResponse>> = Field::new(
+            Kind::Table("response"), "", "The responses that clients get.");
+        #[serde(default)]
+        route: Vec<RawRoute> = Field::new(
+            Kind::Tables("route"), "", "At least one. All paths of a route share its policies and their budgets.")
+            .schema("\"minItems\": 1");
+    }
+
+    #[derive(Clone, PartialEq)]
+    RawClientIp, "client-ip" {
+        source: Option<Spanned<String>> = text("\"x-forwarded-for\"",
+            "peer, x-forwarded-for, forwarded, or the name of a header with a single address, such as x-real-ip; in any case.")
+            .default("\"peer\"");
+        trusted: Option<Spanned<Vec<String>>> = list("[\"10.0.0.0/8\"]",
+            "The networks of your proxies. The header of any other peer is ignored.")
+            .schema("\"items\": { \"type\": \"string\" }");
+        hops: Option<Spanned<i64>> = number(Kind::Number(1, 100), "1",
+            "How many proxies there are, instead of their networks or besides.");
+        ipv6_prefix: Option<Spanned<i64>> = number(Kind::Number(32, 128), "64",
+            "IPv6 addresses that share a prefix of this length are one client.").default("64");
+    }
+
+    #[derive(Clone, PartialEq)]
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    RawRedis, "redis" {
+        url: Spanned<OneOrMany> = texts("\"redis://127.0.0.1:6379\"",
+            "An address, or a list: some nodes of a cluster, or the sentinels of a master.").secret();
+        master: Option<String> = text("\"main\"", "The name by which the sentinels know it.").secret().aside();
+        timeout: Option<Spanned<String>> = time("\"50ms\"", "For a whole decision.").default("\"50ms\"");
+        prefix: Option<Spanned<String>> = text("\"sluice\"", "The start of all key names.").default("\"sluice\"")
+            .schema("\"pattern\": \"^[^{}]*$\"");
+        secret: Option<String> = text("\"...\"",
+            "The secret of the hashes that stand for clients on the server. The same in all processes that share budgets.")
+            .secret().aside();
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    RawResponse, "response" {
+        fields: Option<Word<RateLimitFields>> = word::<RateLimitFields>("\"draft-11\"",
+            "The syntax of the `RateLimit` fields.").default("\"draft-11\"");
+        x_ratelimit: Option<Word<Option<ResetForm>>> = word::<Option<ResetForm>>("\"epoch-seconds\"",
+            "The form of `X-RateLimit-Reset`, if the `X-RateLimit` fields are sent.").default("\"none\"");
+        advertise: Option<Spanned<String>> = text("\"always\"",
+            "Which responses carry these fields: always (all), rejected (rejections), never (none), or those with less than a \
+             share left, such as below-20%.").default("\"always\"")
+            .schema("\"pattern\": \"^(always|rejected|never|below-0*(100|[1-9]?[0-9])%)$\"");
+        rejection_format: Option<Word<RejectionFormat>> = word::<RejectionFormat>("\"problem\"",
+            "The body of a rejection.").default("\"problem\"");
+        grpc_status: Option<Word<GrpcStatus>> = word::<GrpcStatus>("\"unavailable\"",
+            "The status of a rejection for gRPC clients.").default("\"resource-exhausted\"");
+        retry_jitter: Option<Spanned<String>> = time("\"5s\"",
+            "The longest random time that is added to advertised waits, so that clients do not come back together.")
+            .default("\"0s\"");
+    }
+
+    RawRoute, "route" {
+        path: Spanned<OneOrMany> = texts("\"/api\"", "Matches exactly, but for whole segments such as {name}.");
+        response: Option<Spanned<RawResponse>> = inline("response", "{ advertise = \"never\" }",
+            "Any keys of [response], for this route; the others are as there.");
+        exempt_preflights: Option<Spanned<RawBudget>> = inline("exempt-preflights", "{ limit = 50, per = \"1s\" }",
+            "A separate budget for CORS preflights. Left out: all count.");
+        exempt: Option<Spanned<RawExempt>> = inline("exempt", "{ networks = [\"10.0.0.0/8\"] }",
+            "Requests that no policy of the route charges: as in a policy.");
+        #[serde(default)]
+        policy: Vec<RawPolicy> = Field::new(
+            Kind::Tables("policy"), "", "A limit. A route without one is not limited.");
+    }
+
+    RawPolicy, "policy" {
+        name: Spanned<String> = text("\"per-client\"", "The name in response fields and metrics: 64 bytes at most.")
+            .schema("\"maxLength\": 64, \"pattern\": \"^[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*$\"");
+        algorithm: Word<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
+        limit: Spanned<i64> = number(UNITS, "10",
+            "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory.");
+        per: Option<Spanned<String>> = time("\"1s\"",
+            "The period: a time such as 250ms, 1s, 1m, 1h or 1day, or for fixed-window also day, week or month of the \
+             calendar. Not for concurrency.")
+            .schema("\"examples\": [\"250ms\", \"1s\", \"1m\", \"1h\", \"1day\", \"day\", \"week\", \"month\"]");
+        zone: Option<Spanned<String>> = text("\"Europe/Berlin\"",
+            "per = day, week or month: the time zone, by its IANA name.").default("\"UTC\"").aside();
+        anchor: Option<Spanned<i64>> = number(Kind::Number(1, 31), "17",
+            "per = month: the day on which months begin; in shorter months, their last day.").default("1").aside();
+        week_start: Option<Spanned<Word<Weekday>>> = word::<Weekday>("\"sunday\"",
+            "per = week: the day on which weeks begin.").default("\"monday\"").aside();
+        burst: Option<Spanned<i64>> = number(UNITS, "20",
+            "Units at once; not for windows. Left out: the limit, or 1 for leaky-queue.");
+        max_queue: Option<Spanned<i64>> = number(Kind::Number(0, u32::MAX as u64), "50",
+            "leaky-queue and concurrency: the most requests of a key that wait; of concurrency on Redis, in each process. \
+             Left out: leaky-queue, the limit; concurrency, 0.").aside();
+        max_wait: Option<Spanned<String>> = time("\"5s\"",
+            "leaky-queue: requests that would wait longer are rejected. concurrency: those that have waited so long.")
+            .default("\"30s\"").aside();
+        max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
+            "leaky-queue in memory: the most keys with a queue of their own at a time. concurrency in memory: the most keys \
+             with requests in flight.").default("65536").aside();
+        lease: Option<Spanned<String>> = time("\"10s\"",
+            "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
+             restart.").default("\"10s\"").aside();
+        when_full: Option<Spanned<Word<WhenFull>>> = word::<WhenFull>("\"overflow\"",
+            "leaky-queue in memory: how requests of further keys are handled.").default("\"reject\"").aside();
+        staggered: Option<Spanned<bool>> = flag(
+            "fixed-window, sliding-window in memory: the windows of each key begin at another instant.").aside();
+        key: Option<Spanned<OneOrMany>> = texts("\"client-ip\"",
+            "What has a budget of its own: global, client-ip, header:NAME, user, path, or a list of these.")
+            .default("\"global\"");
+        cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
+        shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
+        store: Option<Spanned<Word<StoreName>>> = word::<StoreName>("\"memory\"",
+            "Left out: redis if there is one.");
+        on_failure: Option<Word<FailureMode>> = word::<FailureMode>("\"reject\"",
+            "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
+            .default("\"local-fallback\"");
+        on_missing_key: Option<Word<MissingKey>> = word::<MissingKey>("\"skip\"",
+            "How requests without a key are handled.").default("\"reject\"");
+        status: Option<Spanned<i64>> = number(Kind::Number(400, 599), "429",
+            "The status of a rejection. Left out: 429, or 503 if clients share the key.");
+        charge_when: Option<Spanned<Vec<i64>>> = list("[401, 403]",
+            "Count only requests whose response has one of these statuses. Left out: count all.").aside()
+            .schema("\"minItems\": 1, \"items\": { \"type\": \"integer\", \"minimum\": 200, \"maximum\": 599 }");
+        settle_by: Option<Spanned<Word<SettleBy>>> = word::<SettleBy>("\"handler\"",
+            "What is charged in the end: what the handler reports, or the bytes of the response. Left out: the cost.").aside();
+        owe_shortfalls: Option<Spanned<bool>> = flag(
+            "With settle-by: what a request costs beyond its charge, where no units are left, is owed and not forgiven. Time \
+             pays it at the rate of the limit, and the requests of the key are rejected until they fit.").aside();
+        release_at: Option<Spanned<Word<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
+            "concurrency: when a request is over, at the head of its response or at the end of the body.")
+            .default("\"body\"").aside();
+        penalty: Option<RawPenalty> = inline("penalty", "{ rejections = 30, per = \"1m\", ban = \"10m\" }",
+            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share.");
+        charge_once: Option<RawChargeOnce> = inline("charge-once",
+            "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
+            "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
+             the limit. In memory also max-keys: how many requests are remembered at a time.");
+        exempt: Option<Spanned<RawExempt>> = Field::new(Kind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
+            "Requests that are not charged, and count as skipped: those that meet any of these.");
+    }
+
+    RawPenalty, "penalty" {
+        rejections: Spanned<i64> = number(COUNT, "30", "So many rejections of one key");
+        per: Spanned<String> = time("\"1m\"", "in this time ban it");
+        ban: Spanned<String> = time("\"10m\"", "for this time.");
+    }
+
+    RawChargeOnce, "charge-once" {
+        header: Spanned<String> = text("\"idempotency-key\"", "The header with the idempotency key.");
+        within: Spanned<String> = time("\"24h\"", "For how long retries are free, from the end of the response on.");
+        free_retries: Spanned<i64> = number(COUNT, "3", "How many retries of a request are free.");
+        // The most take some 50 GiB.
+        max_keys: Option<Spanned<i64>> = number(Kind::Number(1, 1_000_000_000), "65536",
+            "How many requests are remembered at a time, in memory. With store = \"redis\", leave it out.").default("65536");
+    }
+
+    RawExempt, "exempt" {
+        networks: Option<Spanned<Vec<String>>> = list("[\"10.0.0.0/8\"]",
+            "Networks or addresses of clients, as [client-ip] finds them.")
+            .schema("\"minItems\": 1, \"items\": { \"type\": \"string\" }");
+        headers: Option<Spanned<RawHeaders>> = Field::new(Kind::Map, "{ x-internal = \"a long random text\" }",
+            "Headers and their exact values, which are secrets: one each, or a list of which one suffices. Do not commit the \
+             file with them.").secret();
+        paths: Option<Spanned<Vec<String>>> = list("[\"/healthz\", \"/assets/*\"]",
+            "Paths exactly as they are sent, or /assets/* for all below /assets/, without `..`, `//` and `%`.")
+            .schema("\"minItems\": 1, \"items\": { \"type\": \"string\", \"pattern\": \"^/[^*?#]*(/\\\\*)?$\" }");
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    RawBudget, "exempt-preflights" {
+        limit: Spanned<i64> = number(UNITS, "50", "Preflights per period.");
+        per: Spanned<String> = time("\"1s\"", "The period.");
+        burst: Option<Spanned<i64>> = number(UNITS, "100", "Preflights at once. Left out: the limit.");
+    }
+}
+
+/// Headers and their values, which are secrets.
+#[derive(Deserialize)]
+#[serde(try_from = "BTreeMap<String, OneOrMany>")]
+pub(super) struct RawHeaders(pub(super) BTreeMap<String, OneOrMany>);
+
+impl TryFrom<BTreeMap<String, OneOrMany>> for RawHeaders {
+    type Error = &'static str;
+
+    /// Rejects a date, which the parser reads as a table with such a key.
+    fn try_from(headers: BTreeMap<String, OneOrMany>) -> Result<Self, Self::Error> {
+        if headers.keys().any(|name| name.starts_with("$__toml")) {
+            Err("a date is no table")
+        } else {
+            Ok(Self(headers))
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of strings")]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    pub(super) fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+
+    pub(super) fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Reads single values: numbers, times and quotas.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::error::ConfigError;
+use super::format::{self, Kind};
+use super::source::Source;
+use crate::values::Quota;
+
+/// Reads a number in the range that the format has for a key, such as `policy.cost`.
+pub(super) fn number(source: &Source<'_>, key: &str, value: &Spanned<i64>) -> Result<u64, ConfigError> {
+    let Some(Kind::Number(least, most)) = format::field(key).map(|field| field.kind) else {
+        unreachable!("the format has the number {key}")
+    };
+    number_in(source, key, least..=most, value)
+}
+
+/// The same, as the size of something in memory.
+pub(super) fn size(source: &Source<'_>, key: &str, value: &Spanned<i64>) -> Result<usize, ConfigError> {
+    Ok(usize::try_from(number(source, key, value)?).unwrap_or(usize::MAX))
+}
+
+pub(super) fn number_in(
+    source: &Source<'_>,
+    key: &str,
+    range: RangeInclusive<u64>,
+    value: &Spanned<i64>,
+) -> Result<u64, ConfigError> {
+    let fitting = u64::try_from(*value.get_ref()).ok().filter(|number| range.contains(number));
+    fitting.ok_or_else(|| {
+        let (least, greatest) = range.into_inner();
+        let (_, key) = key.rsplit_once('.').unwrap_or(("", key));
+        let problem = format!("{key} = {} is out of range; write a number from {least} to {greatest}", value.get_ref());
+        source.error(&value.span(), problem)
+    })
+}
+
+pub(super) fn duration(
+    source: &Source<'_>,
+    field: impl fmt::Display,
+    value: &Spanned<String>,
+) -> Result<Duration, ConfigError> {
+    let text = value.get_ref();
+    humantime::parse_duration(text).map_err(|_| {
+        let problem = format!("{field} = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");
+        source.error(&value.span(), problem)
+    })
+}
+
+/// Reads the period of a quota, from `field`.
+pub(super) fn quota(source: &Source<'_>, limit: u64, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
+    Quota::try_per(limit, duration(source, field, per)?)
+        .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
+}
