@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::cell::{Cell, HOT, KeyType, MILLION, Of, Work};
 use crate::report::{Ratio, ns, times};
-use crate::{Figures, in_a_process, machine, measure, progress};
+use crate::{Figures, in_a_process, machine, progress, scale};
 
 /// What is compared. The quick ones first.
 fn cells(quick: bool) -> Vec<Cell> {
@@ -119,7 +119,7 @@ fn print(cells: &[(Cell, Pairs)]) {
                 None => (cell.to_string(), name.as_str()),
             };
             let [here, there] = [|pair: &(f64, f64)| pair.0, |pair: &(f64, f64)| pair.1]
-                .map(|side: fn(&(f64, f64)) -> f64| measure::median(pairs.iter().map(side)));
+                .map(|side: fn(&(f64, f64)) -> f64| scale::median(pairs.iter().map(side)));
             let (row, what, digits) = match what {
                 "instructions" => (row, what, Some(1)),
                 // Each row has one of its own, of the same code.

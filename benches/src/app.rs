@@ -15,8 +15,8 @@ use crate::Figures;
 use crate::floor::{Minimal, Pass};
 use crate::layer::{ALL, ONE, Row, Time, limiter, ours, theirs};
 use crate::machine;
-use crate::measure::{Scale, median};
 use crate::ours::Adds;
+use crate::scale::{Scale, median};
 
 /// The app without a layer: what the others are compared to.
 pub const BARE: &str = "no layer";

@@ -27,6 +27,7 @@ mod raw;
 #[cfg(feature = "servers")]
 mod redis;
 mod report;
+mod scale;
 mod subject;
 mod targets;
 
@@ -36,8 +37,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use cell::Cell;
-use measure::Scale;
 use report::Report;
+use scale::Scale;
 
 /// No repetition is begun later than this. The first is always completed.
 const TIME: Duration = Duration::from_secs(8 * 60);

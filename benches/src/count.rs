@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::Figures;
 use crate::layer::{self, Call, Row, Time};
-use crate::measure::Scale;
+use crate::scale::Scale;
 
 /// The rows that are counted. The peers read the real clock, so their counts differ somewhat between runs.
 pub const ROWS: [Row; 8] = [

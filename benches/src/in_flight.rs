@@ -12,7 +12,7 @@ use tower_sluice::Concurrency;
 use crate::Figures;
 use crate::keys::{Key, Order, Uniform};
 use crate::machine;
-use crate::measure::{Scale, median};
+use crate::scale::{Scale, median};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {

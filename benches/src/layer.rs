@@ -22,9 +22,9 @@ use tower_sluice::{Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 use crate::Figures;
 use crate::floor::Minimal;
 use crate::machine;
-use crate::measure::{Scale, median};
 use crate::ours::{self, Adds};
 use crate::raw;
+use crate::scale::{Scale, median};
 
 /// `tower_governor`'s layer. Its type depends on its settings and on the service that it is put around.
 macro_rules! theirs {

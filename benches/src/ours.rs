@@ -2,7 +2,7 @@
 //! checkout, each time with the `ours.rs` of that checkout: what differs between their interfaces belongs here.
 
 use tower_sluice::headers::RateLimitFields;
-use tower_sluice::limiter::{Ask, Answer};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::{Decision, Limiter, PartitionKey, Policy, RateLimitLayer};
 
 /// Charges one request, without patience.

@@ -7,7 +7,7 @@ use tower_sluice::algorithm::TokenBucket;
 use crate::Figures;
 use crate::keys::Key;
 use crate::machine;
-use crate::measure::StartingLine;
+use crate::scale::StartingLine;
 use crate::subject::{Ours, Subject, Terms};
 
 /// Fills a store up to its capacity, and asks for all again. Whoever is admitted was lost.

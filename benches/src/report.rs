@@ -6,7 +6,7 @@ use std::fmt;
 use crate::Figures;
 use crate::cell::{Cell, HOT, MILLION, Of, Work, short};
 use crate::layer::{self, Row};
-use crate::measure::median;
+use crate::scale::median;
 use crate::{app, count, targets};
 
 pub struct Report {

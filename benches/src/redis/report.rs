@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::subject::Outcome;
 use super::{CONCURRENCY, FEW, HOT, LAYER, LEASED, PING, SINGLE, SINGLE_HOT, SINGLE_WARM, Sample, TOWER, TRYPEMA};
-use crate::measure::median;
+use crate::scale::median;
 
 pub struct Report {
     /// Whether the server was tied to a processor.

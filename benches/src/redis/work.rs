@@ -120,7 +120,7 @@ pub fn rejected_hot_key(server: &Arc<Server>, make: Make, checks: u32) -> Outcom
             }
             times.push(begun.elapsed().as_nanos() as f64 / f64::from(checks));
         }
-        Ok((crate::measure::median(times), server.usage()?.since(usage).calls))
+        Ok((crate::scale::median(times), server.usage()?.since(usage).calls))
     })
 }
 
