@@ -14,8 +14,6 @@
 //!
 //! Nothing is evicted: a slot with units in flight is free when they are released, and not before.
 
-use std::sync::PoisonError;
-
 use super::slots::{Place, Slots};
 #[cfg(feature = "queue")]
 use super::wait_lists::WaitLists;
@@ -23,28 +21,21 @@ use super::word::Word;
 use crate::store::next_table_number;
 use crate::util::keyed_hash::Secret;
 use crate::util::log;
-use crate::util::sync::{AtomicU64, Mutex, Ordering};
+use crate::util::stripes::Stripes;
+use crate::util::sync::{AtomicU64, Ordering};
 use crate::values::PartitionKey;
-
-/// More than a machine has threads, so that two threads rarely want the same one.
-const STRIPES: usize = if cfg!(sluice_loom) { 1 } else { 256 };
 
 /// How many units each key has in flight. Shared by a limiter, its heirs and its permits.
 pub(super) struct Counts {
     secret: Secret,
     pub(super) slots: Slots,
-    stripes: Box<[Stripe]>,
+    stripes: Stripes,
     keys: usize,
     turned_away: AtomicU64,
     number: u64,
     #[cfg(feature = "queue")]
     pub(super) wait_lists: WaitLists,
 }
-
-/// A mutex on a cache line of its own, so that threads that take different stripes do not slow each other down.
-#[derive(Default)]
-#[repr(align(64))]
-struct Stripe(Mutex<()>);
 
 /// What became of a request for units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +55,11 @@ impl Counts {
     }
 
     pub(super) fn hashed_by(secret: Secret, keys: usize) -> Self {
+        let slots = Slots::new(keys);
         Self {
             secret,
-            slots: Slots::new(keys),
-            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            stripes: Stripes::new(slots.sets()),
+            slots,
             keys,
             turned_away: AtomicU64::new(0),
             number: next_table_number(),
@@ -118,9 +110,7 @@ impl Counts {
     #[cold]
     #[inline(never)]
     fn insert(&self, place: &Place, cost: u64, limit: u64) -> Attempt {
-        let stripe = &self.stripes[place.tag.value() as usize % self.stripes.len()];
-        // It guards no data that a panic could leave in disorder.
-        let _locked = stripe.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _stripe = self.stripes.lock(place.tag.value().into());
         loop {
             // Another thread may have inserted the key before the lock was taken. From here on, none can.
             while let Some((slot, word)) = self.find(place) {
@@ -196,6 +186,6 @@ impl Counts {
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        self.slots.size_in_bytes() + size_of_val(&*self.stripes)
+        self.slots.size_in_bytes() + self.stripes.size_in_bytes()
     }
 }

@@ -1,7 +1,8 @@
 //! The memory of the counts: words in sets of eight, and the two sets in which a key may be.
 
 use super::word::{Tag, Word};
-use crate::util::sync::{AtomicU64, Ordering, before_a_step};
+use crate::util::aligned_words::AlignedWords;
+use crate::util::sync::{Ordering, before_a_step};
 use crate::util::two_choices;
 
 /// Slots per set, a cache line. With a choice of two such sets, a half-full table turns no key away.
@@ -18,9 +19,7 @@ pub(super) struct Place {
 
 /// Slots in sets that each begin at a cache line.
 pub(super) struct Slots {
-    words: Box<[AtomicU64]>,
-    /// The first word of the first set. Those before it are not used.
-    first: usize,
+    words: AlignedWords,
     sets: usize,
 }
 
@@ -32,11 +31,13 @@ impl Slots {
     /// If there is no memory for them.
     pub(super) fn new(keys: usize) -> Self {
         let sets = keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2);
-        let count = sets.saturating_mul(SLOTS_PER_SET).saturating_add(SLOTS_PER_SET - 1);
-        let words = zeroed(count).unwrap_or_else(|| panic!("no memory for the counts of {keys} keys"));
-        let word = size_of::<AtomicU64>();
-        let first = if cfg!(sluice_loom) { 0 } else { words.as_ptr().addr().wrapping_neg() % CACHE_LINE / word };
-        Self { words, first, sets }
+        let words = AlignedWords::new(sets.saturating_mul(SLOTS_PER_SET), CACHE_LINE);
+        Self { words: words.unwrap_or_else(|| panic!("no memory for the counts of {keys} keys")), sets }
+    }
+
+    /// The number of sets.
+    pub(super) const fn sets(&self) -> usize {
+        self.sets
     }
 
     /// The number of slots.
@@ -45,7 +46,7 @@ impl Slots {
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        size_of_val(&*self.words)
+        self.words.size_in_bytes()
     }
 
     /// Where a key with this hash may be.
@@ -70,28 +71,17 @@ impl Slots {
     #[inline(always)]
     pub(super) fn load(&self, slot: usize) -> Word {
         before_a_step();
-        Word::from_bits(self.words[self.first + slot].load(Ordering::Acquire))
+        Word::from_bits(self.words.at(slot).load(Ordering::Acquire))
     }
 
     /// Writes `new` if `old` is still there; else returns the word that is.
     #[inline(always)]
     pub(super) fn replace(&self, slot: usize, old: Word, new: Word) -> Result<(), Word> {
         before_a_step();
-        let word = &self.words[self.first + slot];
+        let word = self.words.at(slot);
         let swapped = word.compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire);
         swapped.map(|_| ()).map_err(Word::from_bits)
     }
-}
-
-/// Zeroed by the system when they are first touched: idle counts take no memory.
-#[cfg(not(sluice_loom))]
-fn zeroed(count: usize) -> Option<Box<[AtomicU64]>> {
-    bytemuck::allocation::try_zeroed_slice_box(count).ok()
-}
-
-#[cfg(sluice_loom)]
-fn zeroed(count: usize) -> Option<Box<[AtomicU64]>> {
-    Some((0..count).map(|_| AtomicU64::new(0)).collect())
 }
 
 #[cfg(all(test, not(sluice_loom)))]
@@ -103,7 +93,7 @@ mod tests {
         for keys in [1, 2, 7, 1000] {
             let slots = Slots::new(keys);
             assert!(slots.len() >= 2 * keys && slots.size_in_bytes() >= slots.len() * 8);
-            assert_eq!(slots.words[slots.first..].as_ptr().addr() % CACHE_LINE, 0);
+            assert_eq!(slots.words.in_range(0, 1).as_ptr().addr() % CACHE_LINE, 0);
             for hash in (0..10_000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).chain([u64::MAX]) {
                 let Place { tag, sets: [a, b] } = slots.place(hash);
                 assert!(a != b && a < slots.sets && b < slots.sets && tag.value() != 0);

@@ -1,9 +1,10 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
+//! Helpers that several modules share: words in aligned memory, striped locks, base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
 //! wakers, two choices of a set, and atomics that loom can check.
 
 #[cfg(feature = "http")]
 use std::future::Future;
 
+pub(crate) mod aligned_words;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
 #[cfg(all(test, not(sluice_loom)))]
@@ -17,6 +18,7 @@ pub(crate) mod keyed_hash;
 pub(crate) mod log;
 #[cfg(feature = "remote")]
 pub(crate) mod random;
+pub(crate) mod stripes;
 pub(crate) mod sync;
 pub(crate) mod two_choices;
 #[cfg(feature = "queue")]

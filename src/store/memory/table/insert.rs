@@ -24,7 +24,7 @@ impl SetAssociativeTable {
         let tag = candidates.tag;
         // Held to the end. Else another thread could insert the key into another slot after this one has searched, and
         // both would be charged from nothing.
-        let _stripe = self.stripes.lock(tag);
+        let _stripe = self.stripes.lock(tag.value());
         loop {
             // Another thread may have inserted the key before the lock was taken.
             let found = self.find(candidates);

@@ -96,7 +96,6 @@ mod refund;
 mod rule;
 mod search;
 mod slots;
-mod stripe;
 mod sweep;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
@@ -118,10 +117,10 @@ use std::sync::Arc;
 use self::epoch::{Epochs, Page};
 use self::placement::OVERFLOW;
 use self::slots::Slots;
-use self::stripe::Stripes;
 use self::word::Word;
 use super::debt_copies::Geometry;
 use super::{Occupancy, WhenFull};
+use crate::util::stripes::Stripes;
 
 /// What the keys of a table owe from before a live change. Asked about keys that are not in the table, under their
 /// striped lock.

@@ -39,7 +39,7 @@ impl SetAssociativeTable {
         let Some(past) = &self.inherited else { return (self.overflow_debt(rule, candidates.tag, now), at) };
         // Without the lock, another thread could insert the key, and clear its inherited debt, between the search of
         // the table and the look at that debt; the key would seem to owe nothing.
-        let _stripe = self.stripes.lock(candidates.tag);
+        let _stripe = self.stripes.lock(candidates.tag.value());
         self.debt_of(rule, candidates, now).unwrap_or_else(|| {
             let inherited = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), at);
             (rule.sum(inherited, self.overflow_debt(rule, candidates.tag, now)), at)

@@ -46,7 +46,7 @@ impl SetAssociativeTable {
         let tag = candidates.tag;
         // Without the lock, another thread could insert the key after the search, with the debt that is lowered here.
         // The refund would then be lost, or bring an inherited debt back that the insert has cleared.
-        let _stripe = self.stripes.lock(tag);
+        let _stripe = self.stripes.lock(tag.value());
         if let Some(found) = self.find(candidates) {
             return self.lower_in(rule, found, Owner::own(tag), now, lessen);
         }

@@ -1,6 +1,7 @@
 //! The memory of a [`SetAssociativeTable`](super::SetAssociativeTable): words in sets of eight.
 
 use super::word::Word;
+use crate::util::aligned_words::AlignedWords;
 use crate::util::sync::{AtomicU64, Ordering, before_a_step, in_order};
 
 /// Slots per set, a cache line. With a choice of two such sets, a half-full table loses no key:
@@ -13,7 +14,6 @@ pub(super) const SLOTS_PER_PAGE: usize = SLOTS_PER_SET * SETS_PER_PAGE;
 
 /// As many bytes as most systems hand out at a time. Where it is 16 or 64 KiB, a page that is touched takes memory for
 /// its neighbours, too; an idle table takes none on any system.
-#[cfg(not(sluice_loom))]
 const SYSTEM_PAGE: usize = 4096;
 
 #[cfg(not(sluice_loom))]
@@ -53,44 +53,27 @@ impl Slot<'_> {
     }
 }
 
-/// Slots in sets that each begin at a cache line.
-pub(super) struct Slots {
-    words: Box<[AtomicU64]>,
-    /// The first word of the first set. Those before it are not used.
-    first: usize,
-}
+/// Slots in sets that each begin at a cache line, and in pages that begin where the system's do.
+pub(super) struct Slots(AlignedWords);
 
 impl Slots {
     /// Makes the slots of so many pages, for a store of `keys` keys.
-    #[cfg(not(sluice_loom))]
     pub(super) fn new(pages: usize, keys: usize) -> Self {
-        let word = size_of::<AtomicU64>();
-        // Zeroed by the system when they are first touched: an idle table takes no memory. With a page to spare, so
-        // that the table's pages begin where the system's do.
-        let count = pages * SLOTS_PER_PAGE + SYSTEM_PAGE / word;
-        let words = bytemuck::allocation::try_zeroed_slice_box::<AtomicU64>(count)
-            .unwrap_or_else(|()| crate::store::memory::no_memory(keys, count * word));
-        let first = words.as_ptr().addr().wrapping_neg() % SYSTEM_PAGE / word;
-        Self { words, first }
-    }
-
-    #[cfg(sluice_loom)]
-    pub(super) fn new(pages: usize, _: usize) -> Self {
-        Self { words: (0..pages * SLOTS_PER_PAGE).map(|_| AtomicU64::new(0)).collect(), first: 0 }
+        let count = pages * SLOTS_PER_PAGE;
+        let words = AlignedWords::new(count, SYSTEM_PAGE);
+        Self(words.unwrap_or_else(|| crate::store::memory::no_memory(keys, count * size_of::<AtomicU64>())))
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        size_of_val(&*self.words)
+        self.0.size_in_bytes()
     }
 
     #[inline(always)]
     pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = Slot<'_>> {
-        let start = self.first + set * SLOTS_PER_SET;
-        self.words[start..start + SLOTS_PER_SET].iter().map(Slot)
+        self.0.in_range(set * SLOTS_PER_SET, SLOTS_PER_SET).iter().map(Slot)
     }
 
     pub(super) fn in_page(&self, page: usize) -> impl Iterator<Item = Slot<'_>> {
-        let start = self.first + page * SLOTS_PER_PAGE;
-        self.words[start..start + SLOTS_PER_PAGE].iter().map(Slot)
+        self.0.in_range(page * SLOTS_PER_PAGE, SLOTS_PER_PAGE).iter().map(Slot)
     }
 }
