@@ -1,4 +1,4 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
+//! Helpers that several modules share: base64, a map for what expires, the keyed hash, log lines (and, for tests, captured ones), random numbers,
 //! wakers, two choices of a set, and atomics that loom can check.
 
 #[cfg(feature = "http")]
@@ -13,6 +13,8 @@ pub(crate) mod captured_log;
 #[path = "../../tests/support/effort.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;
+#[cfg(any(feature = "http", feature = "remote"))]
+pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
 #[cfg(feature = "remote")]

@@ -2,103 +2,44 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::Policy;
+use super::expiring::{Ends, ExpiringTable};
 use super::record::Record;
-use crate::algorithm::Algorithm;
-use crate::store::{MemoryStore, MemoryTable, TableStats};
-use crate::values::time::{Clock, Monotonic, Timestamp, duration_from_nanos};
+use crate::store::TableStats;
+use crate::values::time::{Monotonic, Timestamp, duration_from_nanos};
 use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
-/// The debts of a policy's keys, for up to 65,536 of them (3 MiB from the first debt on). Beyond, those that are paid
-/// first are forgiven, which is counted, and logged once.
+/// What a policy's keys owe, for up to 65,536 of them (5 MiB from the first debt on). Of more, those that are paid
+/// first are forgiven, which is counted.
 ///
 /// A key that owes something has two accounts: that of its limiter, which is used up when a debt begins, and its debt.
 /// The debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: what is charged to the limiter while
 /// the debt lasts is charged to it, too. So it is paid as fast as the quota restores units, and no faster, whatever the
 /// limiter restores meanwhile.
-pub(super) struct Debts {
-    table: MemoryTable<Debt, Arc<dyn Clock>>,
-    clock: Arc<dyn Clock>,
-    /// No debt is paid later: while no key owes anything, requests skip the lookup.
-    latest: Arc<AtomicU64>,
-}
+pub(super) type Debts = ExpiringTable<Debt>;
 
-impl Debts {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        let table = MemoryStore::default().with_clock(Arc::clone(&clock)).table();
-        Self { table, clock, latest: Arc::default() }
-    }
-
-    /// Whether all debts are paid. Relaxed: a thread that has made a debt sees its own write, and another one that misses
-    /// it decides as if its request had come just before.
-    fn are_paid(&self) -> bool {
-        let latest = self.latest.load(Ordering::Relaxed);
-        latest == 0 || latest <= self.clock.now().as_nanos()
-    }
-
-    fn apply(&self, key: &PartitionKey, quota: Quota, change: Change) -> Decision {
-        self.table.charge(&self.account(Some(quota), change), &Ask::charge(key, 1))
-    }
-
-    fn account(&self, quota: Option<Quota>, change: Change) -> Account {
-        Account { quota, change, latest: Arc::clone(&self.latest) }
-    }
-
-    /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
-    /// wait, if the key owes too much.
-    fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
-        if self.are_paid() {
-            return Ok(false);
-        }
-        let decision = self.apply(key, quota, Change::Spend(units));
-        decision.retry_after().map_or(Ok(decision.remaining() > 0), Err)
-    }
-
-    /// Takes a charge back.
-    fn refund(&self, key: &PartitionKey, quota: Quota, units: u64) {
-        if !self.are_paid() {
-            let _ = self.apply(key, quota, Change::Refund(units));
-        }
-    }
-
-    /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
-    fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
-        if owed > 0 || !self.are_paid() {
-            let _ = self.apply(key, quota, Change::Add { charged, owed });
-        }
-    }
-
-    /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
-    /// of its last request.
-    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u64, Duration)> {
-        if self.are_paid() {
-            return None;
-        }
-        let decision = self.table.peek(&self.account(quota, Change::Look), &Ask::peek(key, 1));
-        decision.retry_after().map(|paid_in| (decision.remaining(), paid_in))
-    }
-
-    fn forget(&self, key: &PartitionKey) {
-        let _ = self.table.reset(&self.account(None, Change::Look), &Ask::reset(key));
-    }
-
-    fn stats(&self) -> TableStats {
-        self.table.stats(&self.account(None, Change::Look))
-    }
-}
-
-/// What a key owes: when it will owe nothing any more, at the rate of its quota.
+/// What a key owes: when it will owe nothing any more, at the rate of its quota. A window's limit is its burst.
 #[derive(Clone, Copy, Debug)]
-struct Debt {
+pub(super) struct Debt {
     paid_at: Timestamp,
     quota: Quota,
 }
 
+impl Ends for Debt {
+    fn ends(&self) -> Timestamp {
+        self.paid_at
+    }
+}
+
 impl Debt {
+    /// The debt that is paid in so long.
+    fn paid_after(paid_in: Duration, now: Timestamp, quota: Quota) -> Option<Self> {
+        Some(Self { paid_at: now.saturating_add(paid_in), quota })
+    }
+
     /// The time that it takes to pay it under a quota: one that was made under another quota is converted by its units.
     fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
         let left = self.paid_at.saturating_since(now);
@@ -112,76 +53,66 @@ impl Debt {
     }
 }
 
-/// A change of one debt. It is an algorithm, so that debts are kept in a memory store of fixed size.
-struct Account {
-    /// The quota of the key: a window's limit is its burst. `None` for that under which the key owes something.
-    quota: Option<Quota>,
-    change: Change,
-    latest: Arc<AtomicU64>,
-}
-
-enum Change {
-    Look,
-    Spend(u64),
-    Refund(u64),
-    Add { charged: u64, owed: u64 },
-}
-
-impl Account {
-    /// The debt that is paid in so long.
-    fn owing(&self, now: Timestamp, paid_in: Duration, quota: Quota) -> Option<Debt> {
-        let paid_at = now.saturating_add(paid_in);
-        // Under the lock of the table, so before any look that could find the debt.
-        self.latest.fetch_max(paid_at.as_nanos(), Ordering::Relaxed);
-        Some(Debt { paid_at, quota })
-    }
-}
-
-impl Algorithm for Account {
-    type State = Debt;
-
-    /// Stores require one.
-    fn quota(&self) -> Quota {
-        self.quota.unwrap_or(Quota::per_second(1))
+impl Debts {
+    /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
+    /// wait, if the key owes too much.
+    fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
+        if self.is_over() {
+            return Ok(false);
+        }
+        self.update(key, |debt, now| {
+            let Some(owed) = debt.map(|debt| debt.paid_in(now, quota)) else { return Ok(false) };
+            let (after, full) = (owed.saturating_add(quota.time_to_restore(units)), time_of_burst(quota));
+            if after > full {
+                return Err(after - full);
+            }
+            *debt = Debt::paid_after(after, now, quota);
+            Ok(true)
+        })
     }
 
-    /// A decision on a [`Change::Spend`] that a debt was charged for leaves one unit, as a flag.
-    fn decide(&self, state: Option<Debt>, now: Timestamp, _: u64) -> (Decision, Option<Debt>) {
-        let debt = state.filter(|debt| debt.paid_at > now);
-        let quota = self.quota.or(debt.map(|debt| debt.quota)).unwrap_or(Quota::per_second(1));
-        let paid_in = debt.map(|debt| debt.paid_in(now, quota));
-        let time_of = |units| quota.time_to_restore(units);
-        let full = time_of(quota.max_burst());
-        let done = Decision::allow(1, 0);
-        match (&self.change, paid_in) {
-            (Change::Spend(units), Some(owed)) => {
-                let after = owed.saturating_add(time_of(*units));
-                if after > full {
-                    return (Decision::reject(1, 0, Some(after - full)), None);
-                }
-                (Decision::allow(1, 1), self.owing(now, after, quota))
-            }
-            (Change::Refund(units), Some(owed)) => (done, self.owing(now, owed.saturating_sub(time_of(*units)), quota)),
-            (Change::Add { charged, owed: 0 }, Some(owed)) => {
-                (done, self.owing(now, owed.saturating_add(time_of(*charged)), quota))
-            }
+    /// Takes a charge back.
+    fn refund(&self, key: &PartitionKey, quota: Quota, units: u64) {
+        self.change(key, quota, |owed| owed.saturating_sub(quota.time_to_restore(units)));
+    }
+
+    /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
+    fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
+        let charged = quota.time_to_restore(charged);
+        if owed == 0 {
+            return self.change(key, quota, |before| before.saturating_add(charged));
+        }
+        self.update(key, |debt, now| {
             // Its limiter has nothing left.
-            (Change::Add { charged, owed: units @ 1.. }, owed) => {
-                let before = owed.map_or(full, |owed| owed.saturating_add(time_of(*charged)).max(full));
-                (done, self.owing(now, before.saturating_add(time_of(*units)), quota))
-            }
-            (Change::Look, Some(owed)) => {
-                let free = full.saturating_sub(owed).as_nanos() * u128::from(quota.limit());
-                let left = u64::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u64::MAX);
-                (Decision::reject(quota.max_burst(), left.min(quota.max_burst()), Some(owed)), None)
-            }
-            (_, None) => (done, None),
+            let full = time_of_burst(quota);
+            let before = debt.map_or(full, |debt| debt.paid_in(now, quota).saturating_add(charged).max(full));
+            *debt = Debt::paid_after(before.saturating_add(quota.time_to_restore(owed)), now, quota);
+        });
+    }
+
+    /// Changes the time in which a key pays what it owes, if it owes something.
+    fn change(&self, key: &PartitionKey, quota: Quota, change: impl FnOnce(Duration) -> Duration) {
+        if !self.is_over() {
+            self.update(key, |debt, now| {
+                *debt = debt.and_then(|debt| Debt::paid_after(change(debt.paid_in(now, quota)), now, quota));
+            });
         }
     }
 
-    fn expires_at(&self, debt: &Debt) -> Timestamp {
-        debt.paid_at
+    /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
+    /// of its last request.
+    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u64, Duration)> {
+        let (debt, now) = self.get(key)?;
+        let quota = quota.unwrap_or(debt.quota);
+        let owed = debt.paid_in(now, quota);
+        let free = time_of_burst(quota).saturating_sub(owed).as_nanos() * u128::from(quota.limit());
+        let left = u64::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u64::MAX);
+        Some((left.min(quota.max_burst()), owed))
     }
+}
+
+fn time_of_burst(quota: Quota) -> Duration {
+    quota.time_to_restore(quota.max_burst())
 }
 
 /// What a request was charged to the debt of its key, since there is one. Unless it is [kept](Self::keep), it is taken
@@ -339,6 +270,7 @@ mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
     use crate::limiter::RateLimiter;
+    use crate::store::MemoryStore;
     use crate::values::time::ManualClock;
 
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -6,6 +6,7 @@ mod cost;
 mod debts;
 mod error;
 mod exemptions;
+mod expiring;
 mod inherit;
 mod into_policies;
 mod metrics;
@@ -422,7 +423,7 @@ impl Policy {
     ///
     /// # Memory
     ///
-    /// In this process: from the first debt on, 3 MiB for 65,536 keys that owe something. If more do, those that would have
+    /// In this process: from the first debt on, 5 MiB for 65,536 keys that owe something. If more do, those that would have
     /// paid first are forgiven; that is logged once, and [counted](crate::layer::RateLimitLayerBuilder::route).
     ///
     /// # On several machines

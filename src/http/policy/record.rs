@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Policy;
 use super::debts::Debts;
+use super::expiring::CAPACITY;
 use super::open_charges::OpenCharges;
 use crate::limiter::{Health, Transition};
 use crate::util::log;
@@ -34,7 +35,7 @@ impl Record {
 
     /// What keys owe, by this clock if none has owed anything yet.
     pub(super) fn debts_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Debts {
-        self.debts.get_or_init(|| Box::new(Debts::new(clock())))
+        self.debts.get_or_init(|| Box::new(Debts::new(CAPACITY, clock())))
     }
 }
 

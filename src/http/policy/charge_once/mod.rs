@@ -93,7 +93,7 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 /// # Cost
 ///
 /// In memory, a request with an idempotency key takes one or two locks before its policy decides, and as many when its
-/// response is over, for a look into eight slots each.
+/// response is over, for a look into 64 slots each.
 ///
 /// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which nobody
 /// waits. The first is a call of its own: no other policy of the layer and no other request of the key shares it, no
