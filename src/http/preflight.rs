@@ -47,10 +47,10 @@ impl Exemption {
 
 /// Returns whether one of these policies bans the key of a request. A request without a key is not banned.
 fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
-    let mut applying = policies.iter().filter(|policy| policy.has_penalty() && policy.applies_to(head));
+    let mut applying = policies.iter().filter(|policy| policy.heritage.penalty.is_some() && policy.applies_to(head));
     applying.any(|policy| {
-        let key = policy.extractor().extract(head);
-        key.is_ok_and(|key| policy.known_ban(&key).is_some())
+        let key = policy.who.key.extract(head);
+        key.is_ok_and(|key| policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key)).is_some())
     })
 }
 

@@ -53,6 +53,25 @@ const HTTP: Picture = &[
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
 ];
 
+/// The rooms within `http/policy`. The four groups of options are `who`, `how_much`, `after` and `heritage`.
+const POLICY: Picture = &[
+    ("names", &[]),
+    ("error", &["names"]),
+    ("expiring", &[]),
+    ("facts", &[]),
+    ("who", &[]),
+    ("how_much", &[]),
+    ("after", &["expiring"]),
+    ("heritage", &["after", "expiring"]),
+    ("definition", &["after", "facts", "heritage", "how_much", "who"]),
+    ("rules", &["definition", "error", "facts", "names", "who"]),
+    ("owed", &["after", "definition"]),
+    ("asks", &["definition"]),
+    ("inherit", &["definition", "heritage"]),
+    ("reports", &["definition", "heritage"]),
+    ("tests", &["definition", "error", "heritage", "names", "who"]),
+];
+
 #[test]
 fn rooms_import_what_lies_below_them() {
     hold("src", "crate::", ROOMS);
@@ -61,6 +80,11 @@ fn rooms_import_what_lies_below_them() {
 #[test]
 fn rooms_of_http_import_what_lies_below_them() {
     hold("src/http", "crate::http::", HTTP);
+}
+
+#[test]
+fn rooms_of_a_policy_import_what_lies_below_them() {
+    hold("src/http/policy", "crate::http::policy::", POLICY);
 }
 
 #[test]
@@ -79,7 +103,7 @@ fn rooms_below_http_use_no_http_type() {
 
 #[test]
 fn the_pictures_have_no_cycle() {
-    for picture in [ROOMS, HTTP] {
+    for picture in [ROOMS, HTTP, POLICY] {
         let mut below = BTreeSet::new();
         for (room, imports) in picture {
             assert!(

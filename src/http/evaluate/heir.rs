@@ -25,7 +25,7 @@ impl<'a> Scope<'a> {
     /// Refunds a part of what an entry was charged.
     pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u64) {
         let policy = self.current(self.policy(entry));
-        policy.limiter().refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);
+        policy.limiter.refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);
     }
 }
 

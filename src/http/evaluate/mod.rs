@@ -107,7 +107,7 @@ impl Scope<'_> {
             Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
         };
         let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), self.patience(head));
-        match policy.limiter().decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
+        match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
             Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
                 observe::admitted(policy, &key, &decision);

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::expiring::{CAPACITY, ExpiringTable};
 use crate::algorithm::TokenBucket;
+use crate::http::policy::expiring::{CAPACITY, ExpiringTable};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::{MemoryStore, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -132,27 +132,23 @@ impl Penalty {
         self.record.advised.left(key)
     }
 
-    /// Counts a rejection if it came before the end of an advertised wait, and advertises one itself. Returns the ban,
-    /// if the key is banned now.
-    pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
-        if self.tolerates(key, rejection) {
-            return None;
-        }
-        self.record.bans.begin(key, self.ban);
-        self.banned_for(key)
-    }
-
-    /// As [`note_rejection`](Self::note_rejection), for a limiter whose server keeps bans: makes a new ban there in the
-    /// background, and remembers it here for outages.
-    pub(crate) fn note_rejection_on(
+    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now.
+    ///
+    /// If the `server` of the limiter keeps bans, a new one is made there in the background, and remembered here for
+    /// outages.
+    pub(crate) fn note_rejection(
         &self,
-        server: &Arc<dyn KeepsStanding>,
+        server: Option<&Arc<dyn KeepsStanding>>,
         key: &PartitionKey,
         rejection: &Decision,
     ) -> Option<Duration> {
         if self.tolerates(key, rejection) {
             return None;
         }
+        let Some(server) = server else {
+            self.record.bans.begin(key, self.ban);
+            return self.banned_for(key);
+        };
         // Of several requests at once, the first has begun the ban, and makes the call.
         let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(MAKES_ONE_CALL));
         if !has_begun {
@@ -255,10 +251,10 @@ mod tests {
     fn more_premature_retries_than_the_quota_are_a_ban() {
         let (penalty, key) = (penalty(), PartitionKey::from("a"));
         let rejection = Decision::reject(1, 0, Some(HOUR));
-        assert_eq!(penalty.note_rejection(&key, &rejection), None, "no wait was advertised before");
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "no wait was advertised before");
         penalty.advise(&key, HOUR);
-        assert_eq!(penalty.note_rejection(&key, &rejection), None, "the first premature retry");
-        assert_eq!(penalty.note_rejection(&key, &rejection), Some(HOUR));
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "the first premature retry");
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), Some(HOUR));
     }
 
     /// Counts the bans that it is asked for.
@@ -286,7 +282,7 @@ mod tests {
         let keeper: Arc<dyn KeepsStanding> = server.clone();
         let rejection = Decision::reject(1, 0, Some(HOUR));
         penalty.advise(&key, HOUR);
-        let note = || penalty.note_rejection_on(&keeper, &key, &rejection);
+        let note = || penalty.note_rejection(Some(&keeper), &key, &rejection);
         assert_eq!((note(), penalty.banned_for(&key)), (None, None));
         assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 1));
         let millis = Duration::from_millis;
@@ -305,7 +301,7 @@ mod tests {
         let (penalty, key) = (penalty(), PartitionKey::from("a"));
         penalty.advise(&key, HOUR);
         for _ in 0..3 {
-            assert_eq!(penalty.note_rejection(&key, &Decision::reject(1, 1, None)), None);
+            assert_eq!(penalty.note_rejection(None, &key, &Decision::reject(1, 1, None)), None);
         }
     }
 }

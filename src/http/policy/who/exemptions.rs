@@ -223,13 +223,13 @@ impl fmt::Debug for Path {
 }
 
 /// The exemptions of one policy.
-pub(super) struct Except {
+pub(in crate::http::policy) struct Except {
     exemptions: Exemptions,
     is_logged: AtomicBool,
 }
 
 impl Except {
-    pub(super) fn new(exemptions: Exemptions) -> Box<Self> {
+    pub(in crate::http::policy) fn new(exemptions: Exemptions) -> Box<Self> {
         Box::new(Self { exemptions, is_logged: AtomicBool::new(false) })
     }
 

@@ -1,6 +1,6 @@
 //! `ChargeOnce`: a client that lost an answer, and repeats its request, is not charged again.
 //!
-//! 1. [`Policy::attempt`] looks the request up: is it to be charged, or is it a free retry?
+//! 1. [`After::attempt`](super::After::attempt) looks the request up: is it to be charged, or is it a free retry?
 //! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
 //! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
 //!
@@ -19,7 +19,6 @@ use http::HeaderName;
 pub(crate) use self::attempt::Attempt;
 use self::attempt::Keeper;
 use self::records::Records;
-use super::Policy;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::http::head::{RequestHead, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
@@ -199,7 +198,7 @@ impl fmt::Debug for ChargeOnce {
 }
 
 /// The state of [`ChargeOnce`] in one policy.
-pub(super) struct Retries {
+pub(in crate::http::policy) struct Retries {
     settings: ChargeOnce,
     /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
     budgets: Option<Budgets>,
@@ -224,7 +223,7 @@ enum Place {
 }
 
 impl Retries {
-    pub(super) fn new(settings: ChargeOnce, description: &Description) -> Self {
+    pub(in crate::http::policy) fn new(settings: ChargeOnce, description: &Description) -> Self {
         let budgets = description.terms().and_then(|terms| Budgets::of(terms, settings.free_retries));
         let place = match description.charges_once() {
             Some(limiter) => Place::Limiter(Arc::clone(limiter)),
@@ -237,12 +236,12 @@ impl Retries {
     }
 
     /// Whether the number of records was bounded.
-    pub(super) const fn bounds_records(&self) -> bool {
+    pub(in crate::http::policy) const fn bounds_records(&self) -> bool {
         self.settings.max_keys.is_some()
     }
 
     /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
-    pub(super) fn inherit(&mut self, old: &Self) -> Option<Finish> {
+    pub(in crate::http::policy) fn inherit(&mut self, old: &Self) -> Option<Finish> {
         let (Place::Process { records, budget }, Place::Process { records: old_records, budget: old_budget }) =
             (&mut self.place, &old.place)
         else {
@@ -263,8 +262,12 @@ impl Retries {
 
     /// Makes the attempt of a request: a free retry, if this process finds that there is one for it and the budget allows
     /// it. `None` if the request has no idempotency key that counts, or no retry of its policy key is free.
-    fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+    pub(super) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
         let (policy_key, cost) = (charge.key(), charge.cost());
+        // It is never charged.
+        if cost == 0 {
+            return None;
+        }
         let (key, budgets) = (self.settings.key(head)?, self.budgets.as_ref()?);
         // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
         // hashes the whole with a secret of its own.
@@ -296,18 +299,10 @@ impl Retries {
     }
 
     /// Prepares the budgets for keys with quotas of their own.
-    pub(super) fn take_quotas(&self) {
+    pub(in crate::http::policy) fn take_quotas(&self) {
         if let Place::Process { budget: Some(budget), .. } = &self.place {
             budget.describe().prepare_for_quotas();
         }
-    }
-}
-
-impl Policy {
-    /// Makes the attempt of a request, if its retries are charged once. A request of cost 0 is none: it is never charged.
-    pub(crate) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
-        let retries = self.retries.as_ref().filter(|_| charge.cost() > 0)?;
-        retries.attempt(charge, head)
     }
 }
 

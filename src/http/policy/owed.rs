@@ -1,165 +1,27 @@
-//! Debts: what requests have cost beyond what their keys had left, as the instant at which it is paid.
+//! What a policy does with costs above the charge: it charges what is left, and forgives the rest or lets the key owe it.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::Policy;
-use super::expiring::{Ends, ExpiringTable};
-use super::record::Record;
+use crate::http::policy::after::{DebtCharge, Debts};
+use crate::http::policy::definition::Policy;
 use crate::store::TableStats;
-use crate::values::time::{Monotonic, Timestamp, duration_from_nanos};
+use crate::values::time::Monotonic;
 use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
-/// What a policy's keys owe, for up to 65,536 of them (5 MiB from the first debt on). Of more, those that are paid
-/// first are forgiven, which is counted.
-///
-/// A key that owes something has two accounts: that of its limiter, which is used up when a debt begins, and its debt.
-/// The debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: what is charged to the limiter while
-/// the debt lasts is charged to it, too. So it is paid as fast as the quota restores units, and no faster, whatever the
-/// limiter restores meanwhile.
-pub(super) type Debts = ExpiringTable<Debt>;
-
-/// What a key owes: when it will owe nothing any more, at the rate of its quota. A window's limit is its burst.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Debt {
-    paid_at: Timestamp,
-    quota: Quota,
-}
-
-impl Ends for Debt {
-    fn ends(&self) -> Timestamp {
-        self.paid_at
-    }
-}
-
-impl Debt {
-    /// The debt that is paid in so long.
-    fn paid_after(paid_in: Duration, now: Timestamp, quota: Quota) -> Option<Self> {
-        Some(Self { paid_at: now.saturating_add(paid_in), quota })
-    }
-
-    /// The time that it takes to pay it under a quota: one that was made under another quota is converted by its units.
-    fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
-        let left = self.paid_at.saturating_since(now);
-        if self.quota.has_rate_of(&quota) {
-            return left;
-        }
-        // The product of a time and a limit is less than 2^114.
-        let units = (left.as_nanos() * u128::from(self.quota.limit())).div_ceil(self.quota.period_nanos().into());
-        let nanos = units.checked_mul(quota.period_nanos().into());
-        duration_from_nanos(nanos.map_or(u128::MAX, |nanos| nanos.div_ceil(quota.limit().into())))
-    }
-}
-
-impl Debts {
-    /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
-    /// wait, if the key owes too much.
-    fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
-        if self.is_over() {
-            return Ok(false);
-        }
-        self.update(key, |debt, now| {
-            let Some(owed) = debt.map(|debt| debt.paid_in(now, quota)) else { return Ok(false) };
-            let (after, full) = (owed.saturating_add(quota.time_to_restore(units)), time_of_burst(quota));
-            if after > full {
-                return Err(after - full);
-            }
-            *debt = Debt::paid_after(after, now, quota);
-            Ok(true)
-        })
-    }
-
-    /// Takes a charge back.
-    fn refund(&self, key: &PartitionKey, quota: Quota, units: u64) {
-        self.change(key, quota, |owed| owed.saturating_sub(quota.time_to_restore(units)));
-    }
-
-    /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
-    fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
-        let charged = quota.time_to_restore(charged);
-        if owed == 0 {
-            return self.change(key, quota, |before| before.saturating_add(charged));
-        }
-        self.update(key, |debt, now| {
-            // Its limiter has nothing left.
-            let full = time_of_burst(quota);
-            let before = debt.map_or(full, |debt| debt.paid_in(now, quota).saturating_add(charged).max(full));
-            *debt = Debt::paid_after(before.saturating_add(quota.time_to_restore(owed)), now, quota);
-        });
-    }
-
-    /// Changes the time in which a key pays what it owes, if it owes something.
-    fn change(&self, key: &PartitionKey, quota: Quota, change: impl FnOnce(Duration) -> Duration) {
-        if !self.is_over() {
-            self.update(key, |debt, now| {
-                *debt = debt.and_then(|debt| Debt::paid_after(change(debt.paid_in(now, quota)), now, quota));
-            });
-        }
-    }
-
-    /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
-    /// of its last request.
-    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u64, Duration)> {
-        let (debt, now) = self.get(key)?;
-        let quota = quota.unwrap_or(debt.quota);
-        let owed = debt.paid_in(now, quota);
-        let free = time_of_burst(quota).saturating_sub(owed).as_nanos() * u128::from(quota.limit());
-        let left = u64::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u64::MAX);
-        Some((left.min(quota.max_burst()), owed))
-    }
-}
-
-fn time_of_burst(quota: Quota) -> Duration {
-    quota.time_to_restore(quota.max_burst())
-}
-
-/// What a request was charged to the debt of its key, since there is one. Unless it is [kept](Self::keep), it is taken
-/// back when this is dropped.
-pub(crate) struct DebtCharge {
-    record: Arc<Record>,
-    key: PartitionKey,
-    quota: Quota,
-    units: u64,
-    is_kept: bool,
-}
-
-impl DebtCharge {
-    /// Keeps it: the request was admitted.
-    pub(crate) const fn keep(&mut self) {
-        self.is_kept = true;
-    }
-
-    /// Takes it back: the request was rolled back.
-    pub(crate) const fn take_back(&mut self) {
-        self.is_kept = false;
-    }
-}
-
-impl Drop for DebtCharge {
-    fn drop(&mut self) {
-        if let Some(debts) = self.record.debts().filter(|_| !self.is_kept) {
-            debts.refund(&self.key, self.quota, self.units);
-        }
-    }
-}
-
 impl Policy {
-    pub(crate) const fn owes_shortfalls(&self) -> bool {
-        self.owes_shortfalls
-    }
-
     /// The quota by which a key pays what it owes; `None` if its policy owes nothing.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
-        let terms = self.owes_shortfalls.then(|| self.terms_under(quota))??;
+        let terms = self.after.owes_shortfalls.then(|| self.terms_under(quota))??;
         let quota = terms.quota()?;
         Some(if terms.shape() == Some(Shape::Bucket) { quota } else { quota.without_burst() })
     }
 
     /// The debts, and the quota by which a key pays its own, if a key may owe something.
-    fn debts_of(&self, quota: Option<Quota>) -> Option<(&Debts, Quota)> {
-        Some((self.record.debts().filter(|_| self.owes_shortfalls)?, self.quota_of_debts(quota)?))
+    fn debts_of(&self, quota: Option<Quota>) -> Option<(&Arc<Debts>, Quota)> {
+        Some((self.heritage.record.debts().filter(|_| self.after.owes_shortfalls)?, self.quota_of_debts(quota)?))
     }
 
     /// Charges a request to the debt of its key, if there is one.
@@ -174,9 +36,7 @@ impl Policy {
         quota: Option<Quota>,
     ) -> Result<Option<DebtCharge>, Duration> {
         let Some((debts, quota)) = self.debts_of(quota).filter(|_| units > 0) else { return Ok(None) };
-        let is_charged = debts.spend(key, quota, units)?;
-        let charge = || DebtCharge { record: Arc::clone(&self.record), key: key.clone(), quota, units, is_kept: false };
-        Ok(is_charged.then(charge))
+        DebtCharge::new(debts, key, quota, units)
     }
 
     /// Takes a part of a request's charge back from the debt of its key.
@@ -194,21 +54,21 @@ impl Policy {
 
     /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
     pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
-        let debts = self.record.debts().filter(|_| self.owes_shortfalls);
+        let debts = self.heritage.record.debts().filter(|_| self.after.owes_shortfalls);
         let left = debts.and_then(|debts| debts.left(key, None));
         left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
     }
 
     /// Forgives what a key owes.
     pub(super) fn forgive(&self, key: &PartitionKey) {
-        if let Some(debts) = self.record.debts() {
+        if let Some(debts) = self.heritage.record.debts() {
             debts.forget(key);
         }
     }
 
     /// How full the table of debts is, if a key has ever owed something.
     pub(super) fn debt_table(&self) -> Option<TableStats> {
-        self.record.debts().map(Debts::stats)
+        self.heritage.record.debts().map(|debts| debts.stats())
     }
 
     /// Charges what a request has cost beyond its charge: as far as units are left, and the rest is forgiven, or
@@ -227,7 +87,7 @@ impl Policy {
 
     /// Lets a key owe on the server that keeps its debts; here, if that fails.
     fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
-        let (record, owed) = (Arc::clone(&self.record), server.owe(ask));
+        let (record, owed) = (Arc::clone(&self.heritage.record), server.owe(ask));
         let (key, units) = (ask.key().clone(), ask.cost());
         crate::util::spawn(async move {
             if owed.await.is_err() {
@@ -238,7 +98,7 @@ impl Policy {
 
     /// A limiter that calls a server is charged in the background, where there is a runtime; else all is owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
-        let record = Arc::clone(&self.record);
+        let record = Arc::clone(&self.heritage.record);
         let clock = self.description.clock().cloned();
         let (key, units, own_quota) = (ask.key().clone(), ask.cost(), ask.quota());
         let (limiter, mode) = (Arc::clone(&self.limiter), self.mode_of_shortfalls(fell_back));
