@@ -17,7 +17,7 @@ pub(crate) mod effort;
 pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod two_choices;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use http::{Extensions, Response};
 
-use super::Scope;
 use super::entry::Entry;
 use super::open_request::OpenRequest;
+use super::scope::Scope;
 use crate::http::headers::{self, Reading, ResponseFields, Writer};
 use crate::http::policy::Policy;
 use crate::http::verdict::{PolicyVerdict, Verdict};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use http::Extensions;
 
-use super::Scope;
 use super::annotations::{Annotations, verdict_of};
 use super::entry::{Entries, Entry};
+use super::scope::Scope;
 use crate::http::head::ResponseHead;
 use crate::http::permits::{Held, Holds, Permits};
 use crate::http::policy::Policy;

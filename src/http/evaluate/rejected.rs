@@ -5,7 +5,8 @@ use http::Response;
 
 use super::annotations::{Annotations, verdict_of};
 use super::entry::Entry;
-use super::{Scope, observe};
+use super::observe;
+use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
 use crate::http::headers::LONGEST_ADVERTISED;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-use super::{Evaluated, Evaluation, Waiting, evaluate};
+use super::transaction::Evaluated;
+use super::{Evaluation, Waiting, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::policy::{IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerState, Settings};

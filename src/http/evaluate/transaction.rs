@@ -5,11 +5,17 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::annotations::Annotations;
 use super::entry::{AskContext, Entries, Entry};
+use super::observe;
 use super::open_request::OpenRequest;
-use super::{Annotations, Evaluated, Scope, observe};
+use super::rejected::Rejected;
+use super::scope::Scope;
 use crate::http::policy::Fate;
 use crate::values::{Answer, Answers, Claim, Decision, FailureMode, LimiterError, Now, Pending};
+
+/// The decision of all policies.
+pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
 /// cancelled while it waited is not refunded. What it holds is released.
@@ -231,7 +237,7 @@ impl Transaction {
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
-    fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
+    fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> Rejected {
         for entry in self.entries.iter_mut().rev() {
             // What was held is released by now, and must not be refunded a second time.
             let was_held = entry.undo();

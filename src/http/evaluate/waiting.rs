@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::Entry;
-use super::transaction::{Progress, Transaction};
-use super::{Evaluated, Scope, observe};
+use super::observe;
+use super::scope::Scope;
+use super::transaction::{Evaluated, Progress, Transaction};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Decision, Now};

@@ -118,8 +118,7 @@ impl InForce {
             unit: unit(policy),
             is_conditional: policy.who.is_conditional(),
         });
-        let writer = Writer::new(&settings.fields, described);
-        let writer = (!writer.is_silent()).then(|| Arc::new(writer));
+        let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
         let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(Policy::is_open_ended);

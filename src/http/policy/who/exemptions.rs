@@ -9,7 +9,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
-use crate::http::head::{RequestHead, trimmed};
+use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
 use crate::util::log;
 
@@ -194,8 +194,7 @@ fn is_plain(rest: &str) -> bool {
 /// Returns whether a header comes once, and its value has this hash. The time does not depend on how much of the value is
 /// right.
 fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
-    let mut lines = headers.get_all(name).iter();
-    let (Some(value), None) = (lines.next(), lines.next()) else { return false };
+    let Some(value) = only_line(headers, name) else { return false };
     let sent: Hash = Sha256::digest(trimmed(value)).into();
     let difference = sent.iter().zip(hash).fold(0, |difference, (a, b)| difference | (a ^ b));
     black_box(difference) == 0

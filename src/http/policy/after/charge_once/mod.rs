@@ -20,11 +20,11 @@ pub(crate) use self::attempt::Attempt;
 use self::attempt::Keeper;
 use self::records::Records;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use crate::http::head::{RequestHead, trimmed};
+use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota, Retry, Shape, Terms};
+use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape, Terms};
 
 /// Charges a request and its retries once, by the idempotency key that they have in common; see
 /// [`Policy::charge_once`](crate::Policy::charge_once).
@@ -178,9 +178,7 @@ impl ChargeOnce {
 
     /// Returns the idempotency key of a request, if it has one that counts.
     fn key<'a>(&self, head: &RequestHead<'a>) -> Option<&'a [u8]> {
-        let mut lines = head.headers().get_all(&self.header).iter();
-        let (Some(line), None) = (lines.next(), lines.next()) else { return None };
-        let key = trimmed(line);
+        let key = trimmed(only_line(head.headers(), &self.header)?);
         let is_key = (1..=LONGEST_KEY).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
         is_key.then_some(key)
     }
@@ -202,7 +200,7 @@ pub(in crate::http::policy) struct Retries {
     settings: ChargeOnce,
     /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
     budgets: Option<Budgets>,
-    place: Place,
+    keeper: Keeper,
 }
 
 /// The budgets of the free retries of each policy key. Without them, a client could save up those of a day, and send them at
@@ -214,25 +212,17 @@ struct Budgets {
     shape: Shape,
 }
 
-/// Where records and budgets are kept.
-enum Place {
-    /// In the memory of this process.
-    Process { records: Arc<Records>, budget: Option<Arc<dyn Limiter>> },
-    /// Where the limiter has the state of its keys.
-    Limiter(Arc<dyn ChargingOnce>),
-}
-
 impl Retries {
     pub(in crate::http::policy) fn new(settings: ChargeOnce, description: &Description) -> Self {
         let budgets = description.terms().and_then(|terms| Budgets::of(terms, settings.free_retries));
-        let place = match description.charges_once() {
-            Some(limiter) => Place::Limiter(Arc::clone(limiter)),
-            None => Place::Process {
+        let keeper = match description.charges_once() {
+            Some(limiter) => Keeper::Limiter(Arc::clone(limiter)),
+            None => Keeper::Process {
                 records: Arc::new(Records::new(settings.capacity(), Arc::clone(&settings.clock))),
                 budget: budgets.map(|budgets| budgets.in_memory(&settings.clock)),
             },
         };
-        Self { settings, budgets, place }
+        Self { settings, budgets, keeper }
     }
 
     /// Whether the number of records was bounded.
@@ -242,8 +232,8 @@ impl Retries {
 
     /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
     pub(in crate::http::policy) fn inherit(&mut self, old: &Self) -> Option<Finish> {
-        let (Place::Process { records, budget }, Place::Process { records: old_records, budget: old_budget }) =
-            (&mut self.place, &old.place)
+        let (Keeper::Process { records, budget }, Keeper::Process { records: old_records, budget: old_budget }) =
+            (&mut self.keeper, &old.keeper)
         else {
             return None;
         };
@@ -285,22 +275,16 @@ impl Retries {
             Some(quota) => Some(budget_quota(budgets.shape, quota, free_retries)?),
             None => None,
         };
-        let keeper = match &self.place {
-            Place::Process { records, budget } => {
-                Keeper::Process { records: Arc::clone(records), budget: Arc::clone(budget.as_ref()?), quota: own }
-            }
-            Place::Limiter(limiter) => Keeper::Limiter(Arc::clone(limiter)),
-        };
         // A process looks its own records up.
-        let record_ends = matches!(self.place, Place::Limiter(_)).then(Arc::default);
+        let record_ends = matches!(self.keeper, Keeper::Limiter(_)).then(Arc::default);
         let budget = own.unwrap_or(budgets.quota);
         let retry = Retry { request, within, free_retries, budget, record_ends };
-        Some(Attempt::new(keeper, charge, retry))
+        Some(Attempt::new(self.keeper.clone(), own, charge, retry))
     }
 
     /// Prepares the budgets for keys with quotas of their own.
     pub(in crate::http::policy) fn take_quotas(&self) {
-        if let Place::Process { budget: Some(budget), .. } = &self.place {
+        if let Keeper::Process { budget: Some(budget), .. } = &self.keeper {
             budget.describe().prepare_for_quotas();
         }
     }

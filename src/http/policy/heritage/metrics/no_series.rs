@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use super::{Fate, Labels};
+use super::Meter;
+use super::labels::Fate;
 use crate::store::Stats;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series {}
 
-impl Series {
-    pub(super) fn count(&self, _labels: &Labels, _fate: Fate) {}
-    pub(super) fn failed(&self, _labels: &Labels) {}
-    pub(super) fn enter_queue(&self, _labels: &Labels) {}
-    pub(super) fn leave_queue(&self, _labels: &Labels) {}
-    pub(super) fn waited(&self, _labels: &Labels, _fate: Fate, _time: Duration) {}
-    pub(super) fn count_last(&self, _labels: &Labels, _stats: impl FnOnce() -> Stats) {}
-    pub(super) fn retire(&self) {}
+impl Meter {
+    pub(crate) fn count(&self, _fate: Fate) {}
+    pub(crate) fn failed(&self) {}
+    pub(crate) fn enter_queue(&self) {}
+    pub(crate) fn leave_queue(&self) {}
+    pub(crate) fn waited(&self, _fate: Fate, _time: Duration) {}
+    pub(crate) fn count_last(&self, _stats: impl FnOnce() -> Stats) {}
+    pub(crate) fn retire(&self) {}
 }
