@@ -109,6 +109,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     }
 
     /// The values for which `is_live` holds, counted in up to `sample` sets and extrapolated to all.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn count(&self, sample: usize, is_live: impl Fn(&V) -> bool) -> u64 {
         let sets = self.sets.len();
         let seen = sets.min(sample);
@@ -117,6 +118,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         live as u64 * sets as u64 / seen as u64
     }
 
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     const WAYS: usize = 4;
-    const SETS: u64 = 3;
+    const SETS: usize = 3;
 
     impl HashTag for u64 {
         fn bits(self) -> u64 {
@@ -150,7 +152,7 @@ mod tests {
 
     /// The tag of a key of one of the sets.
     fn tag(set: u64, key: u64) -> u64 {
-        set * (u64::MAX / SETS) + 2 * SETS + key
+        set * (u64::MAX / SETS as u64) + 6 + key
     }
 
     fn at(nanos: u64) -> Timestamp {
@@ -160,7 +162,7 @@ mod tests {
     /// The model of a set: its tags with the ends of their values, in any order.
     #[derive(Default)]
     struct Model {
-        sets: [Vec<(u64, u64)>; SETS as usize],
+        sets: [Vec<(u64, u64)>; SETS],
         evicted: u64,
     }
 
@@ -187,9 +189,9 @@ mod tests {
     proptest! {
         #[test]
         fn it_keeps_what_the_model_keeps(steps in prop::collection::vec(
-            (0..SETS, 0..9_u64, prop::option::weighted(0.8, 0..1_000_000_u64), 0..1_000_000_u64), 0..200,
+            (0..SETS as u64, 0..9_u64, prop::option::weighted(0.8, 0..1_000_000_u64), 0..1_000_000_u64), 0..200,
         )) {
-            let map = ExpiringMap::<u64, u64, WAYS>::new(usize::try_from(SETS).unwrap()).unwrap();
+            let map = ExpiringMap::<u64, u64, WAYS>::new(SETS).unwrap();
             let mut model = Model::default();
             for (number, (set, key, end, now)) in (0..).zip(steps) {
                 // No two ends are the same, so there is one value that ends first.
@@ -197,7 +199,7 @@ mod tests {
                 let now = now * 1_000;
                 map.update(tag, at(now), |end| at(*end), |value| *value = end);
                 model.put(set, tag, end, now);
-                let stored: Vec<_> = (0..SETS).flat_map(|set| (0..9).map(move |key| super::tests::tag(set, key)))
+                let stored: Vec<_> = (0..SETS as u64).flat_map(|set| (0..9).map(move |key| super::tests::tag(set, key)))
                     .filter_map(|tag| map.get(tag)).collect();
                 let mut sorted = stored;
                 sorted.sort_unstable();

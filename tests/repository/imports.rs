@@ -37,7 +37,7 @@ const HTTP: Picture = &[
     ("settlement", &[]),
     ("grpc", &["head"]),
     ("headers", &["text"]),
-    ("key", &["first_requests", "head"]),
+    ("key", &["first_requests", "head", "text"]),
     ("policy", &["head", "key"]),
     ("verdict", &["policy"]),
     ("preflight", &["head", "policy"]),

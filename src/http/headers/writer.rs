@@ -187,11 +187,9 @@ impl Writer {
         self: &'a Arc<Self>,
         readings: impl Iterator<Item = Reading<'a>> + Clone,
     ) -> Option<ResponseFields> {
-        if !self.advertises(readings.clone()) {
-            return None;
-        }
         let is_constant = match self.plan {
             Plan::One | Plan::Several => true,
+            Plan::Sometimes | Plan::Deferred if !self.advertises(readings.clone()) => return None,
             Plan::Sometimes => self.lists_all(&readings),
             Plan::Deferred => false,
         };

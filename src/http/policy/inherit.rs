@@ -11,13 +11,6 @@ use std::sync::Arc;
 use crate::http::policy::definition::Policy;
 use crate::values::{Finish, Inheritance};
 
-/// What a policy has inherited from its predecessor.
-pub(crate) struct Inherited {
-    pub(crate) budgets: Budgets,
-    /// The steps to run once the policy is in force.
-    pub(crate) finish: Vec<Finish>,
-}
-
 /// What became of the budgets of the predecessor's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Budgets {
@@ -30,16 +23,17 @@ pub(crate) enum Budgets {
 }
 
 impl Policy {
-    /// Inherits from the policy that had this name before.
+    /// Inherits from the policy that had this name before. Adds the steps to run once this one is in force to `finish`.
     ///
     /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
     /// force.
-    pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
+    pub(crate) fn inherit(&mut self, old: &Self, finish: &mut Vec<Finish>) -> Budgets {
         let bans = self.heritage.inherit(&old.heritage);
         let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
         let retries = retries.and_then(|(new, old)| new.inherit(old));
         let (budgets, limiter) = self.inherit_limiter(old);
-        Inherited { budgets, finish: bans.into_iter().chain(retries).chain(limiter).collect() }
+        finish.extend(bans.into_iter().chain(retries).chain(limiter));
+        budgets
     }
 
     fn inherit_limiter(&mut self, old: &Self) -> (Budgets, Option<Finish>) {
@@ -86,7 +80,9 @@ mod tests {
     }
 
     fn replaced(old: &Policy, mut new: Policy) -> Policy {
-        new.inherit(old).finish.into_iter().for_each(|finish| finish());
+        let mut steps = Vec::new();
+        new.inherit(old, &mut steps);
+        steps.into_iter().for_each(|finish| finish());
         new
     }
 
@@ -149,7 +145,13 @@ mod tests {
         let custom = Arc::new(Custom);
         let with = |limiter: &Arc<Custom>| Policy::new("p", Arc::clone(limiter));
         let (old, mut same, mut other) = (with(&custom), with(&custom), policy());
-        assert_eq!((same.inherit(&old).budgets, same.heritage.is_of_line(&old.heritage)), (Budgets::Inherited, true));
-        assert_eq!((other.inherit(&old).budgets, other.heritage.is_of_line(&old.heritage)), (Budgets::Lost, false));
+        assert_eq!(
+            (same.inherit(&old, &mut Vec::new()), same.heritage.is_of_line(&old.heritage)),
+            (Budgets::Inherited, true)
+        );
+        assert_eq!(
+            (other.inherit(&old, &mut Vec::new()), other.heritage.is_of_line(&old.heritage)),
+            (Budgets::Lost, false)
+        );
     }
 }

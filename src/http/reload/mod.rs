@@ -236,9 +236,7 @@ fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>)
     let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
     for policy in &mut *policies {
         let Some(old) = before.policy(policy.name()) else { continue };
-        let inherited = policy.inherit(old);
-        finish.extend(inherited.finish);
-        match inherited.budgets {
+        match policy.inherit(old, &mut finish) {
             Budgets::Inherited => {}
             Budgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
             Budgets::Lost => {

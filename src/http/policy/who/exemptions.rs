@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
 
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -224,22 +224,19 @@ impl fmt::Debug for Path {
 /// The exemptions of one policy.
 pub(in crate::http::policy) struct Except {
     exemptions: Exemptions,
-    is_logged: AtomicBool,
+    warning: Once,
 }
 
 impl Except {
     pub(in crate::http::policy) fn new(exemptions: Exemptions) -> Box<Self> {
-        Box::new(Self { exemptions, is_logged: AtomicBool::new(false) })
+        Box::new(Self { exemptions, warning: Once::new() })
     }
 
     /// Returns whether a request is exempt from this policy. If the server lacks what it takes to say so, the request is
     /// not exempt, and the mistake is logged once.
     pub(super) fn exempts(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         self.exemptions.match_any(head).unwrap_or_else(|error| {
-            // Of several threads, the swap returns `false` to the first only.
-            if !self.is_logged.swap(true, Ordering::Relaxed) {
-                log::networks_unknown(policy, &error);
-            }
+            self.warning.call_once(|| log::networks_unknown(policy, &error));
             false
         })
     }

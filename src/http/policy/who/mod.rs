@@ -2,7 +2,8 @@
 
 mod exemptions;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(super) use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
@@ -20,7 +21,7 @@ pub(crate) struct Who {
     same_key: SameKeyCheck,
     /// How many requests lacked the extension of their key, as far as that is counted.
     without_extension: AtomicU32,
-    is_misconfiguration_logged: AtomicBool,
+    misconfiguration: Once,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -49,7 +50,7 @@ impl Who {
             except: None,
             same_key: SameKeyCheck::new(Global.is_shared()),
             without_extension: AtomicU32::new(0),
-            is_misconfiguration_logged: AtomicBool::new(false),
+            misconfiguration: Once::new(),
         }
     }
 
@@ -85,10 +86,7 @@ impl Who {
     /// [`note_key`](Self::note_key).
     pub(super) fn note_missing_key(&self, policy: &str, is_shadow: bool, error: &KeyError) {
         if let KeyError::Misconfigured { problem } = error {
-            // Of several threads, the swap returns `false` to the first only.
-            if !self.is_misconfiguration_logged.swap(true, Ordering::Relaxed) {
-                log::misconfigured(policy, problem);
-            }
+            self.misconfiguration.call_once(|| log::misconfigured(policy, problem));
         }
         let (enough, fate) = match self.on_missing_key {
             MissingKey::Reject if !is_shadow => (100, "were answered 400"),
