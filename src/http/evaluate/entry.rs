@@ -175,13 +175,17 @@ impl Entry {
         self.stake.as_mut()?.hold.take()
     }
 
+    fn attempt(&self) -> Option<&Attempt> {
+        self.stake.as_ref()?.attempt.as_ref()
+    }
+
     fn attempt_mut(&mut self) -> Option<&mut Attempt> {
         self.stake.as_mut()?.attempt.as_mut()
     }
 
     /// The request as its limiter takes it, if that is to find out whether it is a free retry.
     fn retry(&self) -> Option<&Retry> {
-        self.stake.as_ref()?.attempt.as_ref()?.for_limiter()
+        self.attempt()?.for_limiter()
     }
 
     /// Whether only a charge can tell that it is no free retry.
@@ -220,7 +224,7 @@ impl Entry {
 
     /// Whether an attempt awaits the end of the response.
     pub(super) fn awaits_retries(&self) -> bool {
-        self.stake.as_ref().is_some_and(|stake| stake.attempt.is_some())
+        self.attempt().is_some()
     }
 
     /// Records that nothing was charged, so that retries are.
