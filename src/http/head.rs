@@ -1,5 +1,6 @@
 //! `RequestHead` and `ResponseHead`: requests and responses without their bodies.
 
+use http::header::AsHeaderName;
 use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
@@ -101,6 +102,12 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
     fn from(response: &'a Response<B>) -> Self {
         Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
     }
+}
+
+/// Returns the value of a field that occurs exactly once.
+pub(crate) fn only_line(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
+    let mut lines = headers.get_all(name).iter();
+    lines.next().filter(|_| lines.next().is_none())
 }
 
 /// Returns a field value without the optional white space around it, which is not part of the value (RFC 9110, section

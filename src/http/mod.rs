@@ -3,6 +3,7 @@
 
 mod body;
 mod evaluate;
+mod first_requests;
 mod future;
 pub mod grpc;
 mod head;

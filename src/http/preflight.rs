@@ -7,10 +7,10 @@ use http::header::{
     ORIGIN, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, Method, Request, Version};
+use http::{HeaderName, Method, Request, Version};
 
 use crate::algorithm::TokenBucket;
-use crate::http::head::RequestHead;
+use crate::http::head::{RequestHead, only_line};
 use crate::http::policy::Policy;
 use crate::limiter::RateLimiter;
 use crate::store::MemoryStore;
@@ -47,10 +47,10 @@ impl Exemption {
 
 /// Returns whether one of these policies bans the key of a request. A request without a key is not banned.
 fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
-    let mut applying = policies.iter().filter(|policy| policy.has_penalty() && policy.applies_to(head));
+    let mut applying = policies.iter().filter(|policy| policy.heritage.penalty.is_some() && policy.applies_to(head));
     applying.any(|policy| {
-        let key = policy.extractor().extract(head);
-        key.is_ok_and(|key| policy.known_ban(&key).is_some())
+        let key = policy.who.key.extract(head);
+        key.is_ok_and(|key| policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key)).is_some())
     })
 }
 
@@ -76,16 +76,11 @@ static FOREIGN: [HeaderName; 13] = [
 fn is_preflight(head: &RequestHead<'_>) -> bool {
     let fields = head.headers();
     *head.method() == Method::OPTIONS
-        && only(fields, &ORIGIN).is_some_and(is_origin)
-        && only(fields, &ACCESS_CONTROL_REQUEST_METHOD).is_some_and(|method| Method::from_bytes(method).is_ok())
+        && only_line(fields, &ORIGIN).is_some_and(|origin| is_origin(origin.as_bytes()))
+        && only_line(fields, &ACCESS_CONTROL_REQUEST_METHOD)
+            .is_some_and(|method| Method::from_bytes(method.as_bytes()).is_ok())
         && !FOREIGN.iter().any(|name| fields.contains_key(name))
         && fields.get_all(CONTENT_LENGTH).iter().all(|length| length == "0")
-}
-
-/// The value of a field that occurs exactly once.
-fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
-    let mut lines = fields.get_all(name).iter();
-    lines.next().filter(|_| lines.next().is_none()).map(|line| line.as_bytes())
 }
 
 /// Returns whether a value is `null`, or a scheme, a host and an optional port (RFC 6454, section 7.1).

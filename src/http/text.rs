@@ -128,6 +128,19 @@ impl<const N: usize> Deref for Text<N> {
     }
 }
 
+/// Returns the length of the quoted string at the start of `text`, with its quotation marks (RFC 9110, section 5.6.4, and RFC
+/// 9651, section 3.3.3; a `HeaderValue` has no control characters).
+pub(crate) fn string_end(text: &[u8]) -> Option<usize> {
+    let mut at = text.strip_prefix(b"\"").map(|_| 1)?;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -107,7 +107,7 @@ impl Verdict {
 impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
-        Self { name: Arc::clone(policy.shared_name()), decision, shadow: policy.is_shadow(), fell_back }
+        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back }
     }
 
     /// The decision of a limiter that a handler has asked.

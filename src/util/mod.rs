@@ -1,5 +1,4 @@
-//! Helpers that several modules share: words in aligned memory, striped locks, base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
-//! wakers, two choices of a set, and atomics that loom can check.
+//! Helpers that several modules share.
 
 #[cfg(feature = "http")]
 use std::future::Future;
@@ -14,9 +13,11 @@ pub(crate) mod captured_log;
 #[path = "../../tests/support/effort.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;
+#[cfg(any(feature = "http", feature = "remote"))]
+pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod random;
 pub(crate) mod stripes;
 pub(crate) mod sync;

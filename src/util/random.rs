@@ -1,4 +1,4 @@
-//! Random numbers for pauses and for choices between equals. Nothing that must stay secret depends on them.
+//! Random numbers for pauses, for jitter and for choices between equals. Nothing that must stay secret depends on them.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -31,12 +31,13 @@ const HTTP: Picture = &[
     ("head", &[]),
     ("text", &[]),
     ("body", &[]),
-    ("mounting", &[]),
+    ("first_requests", &[]),
+    ("mounting", &["first_requests"]),
     ("permits", &[]),
     ("settlement", &[]),
     ("grpc", &["head"]),
     ("headers", &["text"]),
-    ("key", &["head"]),
+    ("key", &["first_requests", "head", "text"]),
     ("policy", &["head", "key"]),
     ("verdict", &["policy"]),
     ("preflight", &["head", "policy"]),
@@ -49,8 +50,27 @@ const HTTP: Picture = &[
     ("response_body", &["body", "evaluate"]),
     ("future", &["body", "evaluate", "head", "reload", "response_body"]),
     ("service", &["evaluate", "future", "head", "preflight", "reload", "response_body"]),
-    ("pacer", &["headers"]),
+    ("pacer", &["head", "headers"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
+];
+
+/// The rooms within `http/policy`. The four groups of options are `who`, `how_much`, `after` and `heritage`.
+const POLICY: Picture = &[
+    ("names", &[]),
+    ("error", &["names"]),
+    ("expiring", &[]),
+    ("facts", &[]),
+    ("who", &[]),
+    ("how_much", &[]),
+    ("after", &["expiring"]),
+    ("heritage", &["after", "expiring"]),
+    ("definition", &["after", "facts", "heritage", "how_much", "who"]),
+    ("rules", &["definition", "error", "facts", "names", "who"]),
+    ("owed", &["after", "definition"]),
+    ("asks", &["definition"]),
+    ("inherit", &["definition", "heritage"]),
+    ("reports", &["definition", "heritage"]),
+    ("tests", &["definition", "error", "heritage", "names", "who"]),
 ];
 
 #[test]
@@ -61,6 +81,11 @@ fn rooms_import_what_lies_below_them() {
 #[test]
 fn rooms_of_http_import_what_lies_below_them() {
     hold("src/http", "crate::http::", HTTP);
+}
+
+#[test]
+fn rooms_of_a_policy_import_what_lies_below_them() {
+    hold("src/http/policy", "crate::http::policy::", POLICY);
 }
 
 #[test]
@@ -79,7 +104,7 @@ fn rooms_below_http_use_no_http_type() {
 
 #[test]
 fn the_pictures_have_no_cycle() {
-    for picture in [ROOMS, HTTP] {
+    for picture in [ROOMS, HTTP, POLICY] {
         let mut below = BTreeSet::new();
         for (room, imports) in picture {
             assert!(

@@ -296,7 +296,8 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
             mistakes.push(format!("the metric `{metric}` is in {count} rows, and not in one"));
         }
     }
-    let series = ["mod", "series", "observed"].map(|file| read(format!("src/http/policy/metrics/{file}.rs"))).concat();
+    let series = ["labels", "series", "observed"];
+    let series = series.map(|file| read(format!("src/http/policy/heritage/metrics/{file}.rs"))).concat();
     let log = read("src/util/log.rs");
     let results: BTreeSet<_> = results(&series).collect();
     for result in &results {

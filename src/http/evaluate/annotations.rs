@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use http::{Extensions, Response};
 
-use super::Scope;
 use super::entry::Entry;
 use super::open_request::OpenRequest;
+use super::scope::Scope;
 use crate::http::headers::{self, Reading, ResponseFields, Writer};
 use crate::http::policy::Policy;
 use crate::http::verdict::{PolicyVerdict, Verdict};
@@ -145,7 +145,7 @@ fn reading<'a>(
 /// have been rejected by the next.
 fn total_wait(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
     // Shadows delay no request, and a preview has the time that a request would wait.
-    let has_waited = |entry: &&Entry| !entry.is_preview && !entry.policy_of(policies).is_shadow();
+    let has_waited = |entry: &&Entry| !entry.is_preview && !entry.policy_of(policies).shadow;
     let admissions = entries.iter().filter(has_waited).filter_map(Entry::admission);
     let total = admissions.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
     Some(total).filter(|total| !total.is_zero())

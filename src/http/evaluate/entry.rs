@@ -71,7 +71,7 @@ pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKe
     if !policy.applies_to(head) {
         return Err(skip(policy));
     }
-    let key = policy.extractor().extract(head).or_else(|error| without_key(policy, &error))?;
+    let key = policy.who.key.extract(head).or_else(|error| without_key(policy, &error))?;
     policy.note_key(&key);
     Ok(key)
 }
@@ -85,15 +85,14 @@ fn skip(policy: &Policy) -> NoKey {
 /// The key of a request without a key, as the policy's [`MissingKey`] says.
 #[cold]
 fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
-    policy.report_missing_key(error);
-    match (error, policy.missing_key()) {
+    policy.note_missing_key(error);
+    match (error, policy.who.on_missing_key) {
         (KeyError::Missing { .. }, MissingKey::Skip) => return Err(skip(policy)),
         (KeyError::Missing { .. }, MissingKey::Share) => return Ok(PartitionKey::SHARED),
-        (KeyError::Misconfigured { problem }, _) => policy.report_misconfigured(problem),
         _ => {}
     }
     // Shadows never reject, so they skip what they cannot count.
-    if policy.is_shadow() {
+    if policy.shadow {
         return Err(skip(policy));
     }
     policy.note(Fate::MissingKey, None, None);
@@ -115,10 +114,9 @@ impl Entry {
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
         let cost = policy.cost_of(head);
         let quota = policy.quota_of(head, &key);
-        let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
+        let attempt = policy.after.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
-        let may_owe = policy.owes_shortfalls();
-        let debt = may_owe.then(|| policy.charge_debt(&key, cost, quota).transpose()).flatten();
+        let debt = policy.charge_debt(&key, cost, quota).transpose();
         let is_needed = attempt.is_some() || debt.is_some();
         let stake = is_needed.then(|| Box::new(Stake { debt, attempt, hold: None }));
         Self { stake, ..Self::new(index, key, cost, quota) }
@@ -139,8 +137,8 @@ impl Entry {
     /// request holds its units, and has taken from what its key has left after its debt.
     #[cold]
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
-        if policy.description().holds() {
-            let hold = Hold::new(Arc::clone(policy.shared_limiter()), &self.key, admission, self.cost);
+        if policy.description.holds() {
+            let hold = Hold::new(Arc::clone(&policy.limiter), &self.key, admission, self.cost);
             self.stake.get_or_insert_default().hold = Some(hold);
         }
         if let Some(Ok(debt)) = self.debt_mut() {
@@ -149,7 +147,7 @@ impl Entry {
         if admission.receipt().is_free_retry() {
             self.free(admission);
         }
-        if policy.owes_shortfalls() {
+        if policy.after.owes_shortfalls {
             self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
         }
     }
@@ -177,13 +175,17 @@ impl Entry {
         self.stake.as_mut()?.hold.take()
     }
 
+    fn attempt(&self) -> Option<&Attempt> {
+        self.stake.as_ref()?.attempt.as_ref()
+    }
+
     fn attempt_mut(&mut self) -> Option<&mut Attempt> {
         self.stake.as_mut()?.attempt.as_mut()
     }
 
     /// The request as its limiter takes it, if that is to find out whether it is a free retry.
     fn retry(&self) -> Option<&Retry> {
-        self.stake.as_ref()?.attempt.as_ref()?.for_limiter()
+        self.attempt()?.for_limiter()
     }
 
     /// Whether only a charge can tell that it is no free retry.
@@ -194,7 +196,7 @@ impl Entry {
     /// Charges it, unless the limiter of `policy` finds that it is a free retry. `None` if that is not to look for one.
     pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Answer> {
         let retry = self.retry()?;
-        Some(policy.description().charges_once()?.decide(&self.ask(context), retry))
+        Some(policy.description.charges_once()?.decide(&self.ask(context), retry))
     }
 
     fn debt_mut(&mut self) -> Option<&mut Result<DebtCharge, Duration>> {
@@ -208,7 +210,7 @@ impl Entry {
 
     /// The rejection of a request whose key owes too much, as a shadow counts it.
     pub(super) fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
-        let most = policy.description().max_cost().unwrap_or(0);
+        let most = policy.description.max_cost().unwrap_or(0);
         self.debt_wait().map(|wait| Decision::reject(most, 0, Some(wait)).with_reset_after(wait))
     }
 
@@ -222,7 +224,7 @@ impl Entry {
 
     /// Whether an attempt awaits the end of the response.
     pub(super) fn awaits_retries(&self) -> bool {
-        self.stake.as_ref().is_some_and(|stake| stake.attempt.is_some())
+        self.attempt().is_some()
     }
 
     /// Records that nothing was charged, so that retries are.
@@ -304,7 +306,7 @@ impl Entry {
     pub(super) fn impose(&mut self, policy: &Policy, ban: Duration) {
         // For a limiter that cannot be peeked at, the wait that an earlier rejection advertised.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
-        let unknown = || Decision::reject(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
+        let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
         self.ban = Some(ban);
     }
@@ -317,18 +319,21 @@ impl Entry {
         }
         self.ban = self.decision.and_then(|decision| decision.ban());
         if let Some(ban) = self.ban {
-            return policy.note_ban(&self.key, ban);
+            if let Some(penalty) = policy.penalty_for(&self.key) {
+                penalty.remember(&self.key, ban);
+            }
+            return;
         }
-        let expected = || policy.open_charges().expected(&self.key, Monotonic.now());
-        if let Some((refundable, soon)) = policy.settles_later().then(expected).flatten() {
+        let expected = || policy.heritage.record.open_charges().expected(&self.key, Monotonic.now());
+        if let Some((refundable, soon)) = policy.after.settles_later().then(expected).flatten() {
             let left = self.decision.map_or(0, |decision| decision.remaining());
             if left.saturating_add(refundable) >= self.cost {
                 // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of
                 // its last waiter.
-                if policy.is_all_or_nothing() && !policy.delays() {
+                if policy.after.is_all_or_nothing() && !policy.description.delays() {
                     self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
                 }
-                if policy.open_charges().excuse(&self.key) {
+                if policy.heritage.record.open_charges().excuse(&self.key) {
                     return;
                 }
             }

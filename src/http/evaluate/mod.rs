@@ -19,10 +19,10 @@
 
 mod annotations;
 mod entry;
-mod heir;
 mod observe;
 mod open_request;
 mod rejected;
+mod scope;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -37,12 +37,13 @@ pub(crate) use self::annotations::Annotations;
 use self::entry::{Entry, NoKey};
 pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
+use self::scope::Scope;
 use self::transaction::{Progress, Transaction};
 pub(crate) use self::waiting::Waiting;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
-use crate::http::policy::{Fate, Policy};
+use crate::http::policy::Fate;
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Ask};
 
@@ -52,24 +53,6 @@ pub(crate) enum Evaluation {
     Rejected(Response<RejectionBody>),
     /// The request waits for its turn in a queue, or for a server.
     Pending(Waiting),
-}
-
-/// The decision of all policies.
-pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
-
-/// A layer, and the policies that were in force when a request arrived. They apply to it even if others are put in
-/// force meanwhile; after a wait, the limiters of their [heirs](Self::current) decide.
-#[derive(Clone, Copy)]
-struct Scope<'a> {
-    layer: &'a Arc<LayerState>,
-    in_force: &'a Arc<InForce>,
-}
-
-impl<'a> Scope<'a> {
-    #[inline]
-    fn policy(self, entry: &Entry) -> &'a Policy {
-        entry.policy_of(&self.in_force.policies)
-    }
 }
 
 /// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
@@ -107,7 +90,7 @@ impl Scope<'_> {
             Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
         };
         let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), self.patience(head));
-        match policy.limiter().decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
+        match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
             Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
                 observe::admitted(policy, &key, &decision);

@@ -26,7 +26,7 @@ pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
 /// counted.
 pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
     for (policy, key, decision) in decided(policies, entries) {
-        if !decision.is_allowed() && !policy.is_shadow() {
+        if !decision.is_allowed() && !policy.shadow {
             policy.note(Fate::Rejected, Some(key), Some(decision));
         }
     }

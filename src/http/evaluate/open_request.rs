@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use http::Extensions;
 
-use super::Scope;
 use super::annotations::{Annotations, verdict_of};
 use super::entry::{Entries, Entry};
+use super::scope::Scope;
 use crate::http::head::ResponseHead;
 use crate::http::permits::{Held, Holds, Permits};
 use crate::http::policy::Policy;
@@ -51,15 +51,15 @@ impl OpenRequest {
         let (mut until_head, mut until_end) = (Holds::new(), Holds::new());
         for entry in &mut entries {
             let policy = scope.policy(entry);
-            if policy.settles_later() && entry.admission().is_some() {
-                policy.open_charges().open(&entry.key, entry.cost, since);
+            if policy.after.settles_later() && entry.admission().is_some() {
+                policy.heritage.record.open_charges().open(&entry.key, entry.cost, since);
                 entry.is_open = true;
             }
-            let ends = if policy.releases_at_head() { &mut until_head } else { &mut until_end };
+            let ends = if policy.after.releases_at_head { &mut until_head } else { &mut until_end };
             ends.extend(entry.take_hold());
         }
-        let awaits = |entry: &&Entry| entry.is_open && scope.policy(entry).is_settled_by_handler();
-        let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(scope.policy(entry).shared_name()));
+        let awaits = |entry: &&Entry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
+        let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
         let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
@@ -93,7 +93,7 @@ impl OpenRequest {
         let scope = Scope { layer, in_force };
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = policy.cost_by_head(entry.cost, response) {
+            if let Some(cost) = policy.after.cost_by_head(entry.cost, response) {
                 entry.settle(scope, cost);
                 entry.close(policy, Some(took));
                 if cost == 0 {
@@ -102,7 +102,7 @@ impl OpenRequest {
             }
         }
         // What the handler has reported by now is shown, and charged at the end: it may report another cost until then.
-        let shown = |entry: &&mut Entry| entry.is_open && scope.policy(entry).is_settled_by_handler();
+        let shown = |entry: &&mut Entry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let mut charged = Vec::new();
         for entry in entries.iter_mut().filter(shown) {
             let policy = scope.policy(entry);
@@ -136,7 +136,7 @@ impl OpenRequest {
 
     /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
     fn final_cost(&self, policy: &Policy) -> Option<u64> {
-        if policy.is_charged_by_content() {
+        if policy.after.is_charged_by_content() {
             return self.bytes;
         }
         self.reports.as_ref()?.end(policy.name())
@@ -190,7 +190,7 @@ impl Entry {
     /// neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As it is, such a
     /// request at worst expects a refund that has been made already.
     fn close(&mut self, policy: &Policy, took: Option<Duration>) {
-        policy.open_charges().close(&self.key, self.cost, took);
+        policy.heritage.record.open_charges().close(&self.key, self.cost, took);
         self.is_open = false;
     }
 }

@@ -5,7 +5,8 @@ use http::Response;
 
 use super::annotations::{Annotations, verdict_of};
 use super::entry::Entry;
-use super::{Scope, observe};
+use super::observe;
+use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
 use crate::http::headers::LONGEST_ADVERTISED;
@@ -48,7 +49,7 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn reject(self, entries: &mut [Entry]) -> Rejected {
         let policies = &*self.in_force.policies;
-        let is_rejected = |entry: &Entry| entry.is_rejected() && !entry.policy_of(policies).is_shadow();
+        let is_rejected = |entry: &Entry| entry.is_rejected() && !entry.policy_of(policies).shadow;
         for entry in entries.iter_mut().filter(|entry| is_rejected(entry)) {
             entry.note_rejection(entry.policy_of(policies));
         }
@@ -69,7 +70,7 @@ impl Scope<'_> {
         // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_banned = decisive.ban.is_some();
         let policy = decisive.policy_of(policies);
-        let is_shared = policy.has_shared_key() || decisive.key == PartitionKey::SHARED;
+        let is_shared = policy.who.key.is_shared() || decisive.key == PartitionKey::SHARED;
         let status = policy.rejection_status(is_shared && !is_banned);
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
@@ -89,7 +90,7 @@ impl Scope<'_> {
     /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
     /// the charge.
     fn charge_after_wait(self, entries: &mut [Entry]) {
-        let is_enforced = |entry: &Entry| !self.policy(entry).is_shadow();
+        let is_enforced = |entry: &Entry| !self.policy(entry).shadow;
         loop {
             let rejecting = entries.iter().filter(|entry| is_enforced(entry));
             let waits = rejecting.filter_map(|entry| entry.decision?.retry_after());

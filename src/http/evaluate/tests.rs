@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-use super::{Evaluated, Evaluation, Waiting, evaluate};
+use super::transaction::Evaluated;
+use super::{Evaluation, Waiting, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::policy::{IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerState, Settings};
@@ -261,7 +262,8 @@ fn a_request_that_passed_uncounted_has_no_open_charge() {
         let (layer, request) = (layer([policy]), Request::new(()));
         let in_force = layer.load();
         let evaluated = evaluate(&layer, &in_force, &RequestHead::from(&request), || true);
-        let expected = in_force.policies[0].open_charges().expected(&PartitionKey::SHARED, Monotonic.now());
+        let expected =
+            in_force.policies[0].heritage.record.open_charges().expected(&PartitionKey::SHARED, Monotonic.now());
         assert_eq!(expected.map_or(0, |(units, _)| units), open);
         assert!(matches!(evaluated, Evaluation::Admitted(_)));
     }

@@ -2,13 +2,20 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::annotations::Annotations;
 use super::entry::{AskContext, Entries, Entry};
+use super::observe;
 use super::open_request::OpenRequest;
-use super::{Annotations, Evaluated, Scope, observe};
+use super::rejected::Rejected;
+use super::scope::Scope;
 use crate::http::policy::Fate;
 use crate::values::{Answer, Answers, Claim, Decision, FailureMode, LimiterError, Now, Pending};
+
+/// The decision of all policies.
+pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
 /// cancelled while it waited is not refunded. What it holds is released.
@@ -45,8 +52,8 @@ impl Transaction {
         let may_owe = scope.in_force.is_open_ended;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
-            let is_skipped = index == 0 || policy.is_shadow();
-            let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.is_shadow();
+            let is_skipped = index == 0 || policy.shadow;
+            let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.shadow;
             if entry.ban.is_some() || is_in_debt || !(is_skipped || entry.precheck(policy, &self.context)) {
                 return false;
             }
@@ -58,7 +65,7 @@ impl Transaction {
     /// waited.
     #[cold]
     pub(super) fn peek_undecided(&mut self, scope: Scope<'_>) {
-        let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).is_shadow();
+        let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).shadow;
         for entry in self.entries.iter_mut().filter(undecided) {
             entry.peek(&scope.current(scope.policy(entry)), &self.context);
         }
@@ -74,7 +81,7 @@ impl Transaction {
             let check = match answer.take() {
                 Some(check) => check,
                 // No heir is asked: such policies are charged before the first wait, with one exception (`Scope::current`).
-                None if policy.answers_at_once() => policy.limiter().decide(&entry.ask(&self.context)),
+                None if policy.answers_at_once() => policy.limiter.decide(&entry.ask(&self.context)),
                 None => match self.charge(scope) {
                     Charge::One(check) => check,
                     Charge::Several(pending) => return Progress::Several(pending),
@@ -115,7 +122,7 @@ impl Transaction {
         if let Some(check) = entry.charge_once(&policy, &self.context) {
             return Charge::One(check);
         }
-        if scope.policy(entry).is_shadow() {
+        if scope.policy(entry).shadow {
             if let Some(rejection) = entry.debt_rejection(&policy) {
                 return Charge::One(rejection.into());
             }
@@ -124,7 +131,7 @@ impl Transaction {
         if let Some(pending) = self.charge_batch(scope) {
             return Charge::Several(pending);
         }
-        Charge::One(policy.limiter().decide(&self.entries[self.next].ask(&self.context)))
+        Charge::One(policy.limiter.decide(&self.entries[self.next].ask(&self.context)))
     }
 
     /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it.
@@ -135,10 +142,10 @@ impl Transaction {
         }
         let claim = |entry: &Entry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
-            if policy.is_shadow() || entry.may_be_free() {
+            if policy.shadow || entry.may_be_free() {
                 return None;
             }
-            scope.current(policy).description().batches()?.claim(&entry.ask(&self.context))
+            scope.current(policy).description.batches()?.claim(&entry.ask(&self.context))
         };
         let first = claim(&self.entries[self.next])?;
         let mut others = Vec::new();
@@ -181,9 +188,9 @@ impl Transaction {
         }
         let error = match answer {
             // Rejected by a shadow: counted, and passes.
-            Ok(decision) if policy.is_shadow() => {
+            Ok(decision) if policy.shadow => {
                 entry.decision = Some(decision);
-                policy.count_shadow_rejection();
+                policy.heritage.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
                 return Step::Continue;
             }
             // Rejected.
@@ -194,17 +201,19 @@ impl Transaction {
             Err(error) => error,
         };
         // Failed, and this process knows that the key is banned.
-        if let Some(ban) = policy.known_ban(&entry.key).filter(|_| !is_closed) {
+        if let Some(ban) =
+            policy.penalty_for(&entry.key).and_then(|penalty| penalty.banned_for(&entry.key)).filter(|_| !is_closed)
+        {
             entry.impose(policy, ban);
             return Step::RollBack(Cause::Rejected);
         }
         // Failed, and passes uncounted: a shadow, even a closed one, or a policy that fails open.
-        if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
+        if policy.shadow || (policy.on_failure == FailureMode::Allow && !is_closed) {
             policy.note(Fate::LimiterFailed, Some(&entry.key), None);
             return Step::Continue;
         }
         // Failed for the first time: the fallback decides. Without one, the error comes here again.
-        if policy.failure_mode() == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
+        if policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
             let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
             return Step::FallBack(fallback.unwrap_or(Answer::Ready(Err(error))));
@@ -228,7 +237,7 @@ impl Transaction {
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
-    fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
+    fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> Rejected {
         for entry in self.entries.iter_mut().rev() {
             // What was held is released by now, and must not be refunded a second time.
             let was_held = entry.undo();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::Entry;
-use super::transaction::{Progress, Transaction};
-use super::{Evaluated, Scope, observe};
+use super::observe;
+use super::scope::Scope;
+use super::transaction::{Evaluated, Progress, Transaction};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Decision, Now};
@@ -58,7 +59,7 @@ impl Waiter {
     fn begin_wait(&mut self) {
         self.since = Some(Instant::now());
         if let Some(policy) = self.queueing() {
-            policy.meter().enter_queue();
+            policy.heritage.meter.enter_queue();
         }
     }
 
@@ -66,10 +67,10 @@ impl Waiter {
     fn end_wait(&mut self, decision: Option<&Decision>) {
         self.since = None;
         if let Some(policy) = self.queueing() {
-            policy.meter().leave_queue();
+            policy.heritage.meter.leave_queue();
             let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
             if !delay.is_zero() {
-                policy.meter().waited(Fate::Delayed, delay);
+                policy.heritage.meter.waited(Fate::Delayed, delay);
             }
         }
     }
@@ -95,7 +96,7 @@ impl Waiter {
 
     /// The policy in whose queue the request waits. Shadows delay no request.
     fn queueing(&self) -> Option<&Policy> {
-        Some(self.policy()).filter(|policy| policy.delays() && !policy.is_shadow())
+        Some(self.policy()).filter(|policy| policy.description.delays() && !policy.shadow)
     }
 }
 
@@ -103,8 +104,8 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         if let Some(policy) = self.queueing() {
-            policy.meter().leave_queue();
-            policy.meter().waited(Fate::Cancelled, since.elapsed());
+            policy.heritage.meter.leave_queue();
+            policy.heritage.meter.waited(Fate::Cancelled, since.elapsed());
         }
         // Entries before this one stay charged.
         observe::committed(&self.in_force.policies, &self.transaction.entries[..self.transaction.next]);

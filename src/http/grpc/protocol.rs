@@ -3,7 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{Method, Version};
 
-use crate::http::head::{RequestHead, trimmed};
+use crate::http::head::{RequestHead, only_line, trimmed};
 
 /// The protocol of a request, and so of its rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +21,7 @@ impl Protocol {
         if *head.method() != Method::POST {
             return Self::Http;
         }
-        let mut lines = head.headers().get_all(CONTENT_TYPE).iter();
-        let (Some(content_type), None) = (lines.next(), lines.next()) else { return Self::Http };
+        let Some(content_type) = only_line(head.headers(), CONTENT_TYPE) else { return Self::Http };
         let media_type = trimmed(content_type).split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         let Some(subtype) = strip_prefix(media_type, "application/grpc") else { return Self::Http };
         let web = strip_prefix(subtype, "-web");

@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use super::Protocol;
-use crate::http::head::{RequestHead, trimmed};
+use crate::http::head::{RequestHead, only_line, trimmed};
 
 /// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if the
 /// field is absent, repeated or unreadable, or the request is plain HTTP.
 pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
-    let mut lines = head.headers().get_all("grpc-timeout").iter();
-    let (line, None) = (lines.next()?, lines.next()) else { return None };
-    let timeout = parse(trimmed(line))?;
+    let timeout = parse(trimmed(only_line(head.headers(), "grpc-timeout")?))?;
     (Protocol::of(head) != Protocol::Http).then_some(timeout)
 }
 

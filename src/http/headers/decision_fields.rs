@@ -28,7 +28,7 @@ use crate::values::{Decision, Quota};
 /// assert_eq!(headers["ratelimit"], "\"mails\";r=4;t=48");
 /// ```
 #[derive(Clone, Debug)]
-pub struct DecisionFields(Arc<Writer>);
+pub struct DecisionFields(Option<Arc<Writer>>);
 
 impl DecisionFields {
     /// Selects the fields for the decisions of `limiter`, which clients know as `name`. A `pk` is left out, since no key is
@@ -42,7 +42,7 @@ impl DecisionFields {
     pub fn new(fields: RateLimitFields, name: &str, limiter: &dyn Limiter) -> Self {
         let terms = limiter.describe().terms();
         let described = Described { name, terms, unit: Unit::Requests, is_conditional: false };
-        Self(Arc::new(Writer::new(&fields, [described])))
+        Self(Writer::new(&fields, [described]).map(Arc::new))
     }
 
     /// Returns the fields after a decision of the limiter. None if it advertises no quota (a custom limiter, say), or as the
@@ -69,7 +69,8 @@ impl DecisionFields {
     #[must_use]
     pub fn of_under(&self, quota: Option<Quota>, decision: &Decision) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Some(fields) = self.0.fields_of_one(Reading { policy: 0, decision, quota, mark: None }) {
+        let write = |writer: &Arc<Writer>| writer.fields_of_one(Reading { policy: 0, decision, quota, mark: None });
+        if let Some(fields) = self.0.as_ref().and_then(write) {
             fields.write(StatusCode::OK, &mut headers);
         }
         headers

@@ -48,14 +48,10 @@ impl Constants {
         let key = [prefix, policies.as_bytes()].map(Box::from);
         // As above: the constants are leaked before they are inserted.
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(&key) {
-            return Some(known);
+        if all.len() < MAX_LEAKED {
+            let new = || &*Box::leak(Box::new(Self { prefix: prefix.into(), policies: policies.clone() }));
+            return Some(all.entry(key).or_insert_with(new));
         }
-        if all.len() >= MAX_LEAKED {
-            return None;
-        }
-        let new: &Self = Box::leak(Box::new(Self { prefix: prefix.into(), policies: policies.clone() }));
-        all.insert(key, new);
-        Some(new)
+        all.get(&key).copied()
     }
 }

@@ -1,8 +1,8 @@
 //! Random additions to advertised waits, so that clients that were rejected together do not come back together.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use crate::util::random::random;
 
 /// Adds a uniformly distributed time, up to a maximum, to waits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,21 +23,6 @@ impl Jitter {
         let drawn = (u128::from(random()) * (u128::from(self.max_nanos) + 1)) >> u64::BITS;
         wait.saturating_add(Duration::from_nanos(u64::try_from(drawn).unwrap_or(self.max_nanos)))
     }
-}
-
-thread_local! {
-    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
-}
-
-/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014), with a state per thread. It
-/// may be predictable: a client that predicts it gains a shorter wait at most, and is still admitted after it.
-fn random() -> u64 {
-    // Each thread has its own state, and nothing between `get` and `set` can call this function again.
-    let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    STATE.set(state);
-    let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]

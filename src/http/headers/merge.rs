@@ -4,6 +4,7 @@ use http::header::IntoHeaderName;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
+use crate::http::text::string_end;
 
 /// Sets a field. If the map is full, leaves the field out: that is no reason to fail a response.
 pub(super) fn set(headers: &mut HeaderMap, name: impl IntoHeaderName, value: HeaderValue) {
@@ -135,18 +136,6 @@ fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
                 members.push(Member { name, parameters });
                 rest = after;
             }
-        }
-    }
-}
-
-/// Returns the length of the String at the start of `text`.
-fn string_end(text: &[u8]) -> Option<usize> {
-    let mut at = text.strip_prefix(b"\"").map(|_| 1)?;
-    loop {
-        match text.get(at)? {
-            b'"' => return Some(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `Retry-After`, `X-Rate-Limited-For` and `retry-after-ms`: how long a rejected client has to wait.
 
+use std::cell::LazyCell;
 use std::time::{Duration, SystemTime};
 
 use http::header::RETRY_AFTER;
@@ -43,20 +44,15 @@ pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AF
 #[doc(alias("Retry-After", "retry after"))]
 pub struct WaitFields {
     exact: Option<HeaderName>,
-    precision: Precision,
+    /// The decimals of the exact wait, in seconds.
+    decimals: u32,
     millis: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Precision {
-    Micros,
-    Millis,
 }
 
 impl WaitFields {
     /// Sends `Retry-After`, and `X-Rate-Limited-For` with six decimals.
     pub const fn new() -> Self {
-        Self { exact: Some(X_RATE_LIMITED_FOR), precision: Precision::Micros, millis: false }
+        Self { exact: Some(X_RATE_LIMITED_FOR), decimals: 6, millis: false }
     }
 
     /// Sends the exact wait under this name instead.
@@ -68,7 +64,7 @@ impl WaitFields {
     /// Sends the exact wait with three decimals instead of six, still rounded up: a Decimal of a
     /// structured field (RFC 9651, section 3.3.2).
     pub fn exact_wait_in_millis(mut self) -> Self {
-        self.precision = Precision::Millis;
+        self.decimals = 3;
         self
     }
 
@@ -90,11 +86,7 @@ impl WaitFields {
     pub(crate) fn write(&self, headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
         merge_retry_after(headers, wait, now);
         if let Some(name) = &self.exact {
-            let value = match self.precision {
-                Precision::Micros => exact_micros(wait),
-                Precision::Millis => exact_millis(wait),
-            };
-            set(headers, name, value);
+            set(headers, name, exact(wait, self.decimals));
         }
         if self.millis {
             let millis = wait.as_nanos().div_ceil(1_000_000);
@@ -132,48 +124,24 @@ pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: im
 /// Replaces all lines of `Retry-After` by the longest wait of any.
 #[cold]
 fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
-    let mut now = LazyNow { at: None, read: Some(now) };
-    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
+    let now = LazyCell::new(now);
+    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &now)).max();
     set(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
-/// Reads the clock at most once, and only on demand.
-struct LazyNow<F> {
-    at: Option<SystemTime>,
-    read: Option<F>,
-}
-
-impl<F: FnOnce() -> SystemTime> LazyNow<F> {
-    fn get(&mut self) -> Option<SystemTime> {
-        if let Some(read) = self.read.take() {
-            self.at = Some(read());
-        }
-        self.at
-    }
-}
-
 /// Parses the wait of a `Retry-After`, in whole seconds, rounded up: `delay-seconds` or an HTTP date.
-fn seconds_in(value: &HeaderValue, now: &mut LazyNow<impl FnOnce() -> SystemTime>) -> Option<u64> {
+fn seconds_in(value: &HeaderValue, now: &LazyCell<SystemTime, impl FnOnce() -> SystemTime>) -> Option<u64> {
     if let Some(seconds) = decimal::parse(value.as_bytes()) {
         return Some(seconds);
     }
     let date = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
-    Some(seconds_ceil(date.duration_since(now.get()?).unwrap_or(Duration::ZERO)))
+    Some(seconds_ceil(date.duration_since(**now).unwrap_or(Duration::ZERO)))
 }
 
-/// Writes the exact wait to the microsecond.
-fn exact_micros(wait: Duration) -> HeaderValue {
-    fraction(wait, 1_000, 6)
-}
-
-/// Writes the exact wait to the millisecond.
-fn exact_millis(wait: Duration) -> HeaderValue {
-    fraction(wait, 1_000_000, 3)
-}
-
-/// Writes decimal seconds with `decimals` decimals, the last of which is `grain` nanoseconds. They are rounded up and
-/// above zero, so that waiting exactly that long is enough, and never more than `Retry-After`.
-fn fraction(wait: Duration, grain: u32, decimals: u32) -> HeaderValue {
+/// Writes the exact wait in decimal seconds, with three decimals or six. They are rounded up and above zero, so that waiting exactly that long is enough, and never more than `Retry-After`.
+fn exact(wait: Duration, decimals: u32) -> HeaderValue {
+    // The nanoseconds of the last decimal.
+    let grain = if decimals == 3 { 1_000_000 } else { 1_000 };
     let mut seconds = wait.as_secs();
     let mut grains = wait.subsec_nanos().div_ceil(grain);
     if grains == 1_000_000_000 / grain {
@@ -215,8 +183,8 @@ mod tests {
             (Duration::MAX, 2_147_483, "2147483.000000", "2147483.000"),
         ] {
             assert_eq!(retry_after_seconds(wait), seconds, "{wait:?}");
-            assert_eq!(exact_micros(wait), exact, "{wait:?}");
-            assert_eq!(exact_millis(wait), millis, "{wait:?}");
+            assert_eq!(super::exact(wait, 6), exact, "{wait:?}");
+            assert_eq!(super::exact(wait, 3), millis, "{wait:?}");
         }
     }
 
@@ -302,7 +270,7 @@ mod tests {
             let span = Duration::from_nanos(wait);
             let seconds = retry_after_seconds(span);
             prop_assert!(seconds * SECOND >= wait);
-            for (value, grain) in [(exact_micros(span), 1_000), (exact_millis(span), 1_000_000)] {
+            for (value, grain) in [(exact(span, 6), 1_000), (exact(span, 3), 1_000_000)] {
                 let text = value.to_str().unwrap();
                 let exact = text.replace('.', "").parse::<u64>().unwrap() * grain;
                 prop_assert!(exact >= wait && exact - wait < grain, "{text} for {wait} ns");

@@ -34,16 +34,22 @@ pub(crate) struct Writer {
     secret: Option<Secret>,
     /// In the layer's order; `None` for policies that are not advertised.
     policies: Box<[Option<PolicyFields>]>,
-    /// Whether responses get draft-11's fields only, and all constant texts of these are interned.
-    is_constant: bool,
-    /// Whether the list of policies depends on the request: of several, one applies to some requests only.
-    is_selective: bool,
-    /// Whether a response gets its fields whatever the decision, and all that is constant in them is known in advance.
-    is_quick: bool,
-    /// Whether one policy is advertised, so that the quota of its key sets all constant texts.
-    is_alone: bool,
-    /// Draft-11's `RateLimit-Policy`; `None` if no policy is advertised.
-    draft11_policies: Option<HeaderValue>,
+    plan: Plan,
+    /// Draft-11's `RateLimit-Policy`, with all advertised policies.
+    draft11_policies: HeaderValue,
+}
+
+/// How much of the fields is known when a request is decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// All but the levels: every response gets draft-11's fields, of one policy, and the quota of its key sets all texts.
+    One,
+    /// All but the levels: every response gets draft-11's fields, with the same list of several policies.
+    Several,
+    /// All but the levels, on those responses that get draft-11's fields and list all policies.
+    Sometimes,
+    /// They are made when the response arrives: they depend on it, or on the time of the day.
+    Deferred,
 }
 
 /// A policy of a layer, as its fields describe it.
@@ -96,12 +102,12 @@ struct Measured<'a> {
 }
 
 impl Writer {
-    /// Makes a writer for a layer's policies, in its order.
+    /// Makes a writer for a layer's policies, in its order; `None` if no response gets a field.
     ///
     /// # Panics
     ///
     /// If a name is not printable ASCII.
-    pub(crate) fn new<'a>(fields: &RateLimitFields, policies: impl IntoIterator<Item = Described<'a>>) -> Self {
+    pub(crate) fn new<'a>(fields: &RateLimitFields, policies: impl IntoIterator<Item = Described<'a>>) -> Option<Self> {
         let RateLimitFields { generation, x_ratelimit, advertise, partition } = *fields;
         let mut all = Scratch::new();
         let policies = policies.into_iter().map(|Described { name, terms, unit, is_conditional }| {
@@ -121,35 +127,28 @@ impl Writer {
             Partition::PerProcess => Some(secret_of_process()),
             Partition::Keyed(secret) => Some(secret),
         };
+        let has_fields = generation != Generation::None || x_ratelimit.is_some();
         // An empty list is sent as no field (RFC 9651, section 3.1).
-        let draft11_policies = (!all.is_empty()).then(|| intern(&all));
+        if !has_fields || advertise == Advertise::Never || all.is_empty() {
+            return None;
+        }
+        let draft11_policies = intern(&all);
         let mut is_constant = generation == Generation::Draft11 && x_ratelimit.is_none() && secret.is_none();
-        if let Some(list) = draft11_policies.as_ref().filter(|_| is_constant) {
+        if is_constant {
             for policy_fields in policies.iter_mut().flatten() {
-                policy_fields.constants = Constants::intern(&policy_fields.prefix, list);
+                policy_fields.constants = Constants::intern(&policy_fields.prefix, &draft11_policies);
                 is_constant &= policy_fields.constants.is_some();
             }
         }
-        let is_alone = policies.iter().flatten().count() == 1;
-        let is_selective = !is_alone && policies.iter().flatten().any(|policy_fields| policy_fields.is_conditional);
-        Self {
-            generation,
-            x_ratelimit,
-            advertise,
-            secret: secret.filter(|_| generation == Generation::Draft11),
-            is_alone,
-            policies,
-            is_constant,
-            is_selective,
-            is_quick: advertise == Advertise::Always && is_constant && !is_selective,
-            draft11_policies,
-        }
-    }
-
-    /// Whether no response gets a field, so that readings need not be collected.
-    pub(crate) fn is_silent(&self) -> bool {
-        let has_fields = self.generation != Generation::None || self.x_ratelimit.is_some();
-        !has_fields || self.advertise == Advertise::Never || self.draft11_policies.is_none()
+        let mut advertised = policies.iter().flatten();
+        let plan = match (advertised.clone().count(), advertise) {
+            _ if !is_constant => Plan::Deferred,
+            (1, Advertise::Always) => Plan::One,
+            (_, Advertise::Always) if !advertised.any(|policy_fields| policy_fields.is_conditional) => Plan::Several,
+            _ => Plan::Sometimes,
+        };
+        let secret = secret.filter(|_| generation == Generation::Draft11);
+        Some(Self { generation, x_ratelimit, advertise, secret, policies, plan, draft11_policies })
     }
 
     /// Returns the hash that stands for a partition key, if it is advertised.
@@ -160,7 +159,7 @@ impl Writer {
     /// Returns the fields of a response after one policy's decision, if any. The common case.
     #[inline]
     pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<ResponseFields> {
-        if !self.is_quick {
+        if !matches!(self.plan, Plan::One | Plan::Several) {
             return self.fields(std::iter::once(reading));
         }
         let policy_fields = self.policy_fields(reading.policy)?;
@@ -178,7 +177,7 @@ impl Writer {
         quota: Quota,
         reading: Reading<'_>,
     ) -> Option<ResponseFields> {
-        let plan = if self.is_alone { policy_fields.plan(quota) } else { None };
+        let plan = if self.plan == Plan::One { policy_fields.plan(quota) } else { None };
         let Some((measure, constants)) = plan else { return Some(self.deferred(std::iter::once(reading))) };
         Some(ResponseFields::one(constants, measure.level(reading.decision)))
     }
@@ -188,11 +187,13 @@ impl Writer {
         self: &'a Arc<Self>,
         readings: impl Iterator<Item = Reading<'a>> + Clone,
     ) -> Option<ResponseFields> {
-        if self.advertise != Advertise::Always && !self.advertises(readings.clone()) {
-            return None;
-        }
-        let is_listed = !self.is_selective || self.lists_all(&readings);
-        if !self.is_constant || !is_listed || readings.clone().any(|reading| reading.quota.is_some()) {
+        let is_constant = match self.plan {
+            Plan::One | Plan::Several => true,
+            Plan::Sometimes | Plan::Deferred if !self.advertises(readings.clone()) => return None,
+            Plan::Sometimes => self.lists_all(&readings),
+            Plan::Deferred => false,
+        };
+        if !is_constant || readings.clone().any(|reading| reading.quota.is_some()) {
             return Some(self.deferred(readings));
         }
         let levels = self
@@ -250,7 +251,7 @@ impl Writer {
     /// advertised. A policy that applies to some requests only is listed if it has decided on this one.
     fn policies_of<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> Option<HeaderValue> {
         if readings.clone().all(|reading| reading.quota.is_none()) && self.lists_all(readings) {
-            return self.draft11_policies.clone();
+            return Some(self.draft11_policies.clone());
         }
         let mut out = Scratch::new();
         for (index, policy_fields) in self.policies.iter().enumerate() {

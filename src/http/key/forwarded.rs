@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::list::MAX_BYTES;
+use crate::http::text::string_end;
 
 /// The client in an element of a list, or in a header of one value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +81,13 @@ pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<Node<'_>> {
 fn parameter(input: &[u8], lenient: bool) -> Option<(&[u8], &[u8], &[u8])> {
     let (name, rest) = run(input, is_tchar)?;
     let rest = rest.strip_prefix(b"=")?;
-    let (value, rest) = match rest.strip_prefix(b"\"") {
-        Some(quoted) => quoted_string(quoted)?,
-        None if lenient => run(rest, |byte| is_tchar(byte) || matches!(byte, b':' | b'[' | b']'))?,
-        None => run(rest, is_tchar)?,
+    let (value, rest) = match rest {
+        [b'"', ..] => {
+            let (quoted, rest) = rest.split_at(string_end(rest)?);
+            (&quoted[1..quoted.len() - 1], rest)
+        }
+        _ if lenient => run(rest, |byte| is_tchar(byte) || matches!(byte, b':' | b'[' | b']'))?,
+        _ => run(rest, is_tchar)?,
     };
     Some((name, value, rest))
 }
@@ -97,18 +101,6 @@ fn run(input: &[u8], belongs: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
 /// A character of a token (RFC 9110 §5.6.2).
 fn is_tchar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
-/// Splits at the closing quotation mark (RFC 9110 §5.6.4; a `HeaderValue` has no control characters).
-fn quoted_string(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut at = 0;
-    loop {
-        match input.get(at)? {
-            b'"' => return Some((&input[..at], &input[at + 1..])),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
 }
 
 fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {

@@ -3,12 +3,12 @@
 
 use std::net::IpAddr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName};
 
 use super::source::{IpSource, X_REAL_IP};
+use crate::http::first_requests::FirstRequests;
 use crate::util::log;
 
 /// How many requests are checked. More than the health checks that a load balancer sends before the first client
@@ -19,51 +19,12 @@ const CHECKS: u32 = 1 << 16;
 /// server that public peers reach directly stops checking after 512 requests.
 const CHECKS_PER_PUBLIC_PEER: u32 = 1 << 7;
 
-/// The count once a mistake is found. Far above `CHECKS`, and far enough below `u32::MAX` that the threads which are
-/// still counting do not make it wrap around.
-const DONE: u32 = 1 << 31;
-
 /// The forwarding headers that are not those of one product.
 static FORWARDING: [HeaderName; 3] =
     [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static(X_REAL_IP)];
 
 /// One mistake, checked for in the first requests.
-struct Hint {
-    /// All accesses are relaxed: no other data depends on this count.
-    checks: AtomicU32,
-}
-
-impl Hint {
-    const fn new() -> Self {
-        Self { checks: AtomicU32::new(0) }
-    }
-
-    #[inline]
-    fn is_done(&self) -> bool {
-        !cfg!(feature = "tracing") || self.checks.load(Ordering::Relaxed) >= CHECKS
-    }
-
-    /// Counts a request of a public peer, which reveals no mistake, as [`CHECKS_PER_PUBLIC_PEER`] checks, of which
-    /// [`check`](Self::check) has counted one.
-    fn count_public(&self) {
-        self.checks.fetch_add(CHECKS_PER_PUBLIC_PEER - 1, Ordering::Relaxed);
-    }
-
-    /// Returns what `find` finds, the first time that it finds something.
-    #[inline]
-    fn check<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
-        if self.is_done() { None } else { self.check_uncommon(find) }
-    }
-
-    #[cold]
-    fn check_uncommon<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
-        self.checks.fetch_add(1, Ordering::Relaxed);
-        let found = find()?;
-        // Two threads may find the mistake at once. The swaps of one atomic are ordered, so exactly one of them reads a
-        // count below `DONE`, and only that one logs.
-        (self.checks.swap(DONE, Ordering::Relaxed) < DONE).then_some(found)
-    }
-}
+type Hint = FirstRequests<CHECKS>;
 
 /// Checks a key that is the peer's address: a private peer that sends a forwarding header is a proxy, and all its
 /// clients share its key.
@@ -73,7 +34,8 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     let found = HINT.check(|| {
         let class = class_of(peer());
         if class == PUBLIC {
-            HINT.count_public();
+            // One is counted by the check itself.
+            HINT.count(CHECKS_PER_PUBLIC_PEER - 1);
             return None;
         }
         forwarding(headers, None).map(|header| (class, header))
@@ -186,7 +148,7 @@ mod tests {
         for _ in 0..CHECKS / CHECKS_PER_PUBLIC_PEER {
             assert!(!hint.is_done());
             let found = hint.check(|| {
-                hint.count_public();
+                hint.count(CHECKS_PER_PUBLIC_PEER - 1);
                 None::<u8>
             });
             assert_eq!(found, None);

@@ -4,6 +4,7 @@ mod builder;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tower_layer::Layer;
 
@@ -166,14 +167,14 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_rejected(&self, policy: &str) -> Option<u64> {
-        self.state.load().policy(policy).map(Policy::shadow_rejected)
+        self.state.load().policy(policy).map(|policy| policy.heritage.record.shadow_rejected.load(Ordering::Relaxed))
     }
 
     /// The number of requests on which the limiter of the policy of this name could not decide; `None` if there is no
     /// policy of this name. Unless it is a shadow, its [`FailureMode`](crate::FailureMode) applied.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
-        self.state.load().policy(policy).map(Policy::failures)
+        self.state.load().policy(policy).map(|policy| policy.heritage.record.failures.load(Ordering::Relaxed))
     }
 
     /// Returns the state of a key with the policy of this name, for support staff: the decision on a request of cost 0,
@@ -224,7 +225,7 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name, or if its limiter never delays requests.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
-        self.state.load().policy(policy)?.limiter().stats().backlog
+        self.state.load().policy(policy)?.limiter.stats().backlog
     }
 
     fn named(&self, name: &str) -> Result<PolicyInForce, LimiterError> {

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::pace::{Budget, Report};
 use super::structured::{self, Bare, Member};
+use crate::http::head::only_line;
 use crate::http::headers::{
     RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, parse_digits,
 };
@@ -93,7 +94,7 @@ fn in_grpc(headers: &HeaderMap) -> Option<(StatusCode, Pushback)> {
         14 => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::OK,
     };
-    let pushback = match only_line(headers, &GRPC_RETRY_PUSHBACK) {
+    let pushback = match short_line(headers, &GRPC_RETRY_PUSHBACK) {
         None => Pushback::Unset,
         Some(line) => match parse_digits(line.as_bytes()) {
             // At least a millisecond: zero would mean to repeat the call at once.
@@ -196,7 +197,7 @@ fn x_ratelimit(headers: &HeaderMap, now: SystemTime) -> Option<Budget> {
 
 /// Reads a field of one number, which may have decimals: its whole part, and whether the rest is more than zero.
 fn decimal(headers: &HeaderMap, name: &HeaderName) -> Option<(u64, bool)> {
-    let text = only_line(headers, name)?.as_bytes().trim_ascii();
+    let text = short_line(headers, name)?.as_bytes().trim_ascii();
     let (whole, decimals) = match text.iter().position(|byte| *byte == b'.') {
         Some(point) => (&text[..point], Some(&text[point + 1..])),
         None => (text, None),
@@ -207,14 +208,12 @@ fn decimal(headers: &HeaderMap, name: &HeaderName) -> Option<(u64, bool)> {
 
 /// Reads a field of one whole number.
 fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
-    parse_digits(only_line(headers, name)?.as_bytes().trim_ascii())
+    parse_digits(short_line(headers, name)?.as_bytes().trim_ascii())
 }
 
-/// Returns the value of a field that is no list; `None` if it comes twice or is too long.
-fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    let mut lines = headers.get_all(name).iter();
-    let line = lines.next().filter(|line| line.len() <= MAX_BYTES)?;
-    lines.next().is_none().then_some(line)
+/// The value of a field that occurs exactly once, unless it is too long.
+fn short_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    only_line(headers, name).filter(|line| line.len() <= MAX_BYTES)
 }
 
 /// Reads a `Retry-After` (RFC 9110, section 10.2.3): seconds or a date. Rounded up.

@@ -11,10 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::error::LineRejection;
 use super::pace::{Need, Pace, Report, Slot, Turn};
 use super::partners::Common;
-#[cfg(feature = "redis")]
 use super::shared::SharedPace;
-#[cfg(not(feature = "redis"))]
-use super::unshared::SharedPace;
 use crate::util::wake::let_others_take;
 
 /// The line of one partner.

@@ -12,13 +12,11 @@ mod line;
 mod pace;
 mod partners;
 mod service;
-#[cfg(feature = "redis")]
+#[cfg_attr(not(feature = "redis"), path = "unshared.rs")]
 mod shared;
 mod structured;
 #[cfg(test)]
 mod tests;
-#[cfg(not(feature = "redis"))]
-mod unshared;
 
 pub use self::error::PacerError;
 pub use self::layer::PacerLayer;

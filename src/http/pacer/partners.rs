@@ -9,12 +9,7 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::pace::Rules;
-#[cfg(feature = "redis")]
-use super::shared::SharedPace;
-#[cfg(not(feature = "redis"))]
-use super::unshared::SharedPace;
-#[cfg(feature = "redis")]
-use crate::store::redis::{Names, Redis};
+use super::shared::{SharedPace, Sharing};
 use crate::values::PartitionKey;
 
 /// What all lines of a layer share.
@@ -24,8 +19,7 @@ pub(super) struct Common {
     pub(super) max_waiters: usize,
     /// How often a call is sent at most.
     pub(super) attempts: u32,
-    #[cfg(feature = "redis")]
-    pub(super) shared: Option<(Redis, Names)>,
+    pub(super) shared: Option<Sharing>,
     /// Where the clock of the states in memory begins.
     origin: Instant,
     /// How many calls wait, over all lines.
@@ -39,23 +33,10 @@ impl Common {
             max_wait,
             max_waiters,
             attempts,
-            #[cfg(feature = "redis")]
             shared: None,
             origin: Instant::now(),
             waiting: AtomicUsize::new(0),
         }
-    }
-
-    /// Returns the pace of a partner on Redis, if the layer has one.
-    #[cfg(feature = "redis")]
-    fn shared_pace(&self, key: &PartitionKey) -> Option<SharedPace> {
-        self.shared.as_ref().map(|(redis, names)| SharedPace::new(redis.clone(), names.key(names.tag(key), 'p')))
-    }
-
-    #[cfg(not(feature = "redis"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    const fn shared_pace(&self, _: &PartitionKey) -> Option<SharedPace> {
-        None
     }
 
     /// Returns an instant in microseconds, rounded down.
@@ -118,7 +99,8 @@ impl Partners {
         if lines.of.len() >= lines.sweep_at {
             lines.forget();
         }
-        let line = Arc::new(Line::new(Arc::clone(&self.common), self.common.shared_pace(key)));
+        let shared = self.common.shared.as_ref().map(|sharing| SharedPace::of(sharing, key));
+        let line = Arc::new(Line::new(Arc::clone(&self.common), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use smallvec::smallvec;
 
 use super::pace::{Report, Rules, SharedTurn, Slot, Turn, micros};
-use crate::store::redis::{BadReply, Call, Fault, Key, Redis, Script, ScriptReply, whole};
+use crate::store::redis::{BadReply, Call, Fault, Key, Names, Redis, Script, ScriptReply, whole};
+use crate::values::PartitionKey;
 
 macro_rules! pace_script {
     ($block:literal) => {
@@ -28,9 +29,13 @@ pub(super) struct SharedPace {
     key: Key,
 }
 
+/// Where the paces of a layer are shared, and under which names.
+pub(super) type Sharing = (Redis, Names);
+
 impl SharedPace {
-    pub(super) const fn new(redis: Redis, key: Key) -> Self {
-        Self { redis, key }
+    /// The pace of the partner with this key.
+    pub(super) fn of((redis, names): &Sharing, partner: &PartitionKey) -> Self {
+        Self { redis: redis.clone(), key: names.key(names.tag(partner), 'p') }
     }
 
     /// Makes [`Pace::turn`](super::pace::Pace::turn) on the server. One round trip.

@@ -92,6 +92,11 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    /// Skips this byte, if it is next.
+    fn skip(&mut self, byte: u8) -> bool {
+        self.expect(byte).is_some()
+    }
+
     fn expect(&mut self, byte: u8) -> Option<()> {
         self.rest = self.rest.strip_prefix(&[byte])?;
         Some(())
@@ -116,17 +121,10 @@ impl<'a> Parser<'a> {
 
     fn parameters(&mut self) -> Option<Vec<(&'a [u8], Bare)>> {
         let mut parameters = Vec::new();
-        while self.rest.first() == Some(&b';') {
-            self.expect(b';')?;
+        while self.skip(b';') {
             self.take(|byte| byte == b' ');
             let key = self.key()?;
-            let value = if self.rest.first() == Some(&b'=') {
-                self.expect(b'=')?;
-                self.bare()?
-            } else {
-                Bare::Other
-            };
-            parameters.push((key, value));
+            parameters.push((key, if self.skip(b'=') { self.bare()? } else { Bare::Other }));
         }
         Some(parameters)
     }
@@ -159,13 +157,9 @@ impl<'a> Parser<'a> {
 
     /// An Integer of up to 15 digits, or a Decimal of up to 12 and 3.
     fn number(&mut self) -> Option<Bare> {
-        let is_negative = self.rest.first() == Some(&b'-');
-        if is_negative {
-            self.expect(b'-')?;
-        }
+        let is_negative = self.skip(b'-');
         let digits = self.take(|byte| byte.is_ascii_digit());
-        if self.rest.first() == Some(&b'.') {
-            self.expect(b'.')?;
+        if self.skip(b'.') {
             let decimals = self.take(|byte| byte.is_ascii_digit());
             let fits = (1..=12).contains(&digits.len()) && (1..=3).contains(&decimals.len());
             return fits.then_some(Bare::Other);

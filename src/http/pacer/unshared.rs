@@ -3,10 +3,17 @@
 use std::time::Duration;
 
 use super::pace::{Report, Rules, SharedTurn, Slot};
+use crate::values::PartitionKey;
 
 pub(super) enum SharedPace {}
 
+pub(super) enum Sharing {}
+
 impl SharedPace {
+    pub(super) const fn of(sharing: &Sharing, _: &PartitionKey) -> Self {
+        match *sharing {}
+    }
+
     #[allow(clippy::unused_async, reason = "as in `shared`")]
     pub(super) async fn turn(&self, _: &Rules, _: Option<Slot>) -> Result<SharedTurn, ()> {
         match *self {}

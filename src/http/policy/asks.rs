@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Policy;
+use crate::http::policy::definition::Policy;
 use crate::values::{Answer, Ask, Decision, LimiterError, Mode, PartitionKey};
 
 impl Policy {
@@ -53,7 +53,7 @@ impl Policy {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged.
         // There is no request that has the key's quota: the limiter may know it from the last one.
         let ask = Ask::charge(key, 0);
-        let ask = if self.has_quotas() { ask.keeping_quota() } else { ask };
+        let ask = if self.how_much.quota.is_some() { ask.keeping_quota() } else { ask };
         let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
         Ok(match self.ban_before_limiter(key) {
             Some(left) => decision.banned_for(left),
@@ -68,43 +68,15 @@ impl Policy {
         self.penalty_for(key).filter(|_| self.description.keeps_standing().is_none())?.banned_for(key)
     }
 
-    /// The rest of the ban of a key, as far as this process knows.
-    #[cold]
-    pub(crate) fn known_ban(&self, key: &PartitionKey) -> Option<Duration> {
-        self.penalty_for(key)?.banned_for(key)
-    }
-
     /// Records a rejection by the limiter. Returns the ban, if the key is banned.
     #[cold]
     pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
-        let penalty = self.penalty_for(key)?;
-        match self.description.keeps_standing() {
-            Some(server) => penalty.note_rejection_on(server, key, rejection),
-            None => penalty.note_rejection(key, rejection),
-        }
-    }
-
-    /// Records that a server has found the key of a request to be banned.
-    #[cold]
-    pub(crate) fn note_ban(&self, key: &PartitionKey, left: Duration) {
-        if let Some(penalty) = self.penalty_for(key) {
-            penalty.remember(key, left);
-        }
-    }
-
-    /// Lifts the ban of a key, also one that is kept while there is no penalty.
-    pub(super) fn lift_ban(&self, key: &PartitionKey) {
-        if let Some(penalty) = &self.penalty {
-            penalty.lift(key);
-        }
-        if let Some(bans) = &self.former_bans {
-            bans.lift(key);
-        }
+        self.penalty_for(key)?.note_rejection(self.description.keeps_standing(), key, rejection)
     }
 
     /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
     pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.lift_ban(key);
+        self.heritage.lift_ban(key);
         self.forgive(key);
         if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::validate::{MAX_NAME, PUNCTUATION};
+use crate::http::policy::names::{MAX_NAME, PUNCTUATION};
 
 /// Why policies cannot be enforced as given.
 #[derive(Clone, Debug, PartialEq, Eq)]

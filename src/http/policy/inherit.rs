@@ -8,16 +8,8 @@
 
 use std::sync::Arc;
 
-use super::Policy;
-use super::penalty::Penalty;
+use crate::http::policy::definition::Policy;
 use crate::values::{Finish, Inheritance};
-
-/// What a policy has inherited from its predecessor.
-pub(crate) struct Inherited {
-    pub(crate) budgets: Budgets,
-    /// The steps to run once the policy is in force.
-    pub(crate) finish: Vec<Finish>,
-}
 
 /// What became of the budgets of the predecessor's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,35 +23,17 @@ pub(crate) enum Budgets {
 }
 
 impl Policy {
-    /// Inherits from the policy that had this name before.
+    /// Inherits from the policy that had this name before. Adds the steps to run once this one is in force to `finish`.
     ///
     /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
     /// force.
-    pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
-        self.record = Arc::clone(&old.record);
-        self.meter.inherit(&old.meter);
-        let bans = self.inherit_bans(old);
-        let retries = self.retries.as_mut().zip(old.retries.as_ref()).and_then(|(new, old)| new.inherit(old));
+    pub(crate) fn inherit(&mut self, old: &Self, finish: &mut Vec<Finish>) -> Budgets {
+        let bans = self.heritage.inherit(&old.heritage);
+        let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
+        let retries = retries.and_then(|(new, old)| new.inherit(old));
         let (budgets, limiter) = self.inherit_limiter(old);
-        Inherited { budgets, finish: bans.into_iter().chain(retries).chain(limiter).collect() }
-    }
-
-    /// Whether the limiter of this policy has inherited, perhaps through others, from that of `old`.
-    pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
-        Arc::ptr_eq(&self.lineage, &old.lineage)
-    }
-
-    /// Inherits the bans of `old`, or those that it keeps from before its penalty was removed.
-    ///
-    /// Bans outlive budgets: a ban is a deadline that was advertised to the client, whatever the quota is now. So a
-    /// policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty itself.
-    fn inherit_bans(&mut self, old: &Self) -> Option<Finish> {
-        let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref())?;
-        let Some(penalty) = &mut self.penalty else {
-            self.former_bans = Some(Arc::clone(bans));
-            return None;
-        };
-        penalty.inherit(bans, old.penalty.as_ref())
+        finish.extend(bans.into_iter().chain(retries).chain(limiter));
+        budgets
     }
 
     fn inherit_limiter(&mut self, old: &Self) -> (Budgets, Option<Finish>) {
@@ -71,7 +45,7 @@ impl Policy {
         if let Some(heir) = heir {
             self.limiter = heir;
         }
-        self.lineage = Arc::clone(&old.lineage);
+        self.heritage.continue_line(&old.heritage);
         (if keeps_capacity { Budgets::InheritedWithCapacity } else { Budgets::Inherited }, finish)
     }
 }
@@ -81,6 +55,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::http::policy::heritage::Penalty;
     use crate::limiter::Limiter;
     use crate::values::{Answer, Ask, Decision, PartitionKey, Quota};
 
@@ -105,18 +80,20 @@ mod tests {
     }
 
     fn replaced(old: &Policy, mut new: Policy) -> Policy {
-        new.inherit(old).finish.into_iter().for_each(|finish| finish());
+        let mut steps = Vec::new();
+        new.inherit(old, &mut steps);
+        steps.into_iter().for_each(|finish| finish());
         new
     }
 
     fn retry_too_early(policy: &Policy) {
-        let (key, penalty) = (PartitionKey::from("a"), policy.penalty.as_ref().unwrap());
+        let (key, penalty) = (PartitionKey::from("a"), policy.heritage.penalty.as_ref().unwrap());
         penalty.advise(&key, HOUR);
-        penalty.note_rejection(&key, &Decision::reject(1, 0, Some(HOUR)));
+        penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR)));
     }
 
     fn bans(policy: &Policy) -> bool {
-        policy.penalty.as_ref().unwrap().banned_for(&PartitionKey::from("a")).is_some()
+        policy.heritage.penalty.as_ref().unwrap().banned_for(&PartitionKey::from("a")).is_some()
     }
 
     fn with_a_ban() -> Policy {
@@ -142,14 +119,14 @@ mod tests {
     #[test]
     fn bans_are_kept_while_there_is_no_penalty() {
         let without = replaced(&replaced(&with_a_ban(), policy()), policy());
-        assert!(without.former_bans.is_some());
+        assert!(without.heritage.former_bans.is_some());
         assert!(bans(&replaced(&without, banning())));
     }
 
     #[test]
     fn a_ban_that_is_kept_can_be_lifted() {
         let without = replaced(&with_a_ban(), policy());
-        without.lift_ban(&PartitionKey::from("a"));
+        without.heritage.lift_ban(&PartitionKey::from("a"));
         assert!(!bans(&replaced(&without, banning())));
     }
 
@@ -160,7 +137,7 @@ mod tests {
 
     #[test]
     fn without_penalties_there_is_nothing_to_keep() {
-        assert!(replaced(&policy(), policy()).former_bans.is_none());
+        assert!(replaced(&policy(), policy()).heritage.former_bans.is_none());
     }
 
     #[test]
@@ -168,7 +145,13 @@ mod tests {
         let custom = Arc::new(Custom);
         let with = |limiter: &Arc<Custom>| Policy::new("p", Arc::clone(limiter));
         let (old, mut same, mut other) = (with(&custom), with(&custom), policy());
-        assert_eq!((same.inherit(&old).budgets, same.has_inherited_from(&old)), (Budgets::Inherited, true));
-        assert_eq!((other.inherit(&old).budgets, other.has_inherited_from(&old)), (Budgets::Lost, false));
+        assert_eq!(
+            (same.inherit(&old, &mut Vec::new()), same.heritage.is_of_line(&old.heritage)),
+            (Budgets::Inherited, true)
+        );
+        assert_eq!(
+            (other.inherit(&old, &mut Vec::new()), other.heritage.is_of_line(&old.heritage)),
+            (Budgets::Lost, false)
+        );
     }
 }

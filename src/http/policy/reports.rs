@@ -2,91 +2,131 @@
 
 use std::sync::atomic::Ordering;
 
-use super::metrics::{Fate, Meter};
-use super::penalty::Penalty;
-use super::{MissingKey, Policy};
-use crate::http::key::{KeyError, missing_extension};
+use crate::http::key::KeyError;
+use crate::http::policy::definition::Policy;
+use crate::http::policy::heritage::{Fate, Penalty};
+use crate::limiter::Transition;
 use crate::store::Stats;
 use crate::util::log;
-use crate::values::{Decision, PartitionKey, Quota};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Decision, FailureMode, LimiterError, Mode, PartitionKey};
 
 impl Policy {
-    pub(crate) const fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
     /// Counts the result of a request, and logs it at `debug`.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
-        self.meter.count(fate);
-        let route = self.meter.route().map(AsRef::as_ref);
-        log::decided(route, &self.name, fate.as_str(), key, decision);
+        let meter = &self.heritage.meter;
+        meter.count(fate);
+        log::decided(meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
     }
 
-    /// Logs if the first 1,000 keys are the same. Called with every key that is extracted; costs one relaxed load once
-    /// that is settled.
+    /// Notes the key of a request, in search of mistakes.
     #[inline]
     pub(crate) fn note_key(&self, key: &PartitionKey) {
-        if self.same_key.record(key) {
-            log::one_key_for_all(&self.name);
-        }
+        self.who.note_key(&self.name, key);
     }
 
-    /// Logs if the quota of a key goes back and forth within the first 1,000 requests. Called with every quota that is looked
-    /// up; costs one relaxed load once that is settled.
+    /// Notes that a request has no key.
+    pub(crate) fn note_missing_key(&self, error: &KeyError) {
+        self.who.note_missing_key(&self.name, self.shadow, error);
+    }
+
+    /// Records a success or a failure of the limiter. Counts failures, and logs when the limiter begins to fail and
+    /// when it has recovered.
     #[inline]
-    pub(super) fn note_quota(&self, key: &PartitionKey, quota: Option<Quota>) {
-        if self.quota_check.record(key, quota) {
-            log::quota_alternates(&self.name);
+    pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
+        if let Some(error) = failure {
+            self.report_failure(error);
+        } else if self.heritage.record.health.worked(|| Monotonic.now()) == Some(Transition::Recovered) {
+            log::limiter_recovered(&self.name);
         }
     }
 
-    /// Logs a configuration mistake, once.
-    pub(crate) fn report_misconfigured(&self, problem: &str) {
-        // Of several threads, the swap returns `false` to the first only.
-        if !self.misconfiguration_logged.swap(true, Ordering::Relaxed) {
-            log::misconfigured(&self.name, problem);
+    #[cold]
+    fn report_failure(&self, error: &LimiterError) {
+        self.heritage.record.failures.fetch_add(1, Ordering::Relaxed);
+        self.heritage.meter.failed();
+        if self.heritage.record.health.failed(Monotonic.now()) == Some(Transition::Failed) {
+            log::limiter_failed(&self.name, error, self.fate_on_failure());
         }
     }
 
-    /// Logs, once, that no request had the extension that the key is read from.
-    ///
-    /// Such a request is rejected, and enough of them in a row are a mistake. If they are skipped, they may be those of
-    /// clients that have not logged in, so more are needed. Shared keys are checked by [`note_key`](Self::note_key).
-    pub(crate) fn report_missing_key(&self, error: &KeyError) {
-        let (enough, fate) = match self.on_missing_key {
-            MissingKey::Reject if !self.shadow => (100, "were answered 400"),
-            MissingKey::Reject | MissingKey::Skip => (1_000, "passed unlimited"),
-            MissingKey::Share => return,
-        };
-        let Some(extension) = missing_extension(error) else { return };
-        // Relaxed: nothing else depends on the count. Threads that have passed this check may add a few more, so that it
-        // cannot wrap around; of all, one reads `enough - 1`.
-        if self.same_key.has_seen_a_key() || self.without_extension.load(Ordering::Relaxed) >= enough {
-            return;
-        }
-        if self.without_extension.fetch_add(1, Ordering::Relaxed) == enough - 1 {
-            log::no_extension(&self.name, extension, enough, fate);
+    /// What becomes of requests while the limiter fails, for the log.
+    fn fate_on_failure(&self) -> &'static str {
+        match self.on_failure {
+            _ if self.shadow => "pass uncounted",
+            FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
+                "are decided by the local fallback"
+            }
+            FailureMode::LocalFallback | FailureMode::Reject => "are answered 503",
+            FailureMode::Allow => "pass uncounted",
         }
     }
 
     /// Updates the metrics that are not counted per request.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe(&self) {
-        self.meter.observe(|| self.stats());
+        self.heritage.meter.observe(|| self.stats());
     }
 
     /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether
     /// another policy of its name is.
     pub(crate) fn observe_end(&self, has_successor: bool) {
-        self.meter.count_last(|| self.stats());
+        self.heritage.meter.count_last(|| self.stats());
         if !has_successor {
-            self.meter.retire();
+            self.heritage.meter.retire();
         }
     }
 
     fn stats(&self) -> Stats {
-        let bans = self.penalty.as_ref().map(Penalty::ban_table);
+        let bans = self.heritage.penalty.as_ref().map(Penalty::ban_table);
         Stats { bans, debts: self.debt_table(), ..self.limiter.stats() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::limiter::{Limiter, RateLimiter};
+    use crate::values::{Answer, Ask, Decision, Description, Quota};
+
+    struct Custom(Description);
+
+    impl Limiter for Custom {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
+            Decision::allow(1, 1).into()
+        }
+
+        fn describe(&self) -> Description {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn the_log_says_what_becomes_of_requests_while_the_limiter_fails() {
+        let custom = |description| Policy::new("p", Arc::new(Custom(description)));
+        for (mode, without, with) in [
+            (FailureMode::LocalFallback, "are answered 503", "are decided by the local fallback"),
+            (FailureMode::Reject, "are answered 503", "are answered 503"),
+            (FailureMode::Allow, "pass uncounted", "pass uncounted"),
+        ] {
+            assert_eq!(custom(Description::new()).on_failure(mode).fate_on_failure(), without);
+            let fallback = Description::new().answering(Mode::Fallback);
+            assert_eq!(custom(fallback.clone()).on_failure(mode).fate_on_failure(), with);
+            assert_eq!(custom(fallback).on_failure(mode).shadow().fate_on_failure(), "pass uncounted");
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_and_successes_are_not() {
+        let bucket = RateLimiter::in_memory(crate::algorithm::TokenBucket::new(Quota::per_second(1)));
+        let policy = Policy::new("p", bucket);
+        policy.report_health(None);
+        policy.report_health(Some(&LimiterError::new("the store is out of reach")));
+        policy.report_health(Some(&LimiterError::new("the store is out of reach")));
+        policy.report_health(None);
+        assert_eq!(policy.heritage.record.failures.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,16 +1,20 @@
 //! What a policy asks of its limiter, in which order policies are asked, and what a layer rejects when it is built.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
-use super::order::ChargeOrder;
-use super::validate::MAX_NAME;
-use super::*;
 use crate::algorithm::TokenBucket;
+use crate::http::head::RequestHead;
 use crate::http::key::HeaderKey;
-use crate::values::{Answer, Ask, Decision, Mode, Quota, Receipt};
+use crate::http::policy::definition::{ChargeOrder, Policy};
+use crate::http::policy::error::PolicyError;
+use crate::http::policy::heritage::Penalty;
+use crate::http::policy::names::MAX_NAME;
+use crate::http::policy::who::MissingKey;
+use crate::limiter::Limiter;
+use crate::values::{Answer, Ask, Decision, Description, Mode, Quota, Receipt};
 
 /// Records the modes and costs that it is asked for, and admits up to a cost.
 struct Recording {
@@ -112,7 +116,7 @@ fn a_policy_is_plain_if_its_limiter_alone_decides() {
 #[test]
 fn the_response_sets_the_final_cost() {
     let response = |status: u16| Response::builder().status(status).body(()).unwrap();
-    let cost = |policy: &Policy, status| policy.cost_by_head(4, &(&response(status)).into());
+    let cost = |policy: &Policy, status| policy.after.cost_by_head(4, &(&response(status)).into());
     let fixed = Policy::new("fixed", bucket(9));
     assert_eq!([cost(&fixed, 200), cost(&fixed, 401)], [None, None]);
     let failed = Policy::new("failed", bucket(9)).charge_when(|response| response.status() == 401);
@@ -122,9 +126,9 @@ fn the_response_sets_the_final_cost() {
     for at_the_end in
         [Policy::new("end", bucket(9)).settle_by_handler(), Policy::new("end", bucket(9)).settle_by_content_bytes()]
     {
-        assert!(at_the_end.settles_later() && cost(&at_the_end, 200).is_none());
+        assert!(at_the_end.after.settles_later() && cost(&at_the_end, 200).is_none());
     }
-    assert!(failed.is_all_or_nothing() && !after.is_all_or_nothing() && !fixed.settles_later());
+    assert!(failed.after.is_all_or_nothing() && !after.after.is_all_or_nothing() && !fixed.after.settles_later());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The bodies of rejections: problem details in JSON (RFC 9457), or one sentence of plain text.
 
+use smallvec::SmallVec;
+
 use super::rejection::{Reason, Rejection};
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
@@ -61,61 +63,28 @@ impl Problem {
             push_escaped(&mut escaped, detail.before);
             &escaped
         };
-        assemble(|out| {
-            out.put(begin);
-            out.put(status.as_str().as_bytes());
-            out.put(br#","detail":""#);
-            for piece in [before, &*wait, detail.after.as_bytes()] {
-                out.put(piece);
-            }
-            let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
-            for violated in rejection.verdict().violated() {
-                out.put(separator);
-                // A token: nothing to escape.
-                out.put(violated.name().as_bytes());
-                (separator, end) = (br#"",""#, br#""]}"#);
-            }
-            out.put(end);
-        })
+        let status = status.as_str().as_bytes();
+        let mut pieces =
+            Pieces::from_slice(&[begin, status, br#","detail":""#, before, &wait, detail.after.as_bytes()]);
+        let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
+        for violated in rejection.verdict().violated() {
+            // A token: nothing to escape.
+            pieces.extend([separator, violated.name().as_bytes()]);
+            (separator, end) = (br#"",""#, br#""]}"#);
+        }
+        pieces.push(end);
+        pieces.concat()
     }
 }
+
+/// The pieces of a body, which are put together in one allocation of the exact length.
+type Pieces<'a> = SmallVec<[&'a [u8]; 16]>;
 
 /// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
     let detail = rejection.pieces();
     let wait = detail.wait();
-    assemble(|out| {
-        for piece in [detail.before.as_bytes(), &*wait, detail.after.as_bytes(), b"\n".as_slice()] {
-            out.put(piece);
-        }
-    })
-}
-
-/// Collects what `write` puts, in one allocation of the exact length: `write` is called twice, first to measure.
-#[inline]
-fn assemble(write: impl Fn(&mut Sink)) -> Vec<u8> {
-    let mut sink = Sink { text: Vec::new(), len: 0, is_measured: false };
-    write(&mut sink);
-    sink = Sink { text: Vec::with_capacity(sink.len), len: 0, is_measured: true };
-    write(&mut sink);
-    sink.text
-}
-
-struct Sink {
-    text: Vec<u8>,
-    len: usize,
-    is_measured: bool,
-}
-
-impl Sink {
-    #[inline(always)]
-    fn put(&mut self, piece: &[u8]) {
-        if self.is_measured {
-            self.text.extend_from_slice(piece);
-        } else {
-            self.len += piece.len();
-        }
-    }
+    [detail.before.as_bytes(), &*wait, detail.after.as_bytes(), b"\n".as_slice()].concat()
 }
 
 fn push_type(out: &mut Vec<u8>, base: &str, fragment: &str, title: &str) {

@@ -203,28 +203,22 @@ impl Rejection {
     }
 
     pub(crate) fn without_key(error: &KeyError) -> Self {
-        let (reason, status, detail) = match error {
-            KeyError::Missing { .. } => {
-                (Reason::MissingKey, StatusCode::BAD_REQUEST, format!("The request has no key: {error}."))
-            }
-            KeyError::Ambiguous { .. } => {
-                (Reason::AmbiguousKey, StatusCode::BAD_REQUEST, format!("The request has several keys: {error}."))
-            }
+        let (reason, detail) = match error {
+            KeyError::Missing { .. } => (Reason::MissingKey, format!("The request has no key: {error}.")),
+            KeyError::Ambiguous { .. } => (Reason::AmbiguousKey, format!("The request has several keys: {error}.")),
             KeyError::Misconfigured { .. } => return Self::misconfigured(),
         };
-        let verdict = Verdict::default().rejected();
-        Self { reason, status, detail: Detail::Plain(detail.into()), retry: Retry::Never, verdict }
+        Self::plain(reason, StatusCode::BAD_REQUEST, detail.into(), Retry::Never)
     }
 
     /// The mistake is the operator's: the log has it, and clients learn no more than that there is one.
     pub(crate) fn misconfigured() -> Self {
-        Self {
-            reason: Reason::Misconfigured,
-            status: StatusCode::INTERNAL_SERVER_ERROR,
-            detail: Detail::Plain("The server is misconfigured.".into()),
-            retry: Retry::Never,
-            verdict: Verdict::default().rejected(),
-        }
+        let detail = "The server is misconfigured.".into();
+        Self::plain(Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail, Retry::Never)
+    }
+
+    fn plain(reason: Reason, status: StatusCode, detail: Cow<'static, str>, retry: Retry) -> Self {
+        Self { reason, status, detail: Detail::Plain(detail), retry, verdict: Verdict::default().rejected() }
     }
 
     pub(crate) fn limiter_failed(policy: &Policy, error: &LimiterError, verdict: Verdict) -> Self {
@@ -238,14 +232,9 @@ impl Rejection {
         } else {
             "cannot be checked at the moment"
         };
-        let detail = format!("{limit} {problem}.");
-        Self {
-            reason: Reason::LimiterFailed,
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            detail: Detail::Plain(detail.into()),
-            retry: Retry::After(RETRY_FAILED_AFTER),
-            verdict: verdict.rejected(),
-        }
+        let (detail, retry) = (format!("{limit} {problem}."), Retry::After(RETRY_FAILED_AFTER));
+        let failed = Self::plain(Reason::LimiterFailed, StatusCode::SERVICE_UNAVAILABLE, detail.into(), retry);
+        Self { verdict: verdict.rejected(), ..failed }
     }
 
     /// Lengthens the wait by a random part of the jitter, if a wait helps.

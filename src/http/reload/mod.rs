@@ -85,7 +85,7 @@ impl Past {
     /// Adds the limiters of policies that are about to be replaced, and forgets those that are no longer in use.
     fn remember(&mut self, policies: &[Policy]) {
         self.limiters.retain(|limiter| limiter.strong_count() > 0);
-        for limiter in policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())) {
+        for limiter in policies.iter().map(|policy| Arc::downgrade(&policy.limiter)) {
             // A limiter that stays in force through many changes would otherwise be added by each.
             if !self.limiters.iter().any(|known| known.ptr_eq(&limiter)) {
                 self.limiters.push(limiter);
@@ -109,18 +109,18 @@ pub(crate) struct InForce {
 
 impl InForce {
     fn new(policies: Vec<Policy>, settings: &Settings) -> Arc<Self> {
-        let advertised = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
-        let unit = |policy: &Policy| if policy.is_charged_by_content() { Unit::ContentBytes } else { Unit::Requests };
+        let advertised = |policy: &Policy| policy.description.terms().filter(|_| !policy.shadow);
+        let unit =
+            |policy: &Policy| if policy.after.is_charged_by_content() { Unit::ContentBytes } else { Unit::Requests };
         let described = policies.iter().map(|policy| Described {
             name: policy.name(),
             terms: advertised(policy),
             unit: unit(policy),
-            is_conditional: policy.is_conditional(),
+            is_conditional: policy.who.is_conditional(),
         });
-        let writer = Writer::new(&settings.fields, described);
-        let writer = (!writer.is_silent()).then(|| Arc::new(writer));
+        let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
-        let delays = policies.iter().any(Policy::delays);
+        let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(Policy::is_open_ended);
         Arc::new(Self { policies: policies.into(), is_plain, delays, is_open_ended, writer })
     }
@@ -154,7 +154,7 @@ impl Deref for PolicyInForce {
 impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: Settings) -> Arc<Self> {
         if let Some(route) = &settings.route {
-            policies.0.iter().for_each(|policy| policy.meter().set_route(route));
+            policies.0.iter().for_each(|policy| policy.heritage.meter.set_route(route));
         }
         let in_force = ArcSwap::new(InForce::new(policies.0, &settings));
         Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
@@ -174,7 +174,7 @@ impl LayerState {
         if Arc::ptr_eq(&in_force, before) {
             return None;
         }
-        PolicyInForce::find(&in_force, |new| new.has_inherited_from(policy))
+        PolicyInForce::find(&in_force, |new| new.heritage.is_of_line(&policy.heritage))
     }
 
     /// Logs, once, that the layer is mounted around itself.
@@ -189,7 +189,7 @@ impl LayerState {
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
         let mut policies = policies.0;
         if let Some(route) = &self.settings.route {
-            policies.iter().for_each(|policy| policy.meter().set_route(route));
+            policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
         }
         // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
         // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
@@ -222,7 +222,7 @@ impl LayerState {
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             past.is_closed = true;
             let in_force = self.in_force.load();
-            let present = in_force.policies.iter().map(|policy| Arc::clone(policy.shared_limiter()));
+            let present = in_force.policies.iter().map(|policy| Arc::clone(&policy.limiter));
             present.chain(past.limiters.iter().filter_map(Weak::upgrade)).collect()
         };
         // After the lock is released, since closing a queue runs wakers, which are foreign code.
@@ -236,9 +236,7 @@ fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>)
     let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
     for policy in &mut *policies {
         let Some(old) = before.policy(policy.name()) else { continue };
-        let inherited = policy.inherit(old);
-        finish.extend(inherited.finish);
-        match inherited.budgets {
+        match policy.inherit(old, &mut finish) {
             Budgets::Inherited => {}
             Budgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
             Budgets::Lost => {

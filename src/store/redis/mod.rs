@@ -2,7 +2,7 @@
 //!
 //! The path of a request:
 //!
-//! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`.
+//! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are maps of what is known of keys.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key. `batch` puts the
 //!    charges of several limiters into one call. `charge_once` decides on requests whose retries may be free.
 //! 3. `bundle` makes calls for different keys as one, while others are in flight.

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::key_cache::KeyCache;
-use super::tag::Tag;
+use super::tag::{KnownKeys, Tag, known_keys};
 use crate::algorithm::Kind;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
@@ -14,7 +13,7 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// call at first, twice as many as before when they were spent in time; and never more than half of what was left, so that
 /// other processes find some.
 pub(crate) struct Leases {
-    held: KeyCache<Lease>,
+    held: KnownKeys<Lease>,
     most: u32,
     lifetime: Duration,
 }
@@ -91,7 +90,7 @@ impl Leases {
 
     /// Leases of up to `most` requests each, to be spent within `lifetime`.
     pub(crate) fn new(most: u32, lifetime: Duration) -> Self {
-        Self { held: KeyCache::new(), most, lifetime }
+        Self { held: known_keys(), most, lifetime }
     }
 
     /// Admits a request, if a lease pays for it.
@@ -169,8 +168,8 @@ impl Leases {
         };
         if !self.held.change(tag, keep).unwrap_or(false) {
             // In a full set, an empty lease is replaced first, then the one that ends first.
-            let worth = |lease: &Lease| if lease.left == 0 { 0 } else { self.end_of(lease).as_nanos() };
-            self.held.put(tag, lease, worth);
+            let end = |lease: &Lease| if lease.left == 0 { Timestamp::ZERO } else { self.end_of(lease) };
+            self.held.update(tag, lease.since, end, |value| *value = Some(lease));
         }
     }
 
@@ -225,7 +224,7 @@ impl Lease {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, TokenBucket};
-    use crate::store::remote::tag::Tags;
+    use crate::store::remote::tag::{SETS, Tags};
     use crate::values::PartitionKey;
     use crate::values::counterexamples::{Counterexample, each};
 
@@ -381,7 +380,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn leases_take_up_to_eleven_tenths_of_a_mebibyte() {
-        assert_eq!((10 * KeyCache::<Lease>::SIZE).div_ceil(1 << 20), 11);
+        assert_eq!((10 * KnownKeys::<Lease>::size_of(SETS)).div_ceil(1 << 20), 11);
     }
 
     #[test]

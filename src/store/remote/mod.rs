@@ -5,8 +5,8 @@
 //!
 //! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a request:
 //!
-//! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`, in which a
-//!    `tag` stands for a key.
+//! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the
+//!    `negative_cache`; both are maps of what is known of keys, for which a `tag` stands.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
 //! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, with a
 //!    `circuit_breaker` and the pauses of `backoff`. Where other processes change the key in between, it makes several
@@ -25,7 +25,6 @@ mod calls;
 mod circuit_breaker;
 #[cfg(test)]
 mod contention;
-mod key_cache;
 mod key_value;
 mod leases;
 mod negative_cache;

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::key_cache::KeyCache;
-use super::tag::Tag;
+use super::tag::{KnownKeys, Tag, known_keys};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
@@ -29,7 +28,7 @@ use crate::values::time::Timestamp;
 /// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
 /// machine is suspended, entries may be wrong for as long as above.
 pub(crate) struct NegativeCache<S> {
-    entries: KeyCache<Entry<S>>,
+    entries: KnownKeys<Entry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
     /// sent earlier is not stored.
     forgotten: Box<[AtomicU64; GROUPS]>,
@@ -82,6 +81,10 @@ impl Observation {
 }
 
 impl<S: Copy> Entry<S> {
+    fn ends(&self) -> Timestamp {
+        self.observed.answered.saturating_add(MAX_AGE)
+    }
+
     fn rejection(&self, now: Timestamp, rejected: impl Fn(S, Timestamp) -> Option<Decision>) -> Option<Decision> {
         if now.saturating_since(self.observed.answered) > MAX_AGE {
             return None;
@@ -93,7 +96,7 @@ impl<S: Copy> Entry<S> {
 
 impl<S: Copy> NegativeCache<S> {
     pub(crate) fn new() -> Self {
-        Self { entries: KeyCache::new(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
+        Self { entries: known_keys(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 
     /// Returns the rejection that the server would answer, if that is certain; `rejected` computes it for a state and a
@@ -137,12 +140,16 @@ impl<S: Copy> NegativeCache<S> {
                 // A call that was sent before the key was forgotten says nothing: an entry that is there by now is from
                 // a later call, and stays. Read under the lock of the set: see `forget`.
                 let is_current = || observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed);
-                // In a full set, the oldest entry is the likeliest to have ended.
-                self.entries.put_if(tag, entry, |entry| entry.observed.answered.as_nanos(), is_current);
+                self.entries.update(tag, observed.answered, Entry::ends, |value| {
+                    if is_current() {
+                        *value = Some(entry);
+                    }
+                });
             }
             // If this answer is late, the entry may be from a call that was sent after this one. To remove that costs
             // one call, and rejects nobody wrongly. And one that is stored at this moment might as well be stored later.
-            None => self.entries.discard(tag),
+            None if self.entries.get(tag).is_some() => self.entries.remove(tag),
+            None => {}
         }
     }
 
@@ -168,7 +175,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, GcraState, SlidingWindowState, TokenBucket};
     use crate::store::remote::query::Known;
-    use crate::store::remote::tag::Tags;
+    use crate::store::remote::tag::{SETS, Tags};
     use crate::values::{PartitionKey, Quota};
 
     const SECOND: u64 = 1_000_000_000;
@@ -288,14 +295,14 @@ mod tests {
         assert_eq!(known(0..50_000), 0);
         // A set that got five of these keys has lost one of them.
         assert!(known(99_000..100_000) > 980);
-        assert_eq!(known(0..100_000), KeyCache::<()>::CAPACITY);
+        assert_eq!(known(0..100_000), 8_192);
     }
 
     /// As documented for `RedisStore`, which keeps a quota with each state, and for `RedisQueue`.
     #[test]
     fn it_takes_up_to_a_mebibyte_or_seven_tenths_without_quotas_and_bans() {
         fn tenths<S: Copy>() -> usize {
-            (10 * (KeyCache::<Entry<S>>::SIZE + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
+            (10 * (KnownKeys::<Entry<S>>::size_of(SETS) + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
         }
         assert!((9..=10).contains(&tenths::<Known<GcraState>>()));
         assert!((9..=10).contains(&tenths::<Known<SlidingWindowState>>()));

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::util::base64;
+use crate::util::expiring_map::{ExpiringMap, HashTag};
 use crate::values::PartitionKey;
 
 /// Makes the tags of one limiter's keys.
@@ -52,6 +53,23 @@ impl Tag {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 }
+
+impl HashTag for Tag {
+    fn bits(self) -> u64 {
+        self.short()
+    }
+}
+
+/// What a process knows of up to 8,192 keys. A whole negative cache takes 1 MiB, and all leases 1.1 (see the tests of
+/// both). A key beyond costs a call per request: in the one a key that is used up, in the other one in demand.
+pub(super) type KnownKeys<V> = ExpiringMap<Tag, V, 4>;
+
+/// Creates a map for what is known of keys.
+pub(super) fn known_keys<V: Copy>() -> KnownKeys<V> {
+    KnownKeys::new(SETS).expect("a mebibyte")
+}
+
+pub(super) const SETS: usize = 2_048;
 
 #[cfg(test)]
 mod tests {

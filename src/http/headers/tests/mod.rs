@@ -15,7 +15,8 @@ use super::*;
 use crate::values::{Decision, Terms};
 
 fn writer_of(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
-    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| described(name, Some(*terms)))))
+    let policies = policies.iter().map(|(name, terms)| described(name, Some(*terms)));
+    Arc::new(Writer::new(fields, policies).unwrap())
 }
 
 fn described(name: &str, terms: Option<Terms>) -> Described<'_> {

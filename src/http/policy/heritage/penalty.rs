@@ -3,12 +3,12 @@
 use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, TokenBucket};
+use crate::algorithm::TokenBucket;
+use crate::http::policy::expiring::{CAPACITY, ExpiringTable};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
-use crate::store::{MemoryStore, MemoryTable, TableStats};
+use crate::store::{MemoryStore, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, Quota};
 
@@ -106,7 +106,7 @@ impl Penalty {
     }
 
     fn by<C: Clock + Clone>(rejections: Quota, ban: Duration, clock: C) -> Self {
-        let deadlines = || Deadlines::new(Arc::new(clock.clone()));
+        let deadlines = || Deadlines::new(CAPACITY, Arc::new(clock.clone()));
         let record = PenaltyRecord { bans: deadlines(), advised: deadlines(), clock: TypeId::of::<C>() };
         let store = MemoryStore::default().with_clock(clock);
         Self {
@@ -132,27 +132,23 @@ impl Penalty {
         self.record.advised.left(key)
     }
 
-    /// Counts a rejection if it came before the end of an advertised wait, and advertises one itself. Returns the ban,
-    /// if the key is banned now.
-    pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
-        if self.tolerates(key, rejection) {
-            return None;
-        }
-        self.record.bans.begin(key, self.ban);
-        self.banned_for(key)
-    }
-
-    /// As [`note_rejection`](Self::note_rejection), for a limiter whose server keeps bans: makes a new ban there in the
-    /// background, and remembers it here for outages.
-    pub(crate) fn note_rejection_on(
+    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now.
+    ///
+    /// If the `server` of the limiter keeps bans, a new one is made there in the background, and remembered here for
+    /// outages.
+    pub(crate) fn note_rejection(
         &self,
-        server: &Arc<dyn KeepsStanding>,
+        server: Option<&Arc<dyn KeepsStanding>>,
         key: &PartitionKey,
         rejection: &Decision,
     ) -> Option<Duration> {
         if self.tolerates(key, rejection) {
             return None;
         }
+        let Some(server) = server else {
+            self.record.bans.begin(key, self.ban);
+            return self.banned_for(key);
+        };
         // Of several requests at once, the first has begun the ban, and makes the call.
         let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(MAKES_ONE_CALL));
         if !has_begun {
@@ -216,90 +212,30 @@ impl fmt::Debug for Penalty {
     }
 }
 
-/// One deadline per key, until it has passed.
-struct Deadlines {
-    table: MemoryTable<Timestamp, Arc<dyn Clock>>,
-    clock: Arc<dyn Clock>,
-    /// No deadline is later: most services ban no client, and skip the lookup.
-    latest: AtomicU64,
-}
+/// An instant per key until which something lasts.
+type Deadlines = ExpiringTable<Timestamp>;
 
 impl Deadlines {
-    fn new(clock: Arc<dyn Clock>) -> Self {
-        let table = MemoryStore::default().with_clock(Arc::clone(&clock)).table();
-        Self { table, clock, latest: AtomicU64::new(0) }
-    }
-
     #[inline]
     fn left(&self, key: &PartitionKey) -> Option<Duration> {
-        // Relaxed: a thread that has set a deadline sees its own write. Another thread that misses it decides as if its
-        // request had come just before the deadline was set, which no client can distinguish.
-        let latest = self.latest.load(Ordering::Relaxed);
-        if latest == 0 || latest <= self.clock.now().as_nanos() {
-            return None;
-        }
-        self.table.peek(&Deadline::Look, &Ask::peek(key, 1)).retry_after()
+        self.get(key).map(|(end, now)| end.saturating_since(now))
     }
 
     /// Sets the deadline of a key that has none. If several threads do so at once, the first one does.
     fn begin(&self, key: &PartitionKey, span: Duration) {
-        self.set(key, span, Deadline::Begin);
+        self.update(key, |end, now| *end = Some(end.unwrap_or_else(|| now.saturating_add(span))));
     }
 
     /// Sets the deadline of a key that has none, or an earlier one.
     fn extend(&self, key: &PartitionKey, span: Duration) {
-        self.set(key, span, Deadline::Extend);
-    }
-
-    fn set(&self, key: &PartitionKey, span: Duration, to: fn(Timestamp) -> Deadline) {
-        let end = self.clock.now().saturating_add(span);
-        // Before the insertion, since a deadline in the table that is later than `latest` would be ignored.
-        self.latest.fetch_max(end.as_nanos(), Ordering::Relaxed);
-        let _ = self.table.charge(&to(end), &Ask::charge(key, 1));
-    }
-
-    fn forget(&self, key: &PartitionKey) {
-        let _ = self.table.reset(&Deadline::Look, &Ask::reset(key));
-    }
-
-    fn stats(&self) -> TableStats {
-        self.table.stats(&Deadline::Look)
-    }
-}
-
-/// An operation on the deadline of a key. It is an algorithm, so that deadlines live in a memory store of fixed size,
-/// which evicts the earliest ones when it is full.
-enum Deadline {
-    Look,
-    Begin(Timestamp),
-    Extend(Timestamp),
-}
-
-impl Algorithm for Deadline {
-    type State = Timestamp;
-
-    /// Unused, but stores require one.
-    fn quota(&self) -> Quota {
-        Quota::per_second(1)
-    }
-
-    fn decide(&self, state: Option<Timestamp>, now: Timestamp, _: u64) -> (Decision, Option<Timestamp>) {
-        let current = state.filter(|end| *end > now);
-        match (self, current) {
-            (Self::Begin(end), None) => (Decision::allow(1, 0), Some(*end)),
-            (Self::Extend(end), _) => (Decision::allow(1, 0), Some(current.map_or(*end, |current| current.max(*end)))),
-            (_, Some(current)) => (Decision::reject(1, 0, Some(current.saturating_since(now))), None),
-            (Self::Look, None) => (Decision::allow(1, 1), None),
-        }
-    }
-
-    fn expires_at(&self, end: &Timestamp) -> Timestamp {
-        *end
+        self.update(key, |end, now| *end = (*end).max(Some(now.saturating_add(span))));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
     use crate::values::Pending;
     use crate::values::time::ManualClock;
@@ -315,10 +251,10 @@ mod tests {
     fn more_premature_retries_than_the_quota_are_a_ban() {
         let (penalty, key) = (penalty(), PartitionKey::from("a"));
         let rejection = Decision::reject(1, 0, Some(HOUR));
-        assert_eq!(penalty.note_rejection(&key, &rejection), None, "no wait was advertised before");
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "no wait was advertised before");
         penalty.advise(&key, HOUR);
-        assert_eq!(penalty.note_rejection(&key, &rejection), None, "the first premature retry");
-        assert_eq!(penalty.note_rejection(&key, &rejection), Some(HOUR));
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "the first premature retry");
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), Some(HOUR));
     }
 
     /// Counts the bans that it is asked for.
@@ -346,7 +282,7 @@ mod tests {
         let keeper: Arc<dyn KeepsStanding> = server.clone();
         let rejection = Decision::reject(1, 0, Some(HOUR));
         penalty.advise(&key, HOUR);
-        let note = || penalty.note_rejection_on(&keeper, &key, &rejection);
+        let note = || penalty.note_rejection(Some(&keeper), &key, &rejection);
         assert_eq!((note(), penalty.banned_for(&key)), (None, None));
         assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 1));
         let millis = Duration::from_millis;
@@ -365,26 +301,7 @@ mod tests {
         let (penalty, key) = (penalty(), PartitionKey::from("a"));
         penalty.advise(&key, HOUR);
         for _ in 0..3 {
-            assert_eq!(penalty.note_rejection(&key, &Decision::reject(1, 1, None)), None);
+            assert_eq!(penalty.note_rejection(None, &key, &Decision::reject(1, 1, None)), None);
         }
-    }
-
-    #[test]
-    fn a_flood_of_bans_evicts_some_and_counts_them() {
-        let penalty = penalty();
-        (0..140_000_u64).for_each(|key| penalty.record.bans.begin(&key.into(), HOUR));
-        let TableStats { evicted_live, live_keys, .. } = penalty.ban_table();
-        assert!(evicted_live > 5_000 && live_keys > 110_000, "{evicted_live} evicted, {live_keys} left");
-    }
-
-    #[test]
-    fn a_table_takes_two_mib_from_its_first_use_on_and_none_before() {
-        let penalty = penalty();
-        let mib = |deadlines: &Deadlines| deadlines.table.size_in_bytes() >> 20;
-        assert_eq!(penalty.ban_table(), TableStats { capacity: 65_536, ..TableStats::default() });
-        assert_eq!(penalty.banned_for(&"a".into()), None);
-        assert_eq!((mib(&penalty.record.bans), mib(&penalty.record.advised)), (0, 0));
-        penalty.advise(&"a".into(), HOUR);
-        assert_eq!((mib(&penalty.record.bans), mib(&penalty.record.advised)), (0, 2));
     }
 }

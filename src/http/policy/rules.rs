@@ -1,41 +1,13 @@
-//! Which options of a policy cannot be combined, with each other and with limiters: one list of rules.
+//! What a policy must be before it can be enforced: each policy in force is a valid one.
 //!
-//! `docs/policy_options.md` has the table of all pairs, and `tests/http/policy_options.rs` tries each of them.
+//! Which options cannot be combined, with each other and with limiters, is one list. `docs/policy_options.md` has the table
+//! of all pairs, and `tests/http/policy_options.rs` tries each of them.
 
-use super::{MissingKey, Policy, PolicyError};
-
-/// What rules are about: options that were set, values of options, and properties of limiters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fact {
-    Cost,
-    CostFn,
-    QuotaFn,
-    ChargeWhen,
-    CostAfter,
-    SettleByHandler,
-    SettleByContentBytes,
-    OweShortfalls,
-    ReleaseAtHead,
-    Penalty,
-    ChargeOnce,
-    /// The number of its records is bounded.
-    MaxKeysOfChargeOnce,
-    SharedKey,
-    /// Requests without a key share one.
-    SharedWithoutKey,
-    /// No request can cost more than it is charged.
-    CostsAtMostCharge,
-    /// Requests hold units until they are over.
-    InFlight,
-    NotInFlight,
-    Delays,
-    /// It advertises no quota.
-    NoQuota,
-    /// It has one quota for all keys.
-    OneQuota,
-    /// It keeps the records of retries.
-    RecordsOnServer,
-}
+use crate::http::policy::definition::Policy;
+use crate::http::policy::error::PolicyError;
+use crate::http::policy::facts::Fact;
+use crate::http::policy::names::is_name;
+use crate::http::policy::who::MissingKey;
 
 use Fact::{
     ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, MaxKeysOfChargeOnce, NoQuota,
@@ -123,62 +95,35 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-impl Fact {
-    /// The option's name, or the words for a property.
-    const fn name(self) -> &'static str {
-        match self {
-            Cost => "cost",
-            CostFn => "cost_fn",
-            QuotaFn => "quota_fn",
-            ChargeWhen => "charge_when",
-            CostAfter => "cost_after",
-            SettleByHandler => "settle_by_handler",
-            SettleByContentBytes => "settle_by_content_bytes",
-            OweShortfalls => "owe_shortfalls",
-            ReleaseAtHead => "release_at_head",
-            Penalty => "penalty",
-            ChargeOnce => "charge_once",
-            MaxKeysOfChargeOnce => "ChargeOnce::max_keys",
-            SharedKey => "a key that clients share",
-            SharedWithoutKey => "MissingKey::Share",
-            CostsAtMostCharge => "costs that are never above the charge",
-            InFlight => "a limit of requests in flight",
-            NotInFlight => "a limiter whose requests hold nothing",
-            Delays => "a limiter that delays requests",
-            NoQuota => "a limiter that advertises no quota",
-            OneQuota => "a limiter that has one quota for all keys",
-            RecordsOnServer => "a limiter that keeps them on its server",
-        }
-    }
-}
-
-/// The options of a policy that were set, as bits: a setter that replaces a field must not hide that another one was
-/// called.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Options(u32);
-
-impl Options {
-    pub(super) const fn set(&mut self, option: Fact) {
-        self.0 |= 1 << option as u32;
-    }
-
-    const fn has(self, option: Fact) -> bool {
-        self.0 & (1 << option as u32) != 0
-    }
+/// Checks that a name can be a policy's.
+pub(crate) fn validate_name(name: &str) -> Result<(), PolicyError> {
+    if is_name(name) { Ok(()) } else { Err(PolicyError::InvalidName { name: name.to_owned() }) }
 }
 
 impl Policy {
-    /// Returns the first pair of options, or of an option and the limiter, that cannot be combined.
-    pub(super) fn check_pairs(&self) -> Result<(), PolicyError> {
-        let broken = RULES.iter().find(|Rule(option, other, _)| self.is_so(*option) && self.is_so(*other));
-        match broken {
-            None => Ok(()),
-            Some(Rule(option, other, problem)) => Err(PolicyError::Conflict {
-                name: self.name.to_string(),
-                option: option.name(),
-                other: other.name(),
-                problem,
-            }),
+    /// Returns the first mistake in the name, the pairs of options, the cost or the status of this policy.
+    ///
+    /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
+    /// one, and that no two have the same name.
+    pub(crate) fn validate(&self) -> Result<(), PolicyError> {
+        validate_name(&self.name)?;
+        let name = || self.name.to_string();
+        if let Some(Rule(option, other, problem)) = RULES.iter().find(|rule| self.is_so(rule.0) && self.is_so(rule.1)) {
+            let (option, other) = (option.name(), other.name());
+            return Err(PolicyError::Conflict { name: name(), option, other, problem });
+        }
+        match (self.how_much.fixed_cost(), self.description.max_cost()) {
+            (Some(0), _) => return Err(PolicyError::CostOfZero { name: name() }),
+            (Some(cost), Some(burst)) if cost > burst => {
+                return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
+            }
+            _ => {}
+        }
+        match self.status {
+            Some(status) if !(status.is_client_error() || status.is_server_error()) => {
+                Err(PolicyError::InvalidStatus { name: name(), status: status.as_u16() })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -187,15 +132,15 @@ impl Policy {
         match fact {
             Cost | CostFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler | SettleByContentBytes
             | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
-            MaxKeysOfChargeOnce => self.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
-            SharedKey => self.key.is_shared(),
-            SharedWithoutKey => self.on_missing_key == MissingKey::Share,
-            CostsAtMostCharge => !self.settles_later() || self.is_all_or_nothing(),
+            MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
+            SharedKey => self.who.key.is_shared(),
+            SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
+            CostsAtMostCharge => !self.after.settles_later() || self.after.is_all_or_nothing(),
             InFlight => self.description.holds(),
             NotInFlight => !self.description.holds(),
             Delays => self.description.delays(),
             NoQuota => terms.and_then(|terms| terms.quota()).is_none(),
-            OneQuota => !(self.description.takes_quotas() && self.shape().is_some()),
+            OneQuota => !(self.description.takes_quotas() && terms.is_some_and(|terms| terms.shape().is_some())),
             RecordsOnServer => self.description.charges_once().is_some(),
         }
     }

@@ -8,26 +8,36 @@ use std::collections::BTreeMap;
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
-use super::Labels;
+use super::labels::Labels;
 use crate::store::{BreakerState, NodeHealth, SharingStats, Stats, TableStats};
 
-/// The names of a table's series: its capacity, its live keys, and those that it evicted.
-const BUDGETS: [&str; 3] = [
-    "tower_sluice.rate_limiting.table.capacity",
-    "tower_sluice.rate_limiting.table.live_keys",
-    "tower_sluice.rate_limiting.table.evicted_live",
+/// The series of a table: its capacity, its live keys, and those that it evicted, each with its description.
+type Names = [(&'static str, &'static str); 3];
+
+const BUDGETS: Names = [
+    ("tower_sluice.rate_limiting.table.capacity", "Keys that a table holds without losing one."),
+    ("tower_sluice.rate_limiting.table.live_keys", "Keys in a table with an unpaid debt, estimated."),
+    ("tower_sluice.rate_limiting.table.evicted_live", "Keys that a full table evicted before their debt was paid."),
 ];
+const BANS: Names = [
+    ("tower_sluice.rate_limiting.ban_table.capacity", "Banned keys that a table holds without losing one."),
+    ("tower_sluice.rate_limiting.ban_table.live_keys", "Keys that are banned now, estimated."),
+    ("tower_sluice.rate_limiting.ban_table.evicted_live", "Bans that a full table evicted before they ended."),
+];
+const DEBTS: Names = [
+    ("tower_sluice.rate_limiting.debt_table.capacity", "Keys with a debt that a table holds without losing one."),
+    ("tower_sluice.rate_limiting.debt_table.live_keys", "Keys that owe something, estimated."),
+    ("tower_sluice.rate_limiting.debt_table.evicted_live", "Debts that a full table forgave before they were paid."),
+];
+const TABLES: [Names; 3] = [BUDGETS, BANS, DEBTS];
+/// Only budgets turn requests away.
 const TURNED_AWAY: &str = "tower_sluice.rate_limiting.table.turned_away";
-const BANS: [&str; 3] = [
-    "tower_sluice.rate_limiting.ban_table.capacity",
-    "tower_sluice.rate_limiting.ban_table.live_keys",
-    "tower_sluice.rate_limiting.ban_table.evicted_live",
-];
-const DEBTS: [&str; 3] = [
-    "tower_sluice.rate_limiting.debt_table.capacity",
-    "tower_sluice.rate_limiting.debt_table.live_keys",
-    "tower_sluice.rate_limiting.debt_table.evicted_live",
-];
+
+/// In the order of [`TABLES`].
+const fn tables_of(stats: &Stats) -> [Option<TableStats>; 3] {
+    [stats.table, stats.bans, stats.debts]
+}
+
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
 const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
@@ -41,9 +51,8 @@ pub(super) struct Observed {
     pub(super) is_begun: bool,
     /// Whether the policy is gone, so that its gauges stay zero.
     pub(super) is_retired: bool,
-    budgets: Option<Table>,
-    bans: Option<Table>,
-    debts: Option<Table>,
+    /// In the order of [`TABLES`].
+    tables: [Option<Table>; 3],
     sharing: Option<Sums>,
     in_flight: Option<Gauge>,
     /// The states of the nodes' circuit breakers, by the names of the nodes.
@@ -54,7 +63,7 @@ impl Observed {
     /// Sets the gauges to the stats of the limiter that is in force.
     pub(super) fn set_gauges(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
-        for (table, stats) in [(&self.budgets, stats.table), (&self.bans, stats.bans), (&self.debts, stats.debts)] {
+        for (table, stats) in self.tables.iter().zip(tables_of(stats)) {
             if let Some(table) = table {
                 // Zero if the limiter has no table any more.
                 table.set_gauges(&stats.unwrap_or_default());
@@ -73,10 +82,9 @@ impl Observed {
     /// Increments the counters by what a limiter has counted since the last time.
     pub(super) fn add_counts(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
-        let bans = (&mut self.bans, &stats.bans);
-        for (table, stats) in [(&mut self.budgets, &stats.table), bans, (&mut self.debts, &stats.debts)] {
+        for (table, stats) in self.tables.iter_mut().zip(tables_of(stats)) {
             if let (Some(table), Some(stats)) = (table, stats) {
-                table.add_counts(stats);
+                table.add_counts(&stats);
             }
         }
         if let Some(SharingStats { conversions, lost_swaps, number }) = stats.sharing {
@@ -89,7 +97,7 @@ impl Observed {
 
     /// Sets the gauges to zero.
     pub(super) fn clear(&self) {
-        for table in [&self.budgets, &self.bans, &self.debts].into_iter().flatten() {
+        for table in self.tables.iter().flatten() {
             table.set_gauges(&TableStats::default());
         }
         if let Some(gauge) = &self.in_flight {
@@ -100,17 +108,10 @@ impl Observed {
 
     /// Makes the series of the tables that a limiter has.
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
-        if stats.table.is_some() {
-            let turned_away = || Some(counter!(TURNED_AWAY, labels.all()));
-            self.budgets.get_or_insert_with(|| Table::of(BUDGETS, turned_away(), labels));
-        }
-        // Bans and debts are in a `MemoryStore::default()`, which turns no key away: for a new one that finds no room, it
-        // forgets the one that ends first.
-        if stats.bans.is_some() {
-            self.bans.get_or_insert_with(|| Table::of(BANS, None, labels));
-        }
-        if stats.debts.is_some() {
-            self.debts.get_or_insert_with(|| Table::of(DEBTS, None, labels));
+        for ((table, names), stats) in self.tables.iter_mut().zip(TABLES).zip(tables_of(stats)) {
+            if stats.is_some() {
+                table.get_or_insert_with(|| Table::named(names, labels));
+            }
         }
     }
 
@@ -145,8 +146,8 @@ struct Table {
 }
 
 impl Table {
-    /// The series with these names, and that of the keys that the table turns away, if it does.
-    fn of([capacity, live, evicted]: [&'static str; 3], turned_away: Option<Counter>, labels: &Labels) -> Self {
+    fn named([(capacity, _), (live, _), (evicted, _)]: Names, labels: &Labels) -> Self {
+        let turned_away = (capacity == BUDGETS[0].0).then(|| counter!(TURNED_AWAY, labels.all()));
         let (capacity, live) = (gauge!(capacity, labels.all()), gauge!(live, labels.all()));
         Self { capacity, live, lost: Sums::new([Some(counter!(evicted, labels.all())), turned_away]) }
     }
@@ -181,7 +182,7 @@ struct Added {
 
 /// The number of tables whose counts are remembered, so that a policy that is changed for years needs no more memory. A
 /// change back and forth has two tables. If an older one is put in force again, its counts are added once more.
-const TABLES: usize = 8;
+const REMEMBERED: usize = 8;
 
 impl Sums {
     const fn new(counters: [Option<Counter>; 2]) -> Self {
@@ -198,7 +199,7 @@ impl Sums {
             *added = count.max(*added);
         }
         self.added.push(added);
-        if self.added.len() > TABLES {
+        if self.added.len() > REMEMBERED {
             self.added.remove(0);
         }
     }
@@ -225,35 +226,10 @@ const fn in_gauge(count: u64) -> f64 {
 }
 
 pub(super) fn describe() {
-    for (names, descriptions) in [
-        (
-            BUDGETS,
-            [
-                "Keys that a table holds without losing one.",
-                "Keys in a table with an unpaid debt, estimated.",
-                "Keys that a full table evicted before their debt was paid.",
-            ],
-        ),
-        (
-            BANS,
-            [
-                "Banned keys that a table holds without losing one.",
-                "Keys that are banned now, estimated.",
-                "Bans that a full table evicted before they ended.",
-            ],
-        ),
-        (
-            DEBTS,
-            [
-                "Keys with a debt that a table holds without losing one.",
-                "Keys that owe something, estimated.",
-                "Debts that a full table forgave before they were paid.",
-            ],
-        ),
-    ] {
-        describe_gauge!(names[0], descriptions[0]);
-        describe_gauge!(names[1], descriptions[1]);
-        describe_counter!(names[2], descriptions[2]);
+    for [capacity, live, evicted] in TABLES {
+        describe_gauge!(capacity.0, capacity.1);
+        describe_gauge!(live.0, live.1);
+        describe_counter!(evicted.0, evicted.1);
     }
     describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or charged to a shared budget.");
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
@@ -312,7 +288,7 @@ mod tests {
             sums.add(Some(number), [evicted_live, 0], [0; 2]);
             evicted.load(Ordering::Relaxed)
         };
-        let (first, second, last) = (1, 2, TABLES as u64);
+        let (first, second, last) = (1, 2, REMEMBERED as u64);
         for number in first..=last {
             assert_eq!(after(number, 10), number * 10);
         }

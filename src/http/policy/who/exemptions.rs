@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::fmt;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
 
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
-use crate::http::head::{RequestHead, trimmed};
+use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
 use crate::util::log;
 
@@ -194,8 +194,7 @@ fn is_plain(rest: &str) -> bool {
 /// Returns whether a header comes once, and its value has this hash. The time does not depend on how much of the value is
 /// right.
 fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
-    let mut lines = headers.get_all(name).iter();
-    let (Some(value), None) = (lines.next(), lines.next()) else { return false };
+    let Some(value) = only_line(headers, name) else { return false };
     let sent: Hash = Sha256::digest(trimmed(value)).into();
     let difference = sent.iter().zip(hash).fold(0, |difference, (a, b)| difference | (a ^ b));
     black_box(difference) == 0
@@ -223,24 +222,21 @@ impl fmt::Debug for Path {
 }
 
 /// The exemptions of one policy.
-pub(super) struct Except {
+pub(in crate::http::policy) struct Except {
     exemptions: Exemptions,
-    is_logged: AtomicBool,
+    warning: Once,
 }
 
 impl Except {
-    pub(super) fn new(exemptions: Exemptions) -> Box<Self> {
-        Box::new(Self { exemptions, is_logged: AtomicBool::new(false) })
+    pub(in crate::http::policy) fn new(exemptions: Exemptions) -> Box<Self> {
+        Box::new(Self { exemptions, warning: Once::new() })
     }
 
     /// Returns whether a request is exempt from this policy. If the server lacks what it takes to say so, the request is
     /// not exempt, and the mistake is logged once.
     pub(super) fn exempts(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         self.exemptions.match_any(head).unwrap_or_else(|error| {
-            // Of several threads, the swap returns `false` to the first only.
-            if !self.is_logged.swap(true, Ordering::Relaxed) {
-                log::networks_unknown(policy, &error);
-            }
+            self.warning.call_once(|| log::networks_unknown(policy, &error));
             false
         })
     }

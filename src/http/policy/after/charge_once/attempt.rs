@@ -12,16 +12,18 @@ use crate::values::{Answer, Ask, ChargingOnce, PartitionKey, Quota, Receipt, Ret
 /// response. What follows when it is dropped depends on how far it has come.
 pub(crate) struct Attempt {
     keeper: Keeper,
+    /// The quota of the budget of this key, if it has one of its own.
+    quota: Option<Quota>,
     policy_key: PartitionKey,
     retry: Retry,
     stage: Stage,
 }
 
 /// What keeps the records of requests, and the budgets of free retries.
+#[derive(Clone)]
 pub(super) enum Keeper {
-    /// This process, which finds out whether a retry is free before its policy decides. The budget of this key may have a
-    /// quota of its own.
-    Process { records: Arc<Records>, budget: Arc<dyn Limiter>, quota: Option<Quota> },
+    /// The memory of this process, which finds out whether a retry is free before its policy decides.
+    Process { records: Arc<Records>, budget: Option<Arc<dyn Limiter>> },
     /// The store of the limiter, which finds it out when it decides.
     Limiter(Arc<dyn ChargingOnce>),
 }
@@ -40,8 +42,8 @@ enum Stage {
 
 impl Attempt {
     /// An attempt that is to be charged, unless a record of this process makes it free.
-    pub(super) fn new(keeper: Keeper, charge: &Ask<'_>, retry: Retry) -> Self {
-        let mut attempt = Self { keeper, policy_key: charge.key().clone(), retry, stage: Stage::ToCharge };
+    pub(super) fn new(keeper: Keeper, quota: Option<Quota>, charge: &Ask<'_>, retry: Retry) -> Self {
+        let mut attempt = Self { keeper, quota, policy_key: charge.key().clone(), retry, stage: Stage::ToCharge };
         if let Some((receipt, until)) = attempt.take(charge) {
             attempt.stage = Stage::ToPass { cost: charge.cost(), receipt, until: Some(until) };
         }
@@ -51,9 +53,9 @@ impl Attempt {
     /// Takes a free retry, if this process has one left for the request, and the budget of the policy key admits it. Returns
     /// when its record ends, too.
     fn take(&self, charge: &Ask<'_>) -> Option<(Receipt, Timestamp)> {
-        let Keeper::Process { records, budget, quota } = &self.keeper else { return None };
+        let Keeper::Process { records, budget: Some(budget) } = &self.keeper else { return None };
         let until = records.take(&self.retry.request)?;
-        match budget.decide(&charge.under(*quota)) {
+        match budget.decide(&charge.under(self.quota)) {
             Answer::Ready(Ok(decision)) if decision.is_allowed() => Some((decision.receipt(), until)),
             _ => {
                 records.put_back(&self.retry.request, self.retry.free_retries);
@@ -119,9 +121,10 @@ impl Attempt {
     /// Returns a free retry that was not used up.
     fn put_back(&self, cost: u64, receipt: Receipt) {
         match &self.keeper {
-            Keeper::Process { records, budget, quota } => {
+            Keeper::Process { records, budget } => {
                 records.put_back(&self.retry.request, self.retry.free_retries);
-                budget.refund(&Ask::charge(&self.policy_key, cost).under(*quota), receipt, cost);
+                let ask = Ask::charge(&self.policy_key, cost).under(self.quota);
+                budget.iter().for_each(|budget| budget.refund(&ask, receipt, cost));
             }
             Keeper::Limiter(limiter) => limiter.put_back(&self.policy_key, &self.retry, receipt, cost),
         }

@@ -1,14 +1,26 @@
-//! Requests that meet a live change: the policy that is asked in place of one that is no longer in force.
+//! `Scope`: the policies that a request meets, also one that meets a live change.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
-use super::Scope;
 use super::entry::Entry;
 use crate::http::policy::Policy;
-use crate::http::reload::PolicyInForce;
+use crate::http::reload::{InForce, LayerState, PolicyInForce};
 use crate::values::{Ask, Receipt};
 
+/// A layer, and the policies that were in force when a request arrived. They apply to it even if others are put in
+/// force meanwhile; after a wait, the limiters of their [heirs](Self::current) decide.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub(super) layer: &'a Arc<LayerState>,
+    pub(super) in_force: &'a Arc<InForce>,
+}
+
 impl<'a> Scope<'a> {
+    #[inline]
+    pub(super) fn policy(self, entry: &Entry) -> &'a Policy {
+        entry.policy_of(&self.in_force.policies)
+    }
     /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a live
     /// change since the request came and a limiter has inherited. What is charged, refunded or peeked at after a wait
     /// then counts where later requests are charged.
@@ -25,7 +37,7 @@ impl<'a> Scope<'a> {
     /// Refunds a part of what an entry was charged.
     pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u64) {
         let policy = self.current(self.policy(entry));
-        policy.limiter().refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);
+        policy.limiter.refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);
     }
 }
 

@@ -1,107 +1,69 @@
 //! The requests that were charged and are over, with the free retries that each has left.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
-use crate::store::{MemoryStore, MemoryTable};
-use crate::values::time::{Clock, Timestamp};
-use crate::values::{Ask, Decision, PartitionKey, Quota};
+use crate::http::policy::expiring::{Ends, ExpiringTable};
+use crate::values::PartitionKey;
+use crate::values::time::Timestamp;
 
-/// One record per request, for a time. Its table has a fixed size, and evicts the record that ends next when it is full: the
-/// retries of that request are charged.
-pub(super) struct Records {
-    table: MemoryTable<Record, Arc<dyn Clock>>,
-    clock: Arc<dyn Clock>,
-}
+/// One record per request, for a time. The retries of a request that is forgotten, since the table is full, are charged.
+pub(super) type Records = ExpiringTable<Record>;
 
 /// The free retries that a request has left, until an instant. It stays when none is left, or the next retry, which is
 /// charged, would have free ones in turn.
 #[derive(Clone, Copy)]
-pub(super) struct Record {
+pub(in crate::http::policy) struct Record {
     until: Timestamp,
     free: u32,
 }
 
+impl Ends for Record {
+    fn ends(&self) -> Timestamp {
+        self.until
+    }
+}
+
 impl Records {
-    pub(super) fn new(capacity: usize, clock: Arc<dyn Clock>) -> Self {
-        Self { table: MemoryStore::with_capacity(capacity).with_clock(Arc::clone(&clock)).table(), clock }
-    }
-
-    pub(super) fn capacity(&self) -> usize {
-        self.table.capacity()
-    }
-
     /// Records that a charged request is over: `free` retries are free `within` a time. One that has a record keeps it.
     pub(super) fn begin(&self, key: &PartitionKey, within: Duration, free: u32) {
-        let until = self.clock.now().saturating_add(within);
-        let _ = self.step(key, &Step::Begin(Record { until, free }));
+        self.update(key, |record, now| {
+            record.get_or_insert(Record { until: now.saturating_add(within), free });
+        });
     }
 
     /// Takes a free retry, if one is left. Returns when the record ends.
     pub(super) fn take(&self, key: &PartitionKey) -> Option<Timestamp> {
-        // Before the step, so that the end is not too late.
-        let now = self.clock.now();
-        let decision = self.step(key, &Step::Take);
-        decision.is_allowed().then(|| now.saturating_add(decision.reset_after()))
+        if self.is_over() {
+            return None;
+        }
+        self.update(key, |record, _| {
+            let record = record.as_mut()?;
+            record.free = record.free.checked_sub(1)?;
+            Some(record.until)
+        })
     }
 
     /// Whether a record that ends at `until` will have ended in a time.
     pub(super) fn ends_within(&self, until: Timestamp, time: Duration) -> bool {
-        until <= self.clock.now().saturating_add(time)
+        until <= self.now().saturating_add(time)
     }
 
     /// Returns a retry that was taken and not admitted, if the record is still there. A record never has more than `most`.
     pub(super) fn put_back(&self, key: &PartitionKey, most: u32) {
-        let _ = self.step(key, &Step::PutBack { most });
-    }
-
-    fn step(&self, key: &PartitionKey, step: &Step) -> Decision {
-        self.table.charge(step, &Ask::charge(key, 1))
-    }
-}
-
-/// A step on the record of a request. It is an algorithm, so that records live in a memory store of fixed size, where each
-/// step is atomic.
-enum Step {
-    Begin(Record),
-    Take,
-    PutBack { most: u32 },
-}
-
-impl Algorithm for Step {
-    type State = Record;
-
-    /// Unused, but stores require one.
-    fn quota(&self) -> Quota {
-        Quota::per_second(1)
-    }
-
-    fn decide(&self, state: Option<Record>, now: Timestamp, _: u64) -> (Decision, Option<Record>) {
-        let current = state.filter(|record| record.until > now);
-        let next = match (self, current) {
-            (Self::Begin(record), None) => Some(*record),
-            (Self::Take, Some(record)) => record.free.checked_sub(1).map(|free| Record { free, ..record }),
-            (Self::PutBack { most }, Some(record)) if record.free < *most => {
-                Some(Record { free: record.free + 1, ..record })
+        self.update(key, |record, _| {
+            if let Some(record) = record.as_mut().filter(|record| record.free < most) {
+                record.free += 1;
             }
-            _ => None,
-        };
-        let decision = next.map_or(Decision::reject(1, 0, None), |record| {
-            Decision::allow(1, 0).with_reset_after(record.until.saturating_since(now))
         });
-        (decision, next)
-    }
-
-    fn expires_at(&self, record: &Record) -> Timestamp {
-        record.until
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::values::time::ManualClock;
+    use crate::values::time::{Clock, ManualClock};
 
     const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -1,6 +1,6 @@
 //! `ChargeOnce`: a client that lost an answer, and repeats its request, is not charged again.
 //!
-//! 1. [`Policy::attempt`] looks the request up: is it to be charged, or is it a free retry?
+//! 1. [`After::attempt`](super::After::attempt) looks the request up: is it to be charged, or is it a free retry?
 //! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
 //! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
 //!
@@ -19,13 +19,12 @@ use http::HeaderName;
 pub(crate) use self::attempt::Attempt;
 use self::attempt::Keeper;
 use self::records::Records;
-use super::Policy;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use crate::http::head::{RequestHead, trimmed};
+use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota, Retry, Shape, Terms};
+use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape, Terms};
 
 /// Charges a request and its retries once, by the idempotency key that they have in common; see
 /// [`Policy::charge_once`](crate::Policy::charge_once).
@@ -93,7 +92,7 @@ use crate::values::{Ask, ChargingOnce, Description, Finish, PartitionKey, Quota,
 /// # Cost
 ///
 /// In memory, a request with an idempotency key takes one or two locks before its policy decides, and as many when its
-/// response is over, for a look into eight slots each.
+/// response is over, for a look into 64 slots each.
 ///
 /// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which nobody
 /// waits. The first is a call of its own: no other policy of the layer and no other request of the key shares it, no
@@ -179,9 +178,7 @@ impl ChargeOnce {
 
     /// Returns the idempotency key of a request, if it has one that counts.
     fn key<'a>(&self, head: &RequestHead<'a>) -> Option<&'a [u8]> {
-        let mut lines = head.headers().get_all(&self.header).iter();
-        let (Some(line), None) = (lines.next(), lines.next()) else { return None };
-        let key = trimmed(line);
+        let key = trimmed(only_line(head.headers(), &self.header)?);
         let is_key = (1..=LONGEST_KEY).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
         is_key.then_some(key)
     }
@@ -199,11 +196,11 @@ impl fmt::Debug for ChargeOnce {
 }
 
 /// The state of [`ChargeOnce`] in one policy.
-pub(super) struct Retries {
+pub(in crate::http::policy) struct Retries {
     settings: ChargeOnce,
     /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
     budgets: Option<Budgets>,
-    place: Place,
+    keeper: Keeper,
 }
 
 /// The budgets of the free retries of each policy key. Without them, a client could save up those of a day, and send them at
@@ -215,36 +212,28 @@ struct Budgets {
     shape: Shape,
 }
 
-/// Where records and budgets are kept.
-enum Place {
-    /// In the memory of this process.
-    Process { records: Arc<Records>, budget: Option<Arc<dyn Limiter>> },
-    /// Where the limiter has the state of its keys.
-    Limiter(Arc<dyn ChargingOnce>),
-}
-
 impl Retries {
-    pub(super) fn new(settings: ChargeOnce, description: &Description) -> Self {
+    pub(in crate::http::policy) fn new(settings: ChargeOnce, description: &Description) -> Self {
         let budgets = description.terms().and_then(|terms| Budgets::of(terms, settings.free_retries));
-        let place = match description.charges_once() {
-            Some(limiter) => Place::Limiter(Arc::clone(limiter)),
-            None => Place::Process {
+        let keeper = match description.charges_once() {
+            Some(limiter) => Keeper::Limiter(Arc::clone(limiter)),
+            None => Keeper::Process {
                 records: Arc::new(Records::new(settings.capacity(), Arc::clone(&settings.clock))),
                 budget: budgets.map(|budgets| budgets.in_memory(&settings.clock)),
             },
         };
-        Self { settings, budgets, place }
+        Self { settings, budgets, keeper }
     }
 
     /// Whether the number of records was bounded.
-    pub(super) const fn bounds_records(&self) -> bool {
+    pub(in crate::http::policy) const fn bounds_records(&self) -> bool {
         self.settings.max_keys.is_some()
     }
 
     /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
-    pub(super) fn inherit(&mut self, old: &Self) -> Option<Finish> {
-        let (Place::Process { records, budget }, Place::Process { records: old_records, budget: old_budget }) =
-            (&mut self.place, &old.place)
+    pub(in crate::http::policy) fn inherit(&mut self, old: &Self) -> Option<Finish> {
+        let (Keeper::Process { records, budget }, Keeper::Process { records: old_records, budget: old_budget }) =
+            (&mut self.keeper, &old.keeper)
         else {
             return None;
         };
@@ -263,8 +252,12 @@ impl Retries {
 
     /// Makes the attempt of a request: a free retry, if this process finds that there is one for it and the budget allows
     /// it. `None` if the request has no idempotency key that counts, or no retry of its policy key is free.
-    fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+    pub(super) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
         let (policy_key, cost) = (charge.key(), charge.cost());
+        // It is never charged.
+        if cost == 0 {
+            return None;
+        }
         let (key, budgets) = (self.settings.key(head)?, self.budgets.as_ref()?);
         // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
         // hashes the whole with a secret of its own.
@@ -282,32 +275,18 @@ impl Retries {
             Some(quota) => Some(budget_quota(budgets.shape, quota, free_retries)?),
             None => None,
         };
-        let keeper = match &self.place {
-            Place::Process { records, budget } => {
-                Keeper::Process { records: Arc::clone(records), budget: Arc::clone(budget.as_ref()?), quota: own }
-            }
-            Place::Limiter(limiter) => Keeper::Limiter(Arc::clone(limiter)),
-        };
         // A process looks its own records up.
-        let record_ends = matches!(self.place, Place::Limiter(_)).then(Arc::default);
+        let record_ends = matches!(self.keeper, Keeper::Limiter(_)).then(Arc::default);
         let budget = own.unwrap_or(budgets.quota);
         let retry = Retry { request, within, free_retries, budget, record_ends };
-        Some(Attempt::new(keeper, charge, retry))
+        Some(Attempt::new(self.keeper.clone(), own, charge, retry))
     }
 
     /// Prepares the budgets for keys with quotas of their own.
-    pub(super) fn take_quotas(&self) {
-        if let Place::Process { budget: Some(budget), .. } = &self.place {
+    pub(in crate::http::policy) fn take_quotas(&self) {
+        if let Keeper::Process { budget: Some(budget), .. } = &self.keeper {
             budget.describe().prepare_for_quotas();
         }
-    }
-}
-
-impl Policy {
-    /// Makes the attempt of a request, if its retries are charged once. A request of cost 0 is none: it is never charged.
-    pub(crate) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
-        let retries = self.retries.as_ref().filter(|_| charge.cost() > 0)?;
-        retries.attempt(charge, head)
     }
 }
 

@@ -5,10 +5,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Label, Unit, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 
+use super::Meter;
+use super::labels::{Fate, Labels};
 use super::observed::{self, Observed};
-use super::{Fate, Labels};
 use crate::store::Stats;
 
 const REQUESTS: &str = "tower_sluice.rate_limiting.requests";
@@ -45,75 +46,79 @@ struct Queue {
     cancelled: Histogram,
 }
 
-impl Series {
+impl Meter {
     #[inline]
-    fn handles(&self, labels: &Labels) -> &Handles {
-        self.0.handles.get_or_init(|| {
+    fn handles(&self) -> &Handles {
+        self.series.0.handles.get_or_init(|| {
             // So that the series of an idle queue exist.
-            let _ = self.queue(labels);
-            Handles::new(labels)
+            let _ = self.queue();
+            Handles::new(&self.labels)
         })
     }
 
-    fn queue(&self, labels: &Labels) -> Option<&Queue> {
-        labels.delays.then(|| self.0.queue.get_or_init(|| Queue::new(labels)))
+    fn queue(&self) -> Option<&Queue> {
+        self.labels.delays.then(|| self.series.0.queue.get_or_init(|| Queue::new(&self.labels)))
     }
 
     #[inline]
-    pub(super) fn count(&self, labels: &Labels, fate: Fate) {
-        self.handles(labels).requests[fate as usize].increment(1);
+    pub(crate) fn count(&self, fate: Fate) {
+        self.handles().requests[fate as usize].increment(1);
     }
 
-    pub(super) fn failed(&self, labels: &Labels) {
-        self.handles(labels).failures.increment(1);
+    /// Counts a request whose limiter failed.
+    pub(crate) fn failed(&self) {
+        self.handles().failures.increment(1);
     }
 
-    pub(super) fn enter_queue(&self, labels: &Labels) {
-        if let Some(queue) = self.queue(labels) {
+    /// Counts a request that begins to wait.
+    pub(crate) fn enter_queue(&self) {
+        if let Some(queue) = self.queue() {
             queue.queued.increment(1);
         }
     }
 
-    pub(super) fn leave_queue(&self, labels: &Labels) {
-        if let Some(queue) = self.queue(labels) {
+    /// Counts a request that stops waiting.
+    pub(crate) fn leave_queue(&self) {
+        if let Some(queue) = self.queue() {
             queue.queued.decrement(1);
         }
     }
 
-    pub(super) fn waited(&self, labels: &Labels, fate: Fate, time: Duration) {
-        if let Some(queue) = self.queue(labels) {
+    /// Records the wait of a request that was [`Fate::Delayed`] or [`Fate::Cancelled`].
+    pub(crate) fn waited(&self, fate: Fate, time: Duration) {
+        if let Some(queue) = self.queue() {
             if fate == Fate::Delayed { &queue.delayed } else { &queue.cancelled }.record(time);
         }
     }
 
     /// Sets the gauges to what `stats` returns, and increments the counters by the difference since the last time. Does
     /// nothing for a policy that is gone.
-    pub(super) fn observe(&self, labels: &Labels, stats: impl FnOnce() -> Stats) {
-        self.handles(labels);
+    pub(crate) fn observe(&self, stats: impl FnOnce() -> Stats) {
+        self.handles();
         // The handles may be inherited from a policy that did not delay.
-        let _ = self.queue(labels);
+        let _ = self.queue();
         // The lock is held while the stats are read. Otherwise, of two observers, the one that reads first could write
         // last, and gauges would go back to the older stats.
         let mut observed = self.observed();
         if !observed.is_retired {
             observed.is_begun = true;
             let stats = stats();
-            observed.set_gauges(labels, &stats);
-            observed.add_counts(labels, &stats);
+            observed.set_gauges(&self.labels, &stats);
+            observed.add_counts(&self.labels, &stats);
         }
     }
 
     /// Adds what a limiter that is no longer in force has counted since the last observation. The gauges already belong
     /// to the limiter that is in force.
-    pub(super) fn count_last(&self, labels: &Labels, stats: impl FnOnce() -> Stats) {
+    pub(crate) fn count_last(&self, stats: impl FnOnce() -> Stats) {
         let mut observed = self.observed();
         if observed.is_begun && !observed.is_retired {
-            observed.add_counts(labels, &stats());
+            observed.add_counts(&self.labels, &stats());
         }
     }
 
     /// Sets the gauges to zero for good.
-    pub(super) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         let mut observed = self.observed();
         // Set under the lock, so that an observation that waits for it does not raise the gauges again.
         observed.is_retired = true;
@@ -121,7 +126,7 @@ impl Series {
     }
 
     fn observed(&self) -> MutexGuard<'_, Observed> {
-        self.0.observed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.series.0.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,19 +160,6 @@ impl Queue {
             delayed: histogram!(TIME_IN_QUEUE, labels.and("result", Fate::Delayed.as_str())),
             cancelled: histogram!(TIME_IN_QUEUE, labels.and("result", Fate::Cancelled.as_str())),
         }
-    }
-}
-
-impl Labels {
-    pub(super) fn all(&self) -> Vec<Label> {
-        let route = self.route.get().map(|route| Label::new("route", Arc::clone(route)));
-        route.into_iter().chain([Label::new("policy", Arc::clone(&self.policy))]).collect()
-    }
-
-    pub(super) fn and(&self, name: &'static str, value: &str) -> Vec<Label> {
-        let mut labels = self.all();
-        labels.push(Label::new(name, value.to_owned()));
-        labels
     }
 }
 

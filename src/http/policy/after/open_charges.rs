@@ -114,13 +114,8 @@ impl OpenCharges {
     fn note_duration(&self, took: Duration) {
         let took = nanos_of(took).max(1);
         // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed
-        // loads and stores instead of a compare-and-swap loop. A sample has a weight of one eighth, like a round
-        // trip in RFC 6298.
-        let mean = match self.mean.load(Ordering::Relaxed) {
-            0 => took,
-            mean => mean - mean / 8 + took / 8,
-        };
-        self.mean.store(mean, Ordering::Relaxed);
+        // loads and stores instead of a compare-and-swap loop.
+        self.mean.store(averaged(self.mean.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }
 
     /// Returns the refundable units of a key, and the expected time until they are refunded; `None` if there are none.
@@ -145,6 +140,12 @@ impl OpenCharges {
     }
 }
 
+/// A moving average with another sample, which has a weight of one eighth, like a round trip in RFC 6298. Zero stands for
+/// none.
+const fn averaged(mean: u64, took: u64) -> u64 {
+    if mean == 0 { took } else { mean - mean / 8 + took / 8 }
+}
+
 impl Shard {
     /// Returns the slot of a key's duration, and its tag.
     fn slot(hash: u64) -> (usize, u32) {
@@ -157,12 +158,9 @@ impl Shard {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
         let (index, tag) = Self::slot(hash);
         let recent = &mut self.recent[index];
-        *recent = match *recent {
-            Recent { tag: before, mean } if before == tag && mean > 0 => {
-                Recent { tag, mean: mean - mean / 8 + took / 8 }
-            }
-            _ => Recent { tag, mean: took },
-        };
+        let before = if recent.tag == tag { recent.mean } else { 0 };
+        let mean = averaged(before.into(), took.into());
+        *recent = Recent { tag, mean: u32::try_from(mean).unwrap_or(u32::MAX) };
     }
 
     /// Returns the mean duration of the recent responses to the key with this hash, if it is known.

@@ -1,234 +1,27 @@
-//! Debts: what requests have cost beyond what their keys had left, as the instant at which it is paid.
+//! What a policy does with costs above the charge: it charges what is left, and forgives the rest or lets the key owe it.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::Policy;
-use super::record::Record;
-use crate::algorithm::Algorithm;
-use crate::store::{MemoryStore, MemoryTable, TableStats};
-use crate::values::time::{Clock, Monotonic, Timestamp, duration_from_nanos};
+use crate::http::policy::after::{DebtCharge, Debts};
+use crate::http::policy::definition::Policy;
+use crate::store::TableStats;
+use crate::values::time::Monotonic;
 use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
-/// The debts of a policy's keys, for up to 65,536 of them (3 MiB from the first debt on). Beyond, those that are paid
-/// first are forgiven, which is counted, and logged once.
-///
-/// A key that owes something has two accounts: that of its limiter, which is used up when a debt begins, and its debt.
-/// The debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: what is charged to the limiter while
-/// the debt lasts is charged to it, too. So it is paid as fast as the quota restores units, and no faster, whatever the
-/// limiter restores meanwhile.
-pub(super) struct Debts {
-    table: MemoryTable<Debt, Arc<dyn Clock>>,
-    clock: Arc<dyn Clock>,
-    /// No debt is paid later: while no key owes anything, requests skip the lookup.
-    latest: Arc<AtomicU64>,
-}
-
-impl Debts {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        let table = MemoryStore::default().with_clock(Arc::clone(&clock)).table();
-        Self { table, clock, latest: Arc::default() }
-    }
-
-    /// Whether all debts are paid. Relaxed: a thread that has made a debt sees its own write, and another one that misses
-    /// it decides as if its request had come just before.
-    fn are_paid(&self) -> bool {
-        let latest = self.latest.load(Ordering::Relaxed);
-        latest == 0 || latest <= self.clock.now().as_nanos()
-    }
-
-    fn apply(&self, key: &PartitionKey, quota: Quota, change: Change) -> Decision {
-        self.table.charge(&self.account(Some(quota), change), &Ask::charge(key, 1))
-    }
-
-    fn account(&self, quota: Option<Quota>, change: Change) -> Account {
-        Account { quota, change, latest: Arc::clone(&self.latest) }
-    }
-
-    /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
-    /// wait, if the key owes too much.
-    fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
-        if self.are_paid() {
-            return Ok(false);
-        }
-        let decision = self.apply(key, quota, Change::Spend(units));
-        decision.retry_after().map_or(Ok(decision.remaining() > 0), Err)
-    }
-
-    /// Takes a charge back.
-    fn refund(&self, key: &PartitionKey, quota: Quota, units: u64) {
-        if !self.are_paid() {
-            let _ = self.apply(key, quota, Change::Refund(units));
-        }
-    }
-
-    /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
-    fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
-        if owed > 0 || !self.are_paid() {
-            let _ = self.apply(key, quota, Change::Add { charged, owed });
-        }
-    }
-
-    /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
-    /// of its last request.
-    fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u64, Duration)> {
-        if self.are_paid() {
-            return None;
-        }
-        let decision = self.table.peek(&self.account(quota, Change::Look), &Ask::peek(key, 1));
-        decision.retry_after().map(|paid_in| (decision.remaining(), paid_in))
-    }
-
-    fn forget(&self, key: &PartitionKey) {
-        let _ = self.table.reset(&self.account(None, Change::Look), &Ask::reset(key));
-    }
-
-    fn stats(&self) -> TableStats {
-        self.table.stats(&self.account(None, Change::Look))
-    }
-}
-
-/// What a key owes: when it will owe nothing any more, at the rate of its quota.
-#[derive(Clone, Copy, Debug)]
-struct Debt {
-    paid_at: Timestamp,
-    quota: Quota,
-}
-
-impl Debt {
-    /// The time that it takes to pay it under a quota: one that was made under another quota is converted by its units.
-    fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
-        let left = self.paid_at.saturating_since(now);
-        if self.quota.has_rate_of(&quota) {
-            return left;
-        }
-        // The product of a time and a limit is less than 2^114.
-        let units = (left.as_nanos() * u128::from(self.quota.limit())).div_ceil(self.quota.period_nanos().into());
-        let nanos = units.checked_mul(quota.period_nanos().into());
-        duration_from_nanos(nanos.map_or(u128::MAX, |nanos| nanos.div_ceil(quota.limit().into())))
-    }
-}
-
-/// A change of one debt. It is an algorithm, so that debts are kept in a memory store of fixed size.
-struct Account {
-    /// The quota of the key: a window's limit is its burst. `None` for that under which the key owes something.
-    quota: Option<Quota>,
-    change: Change,
-    latest: Arc<AtomicU64>,
-}
-
-enum Change {
-    Look,
-    Spend(u64),
-    Refund(u64),
-    Add { charged: u64, owed: u64 },
-}
-
-impl Account {
-    /// The debt that is paid in so long.
-    fn owing(&self, now: Timestamp, paid_in: Duration, quota: Quota) -> Option<Debt> {
-        let paid_at = now.saturating_add(paid_in);
-        // Under the lock of the table, so before any look that could find the debt.
-        self.latest.fetch_max(paid_at.as_nanos(), Ordering::Relaxed);
-        Some(Debt { paid_at, quota })
-    }
-}
-
-impl Algorithm for Account {
-    type State = Debt;
-
-    /// Stores require one.
-    fn quota(&self) -> Quota {
-        self.quota.unwrap_or(Quota::per_second(1))
-    }
-
-    /// A decision on a [`Change::Spend`] that a debt was charged for leaves one unit, as a flag.
-    fn decide(&self, state: Option<Debt>, now: Timestamp, _: u64) -> (Decision, Option<Debt>) {
-        let debt = state.filter(|debt| debt.paid_at > now);
-        let quota = self.quota.or(debt.map(|debt| debt.quota)).unwrap_or(Quota::per_second(1));
-        let paid_in = debt.map(|debt| debt.paid_in(now, quota));
-        let time_of = |units| quota.time_to_restore(units);
-        let full = time_of(quota.max_burst());
-        let done = Decision::allow(1, 0);
-        match (&self.change, paid_in) {
-            (Change::Spend(units), Some(owed)) => {
-                let after = owed.saturating_add(time_of(*units));
-                if after > full {
-                    return (Decision::reject(1, 0, Some(after - full)), None);
-                }
-                (Decision::allow(1, 1), self.owing(now, after, quota))
-            }
-            (Change::Refund(units), Some(owed)) => (done, self.owing(now, owed.saturating_sub(time_of(*units)), quota)),
-            (Change::Add { charged, owed: 0 }, Some(owed)) => {
-                (done, self.owing(now, owed.saturating_add(time_of(*charged)), quota))
-            }
-            // Its limiter has nothing left.
-            (Change::Add { charged, owed: units @ 1.. }, owed) => {
-                let before = owed.map_or(full, |owed| owed.saturating_add(time_of(*charged)).max(full));
-                (done, self.owing(now, before.saturating_add(time_of(*units)), quota))
-            }
-            (Change::Look, Some(owed)) => {
-                let free = full.saturating_sub(owed).as_nanos() * u128::from(quota.limit());
-                let left = u64::try_from(free / u128::from(quota.period_nanos())).unwrap_or(u64::MAX);
-                (Decision::reject(quota.max_burst(), left.min(quota.max_burst()), Some(owed)), None)
-            }
-            (_, None) => (done, None),
-        }
-    }
-
-    fn expires_at(&self, debt: &Debt) -> Timestamp {
-        debt.paid_at
-    }
-}
-
-/// What a request was charged to the debt of its key, since there is one. Unless it is [kept](Self::keep), it is taken
-/// back when this is dropped.
-pub(crate) struct DebtCharge {
-    record: Arc<Record>,
-    key: PartitionKey,
-    quota: Quota,
-    units: u64,
-    is_kept: bool,
-}
-
-impl DebtCharge {
-    /// Keeps it: the request was admitted.
-    pub(crate) const fn keep(&mut self) {
-        self.is_kept = true;
-    }
-
-    /// Takes it back: the request was rolled back.
-    pub(crate) const fn take_back(&mut self) {
-        self.is_kept = false;
-    }
-}
-
-impl Drop for DebtCharge {
-    fn drop(&mut self) {
-        if let Some(debts) = self.record.debts().filter(|_| !self.is_kept) {
-            debts.refund(&self.key, self.quota, self.units);
-        }
-    }
-}
-
 impl Policy {
-    pub(crate) const fn owes_shortfalls(&self) -> bool {
-        self.owes_shortfalls
-    }
-
     /// The quota by which a key pays what it owes; `None` if its policy owes nothing.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
-        let terms = self.owes_shortfalls.then(|| self.terms_under(quota))??;
+        let terms = self.after.owes_shortfalls.then(|| self.terms_under(quota))??;
         let quota = terms.quota()?;
         Some(if terms.shape() == Some(Shape::Bucket) { quota } else { quota.without_burst() })
     }
 
     /// The debts, and the quota by which a key pays its own, if a key may owe something.
-    fn debts_of(&self, quota: Option<Quota>) -> Option<(&Debts, Quota)> {
-        Some((self.record.debts().filter(|_| self.owes_shortfalls)?, self.quota_of_debts(quota)?))
+    fn debts_of(&self, quota: Option<Quota>) -> Option<(&Arc<Debts>, Quota)> {
+        Some((self.heritage.record.debts().filter(|_| self.after.owes_shortfalls)?, self.quota_of_debts(quota)?))
     }
 
     /// Charges a request to the debt of its key, if there is one.
@@ -243,9 +36,7 @@ impl Policy {
         quota: Option<Quota>,
     ) -> Result<Option<DebtCharge>, Duration> {
         let Some((debts, quota)) = self.debts_of(quota).filter(|_| units > 0) else { return Ok(None) };
-        let is_charged = debts.spend(key, quota, units)?;
-        let charge = || DebtCharge { record: Arc::clone(&self.record), key: key.clone(), quota, units, is_kept: false };
-        Ok(is_charged.then(charge))
+        DebtCharge::new(debts, key, quota, units)
     }
 
     /// Takes a part of a request's charge back from the debt of its key.
@@ -263,21 +54,21 @@ impl Policy {
 
     /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
     pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
-        let debts = self.record.debts().filter(|_| self.owes_shortfalls);
+        let debts = self.heritage.record.debts().filter(|_| self.after.owes_shortfalls);
         let left = debts.and_then(|debts| debts.left(key, None));
         left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
     }
 
     /// Forgives what a key owes.
     pub(super) fn forgive(&self, key: &PartitionKey) {
-        if let Some(debts) = self.record.debts() {
+        if let Some(debts) = self.heritage.record.debts() {
             debts.forget(key);
         }
     }
 
     /// How full the table of debts is, if a key has ever owed something.
     pub(super) fn debt_table(&self) -> Option<TableStats> {
-        self.record.debts().map(Debts::stats)
+        self.heritage.record.debts().map(|debts| debts.stats())
     }
 
     /// Charges what a request has cost beyond its charge: as far as units are left, and the rest is forgiven, or
@@ -296,7 +87,7 @@ impl Policy {
 
     /// Lets a key owe on the server that keeps its debts; here, if that fails.
     fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
-        let (record, owed) = (Arc::clone(&self.record), server.owe(ask));
+        let (record, owed) = (Arc::clone(&self.heritage.record), server.owe(ask));
         let (key, units) = (ask.key().clone(), ask.cost());
         crate::util::spawn(async move {
             if owed.await.is_err() {
@@ -307,7 +98,7 @@ impl Policy {
 
     /// A limiter that calls a server is charged in the background, where there is a runtime; else all is owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
-        let record = Arc::clone(&self.record);
+        let record = Arc::clone(&self.heritage.record);
         let clock = self.description.clock().cloned();
         let (key, units, own_quota) = (ask.key().clone(), ask.cost(), ask.quota());
         let (limiter, mode) = (Arc::clone(&self.limiter), self.mode_of_shortfalls(fell_back));
@@ -339,6 +130,7 @@ mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
     use crate::limiter::RateLimiter;
+    use crate::store::MemoryStore;
     use crate::values::time::ManualClock;
 
     const HOUR: Duration = Duration::from_secs(3_600);

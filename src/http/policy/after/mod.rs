@@ -1,0 +1,73 @@
+//! What happens after the decision on a request, by its response: its final cost, its debt, its retries.
+
+mod charge_once;
+mod debts;
+mod open_charges;
+
+pub(crate) use self::charge_once::Attempt;
+pub use self::charge_once::ChargeOnce;
+pub(super) use self::charge_once::Retries;
+pub(crate) use self::debts::DebtCharge;
+pub(super) use self::debts::Debts;
+pub(crate) use self::open_charges::OpenCharges;
+use crate::http::head::{RequestHead, ResponseHead};
+use crate::values::Ask;
+
+/// What the response of a request changes.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(super) bill: Option<Bill>,
+    pub(super) retries: Option<Box<Retries>>,
+    /// Whether what a request holds is released when its response begins, and not when that has ended.
+    pub(crate) releases_at_head: bool,
+    pub(crate) owes_shortfalls: bool,
+}
+
+/// What the final cost of a request depends on.
+pub(super) enum Bill {
+    /// The head of the response: what was charged, or nothing.
+    When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
+    /// The head of the response.
+    Cost(Box<dyn Fn(&ResponseHead<'_>) -> u64 + Send + Sync>),
+    /// What the handler reports until the body of the response has ended.
+    ByHandler,
+    /// The bytes of the body of the response.
+    ContentBytes,
+}
+
+impl After {
+    /// Makes the attempt of a request, if its retries are charged once.
+    pub(crate) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+        self.retries.as_ref()?.attempt(charge, head)
+    }
+
+    /// Whether the final cost of a request depends on its response.
+    pub(crate) const fn settles_later(&self) -> bool {
+        self.bill.is_some()
+    }
+
+    /// The final cost of a request that was charged `charged`, if the head of its response decides.
+    pub(crate) fn cost_by_head(&self, charged: u64, response: &ResponseHead<'_>) -> Option<u64> {
+        match self.bill.as_ref()? {
+            Bill::When(condition) if condition(response) => Some(charged),
+            Bill::When(_) => Some(0),
+            Bill::Cost(cost) => Some(cost(response)),
+            Bill::ByHandler | Bill::ContentBytes => None,
+        }
+    }
+
+    /// Whether the handler reports the final cost.
+    pub(crate) const fn is_settled_by_handler(&self) -> bool {
+        matches!(self.bill, Some(Bill::ByHandler))
+    }
+
+    /// Whether the final cost is the size of the response.
+    pub(crate) const fn is_charged_by_content(&self) -> bool {
+        matches!(self.bill, Some(Bill::ContentBytes))
+    }
+
+    /// Whether a request is charged in full in the end, or not at all.
+    pub(crate) const fn is_all_or_nothing(&self) -> bool {
+        matches!(self.bill, Some(Bill::When(_)))
+    }
+}

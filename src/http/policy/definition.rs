@@ -1,0 +1,553 @@
+//! The definition of a policy: what its user sets.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use crate::http::head::{RequestHead, ResponseHead};
+use crate::http::key::KeyExtractor;
+use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
+use crate::http::policy::facts::{Fact, Options};
+use crate::http::policy::heritage::{Heritage, Penalty};
+use crate::http::policy::how_much::{Cost, HowMuch};
+use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
+
+/// A quota policy: a name, a limiter, a key, a cost and conditions.
+///
+/// ```
+/// use tower_sluice::key::{HeaderKey, PeerIp};
+/// use tower_sluice::{MissingKey, Policy, Quota, SlidingWindow};
+///
+/// let per_client = Policy::new("per-client", Quota::per_second(10).burst(20)).key(PeerIp::new());
+///
+/// let writes = Policy::new("writes", SlidingWindow::new(Quota::per_hour(1_000)))
+///     .key(HeaderKey::from_static("x-api-key"))
+///     .on_missing_key(MissingKey::Skip)
+///     .when(|request| request.method() == http::Method::POST)
+///     .cost_fn(|request| if request.uri().path() == "/import" { 50 } else { 1 });
+/// ```
+///
+/// Without a [`key`](Self::key), all clients share one budget.
+///
+/// # Combinations
+///
+/// The order of the options does not matter, and of two calls of one setter the later counts. Options that exclude each
+/// other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+/// ([`PolicyError::Conflict`]) that names the cure. The repository has the
+/// [table of all pairs](https://github.com/tower-sluice/tower-sluice/blob/main/docs/policy_options.md).
+#[must_use]
+#[doc(alias = "rule")]
+pub struct Policy {
+    pub(crate) name: Arc<str>,
+    pub(crate) limiter: Arc<dyn Limiter>,
+    pub(crate) description: Description,
+    /// Whether it rejects no request.
+    pub(crate) shadow: bool,
+    pub(crate) on_failure: FailureMode,
+    pub(super) status: Option<StatusCode>,
+    pub(crate) who: Who,
+    pub(super) how_much: HowMuch,
+    pub(crate) after: After,
+    pub(crate) heritage: Heritage,
+    /// The options that were set.
+    pub(super) options: Options,
+}
+
+impl Policy {
+    /// Makes a policy that enforces `limiter`: a [`Quota`] (a [`TokenBucket`](crate::TokenBucket) in memory), an
+    /// [`Algorithm`](crate::algorithm::Algorithm) in memory, a [`RateLimiter`](crate::RateLimiter), a
+    /// [`LeakyQueue`](crate::LeakyQueue), a [`Concurrency`](crate::Concurrency), their kin on Redis, or an `Arc` of any
+    /// [`Limiter`].
+    ///
+    /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
+    /// letter or `*` first, and 64 bytes at most.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
+    pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
+        let (name, limiter) = (name.into(), limiter.into_limiter());
+        let description = limiter.describe();
+        Self {
+            heritage: Heritage::new(Arc::clone(&name), description.delays()),
+            name,
+            limiter,
+            description,
+            shadow: false,
+            on_failure: FailureMode::default(),
+            status: None,
+            who: Who::everybody(),
+            how_much: HowMuch::new(),
+            after: After::default(),
+            options: Options::default(),
+        }
+    }
+
+    /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the extractor
+    /// [distinguishes clients](KeyExtractor::is_shared), that is logged once.
+    pub fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.who.by(key);
+        self
+    }
+
+    /// Sets the cost of a request, in the quota's units; 1 unless set. Excludes [`cost_fn`](Self::cost_fn).
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a constant cost of 0, which would limit
+    /// nothing, even with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is
+    /// charged only as far as units are left. To exempt some requests, use [`when`](Self::when) or
+    /// [`cost_fn`](Self::cost_fn).
+    #[doc(alias = "weight")]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.options.set(Fact::Cost);
+        self.how_much.cost = Cost::Fixed(cost);
+        self
+    }
+
+    /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
+    /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
+    pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::CostFn);
+        self.how_much.cost = Cost::PerRequest(Box::new(cost));
+        self
+    }
+
+    /// Gives each key a quota of its own: that of the customer's plan, say, which an authentication layer has put into the
+    /// request. `None` is for the policy's own quota.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::{MissingKey, Policy, Quota};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone, Copy)]
+    /// struct Plan(Quota);
+    ///
+    /// let api = Policy::new("api", TokenBucket::new(Quota::per_minute(60)))
+    ///     .key(User::key())
+    ///     .on_missing_key(MissingKey::Share)
+    ///     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
+    /// ```
+    ///
+    /// The algorithm and the store are those of the policy. A window has the quota's limit and period, and no burst; a window
+    /// of the calendar only its limit. Each
+    /// response advertises the quota of its own key. A [cost](Self::cost) above the burst of a key's quota is rejected,
+    /// without a wait.
+    ///
+    /// # Consistency
+    ///
+    /// The quota is looked up once per request, and holds for all that is done for the request: refunds, settlements and
+    /// fields included. Take it from what the server knows about the client, not from a field that the client sends.
+    ///
+    /// It must be the quota of the *key*, and not depend on the request. Each change converts what the key has used, unit for
+    /// unit, so a generous quota forgives what was used under a strict one: with 5 per hour for `/login` and 100 per second
+    /// for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins an hour. Write a policy
+    /// for each quota, with [`when`](Self::when). If the quota of a key goes back and forth within the first 1,000 requests,
+    /// that is logged once.
+    ///
+    /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
+    /// become five of fifty. The first request under the new quota converts the key, even if it is rejected.
+    ///
+    /// **Give all quotas of a policy with windows one period**, or take a bucket. A count that comes into a shorter period
+    /// ends with that: a key that goes back and forth between 1,000 per day and 10 per second passes 10,100 in a minute, and
+    /// 1,360 with a bucket.
+    ///
+    /// If the rate
+    /// of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost. The same holds
+    /// on Redis, where the first charge after a change takes a second round trip.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
+    /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
+    /// not say so.
+    ///
+    /// # Memory
+    ///
+    /// In memory, a table of a fixed size: [98 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
+    /// buckets, however many quotas there are. The texts of the fields are kept for 64 quotas per policy, some 20 KiB;
+    /// beyond, they are made for each response.
+    #[doc(alias("plan", "tier", "per user"))]
+    pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::QuotaFn);
+        self.how_much.quota = Some(Box::new(quota));
+        self.description.prepare_for_quotas();
+        self.after.retries.iter().for_each(|retries| retries.take_quotas());
+        self
+    }
+
+    /// Charges only requests whose responses meet `condition`: failed logins, say, or responses that were not
+    /// cached.
+    ///
+    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
+    /// request without a response, since the client disconnected or the service failed, stays charged. Excludes
+    /// [`cost_after`](Self::cost_after) and the settlements.
+    ///
+    /// # In flight
+    ///
+    /// Until its response comes, a request counts, whatever the response will be. So the limit also bounds how many requests
+    /// of a key are in flight, valid ones included: of 1,000 valid requests of one key, 100 per second of 200 ms each, a limit
+    /// of ten rejected 520, as 20 are in flight and ten may be. To count failures of a step that is a small part of the
+    /// request, such as the look-up of an API key, [charge around that step](crate::guide::plans#what-happens).
+    ///
+    /// # Waits
+    ///
+    /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
+    /// advertised wait is the recent duration of responses, and not the time until the limit allows it: by then the charges
+    /// are settled. It is that of the key's own responses; while none is known, that of all responses, and 1 s at most, so
+    /// that slow requests of others do not lengthen it. If the charges turn out to count, the next rejection advertises
+    /// the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
+    ///
+    /// # Accuracy
+    ///
+    /// **Use a window where clients could gain by it**, as for guesses. It is exact: at most `limit` requests of a key are in
+    /// flight at once, and at most `limit` are charged, in each window in which they came.
+    ///
+    /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once, and each
+    /// is refunded by as much of its own charge as is not refilled yet, also if that was refilled for another one
+    /// ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
+    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.)
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::SlidingWindow;
+    /// use tower_sluice::key::PeerIp;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// let guesses = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
+    ///     .key(PeerIp::new())
+    ///     .charge_when(|response| response.status() == http::StatusCode::UNAUTHORIZED);
+    /// ```
+    #[doc(alias("failed login", "skip successful requests"))]
+    pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::ChargeWhen);
+        self.after.bill = Some(Bill::When(Box::new(condition)));
+        self
+    }
+
+    /// Computes the final cost of a request from the head of its response, whose extensions may have it from the
+    /// handler.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as
+    /// far as units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request
+    /// without a response stays charged as it is. Excludes [`charge_when`](Self::charge_when) and the settlements.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct RowsRead(u64);
+    ///
+    /// let rows = Policy::new("rows", TokenBucket::new(Quota::per_minute(10_000)))
+    ///     .cost(100)
+    ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
+    /// ```
+    pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.set(Fact::CostAfter);
+        self.after.bill = Some(Bill::Cost(Box::new(cost)));
+        self
+    }
+
+    /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost an
+    /// answer need not pay for asking again. Off unless set, since the client chooses what it calls a retry; with it, a
+    /// client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See [`ChargeOnce`].
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after) and
+    /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
+    /// advertise no quota.
+    ///
+    /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
+    #[doc(alias("idempotency key", "retry"))]
+    pub fn charge_once(mut self, once: ChargeOnce) -> Self {
+        self.options.set(Fact::ChargeOnce);
+        let retries = Retries::new(once, &self.description);
+        if self.how_much.quota.is_some() {
+            retries.take_quotas();
+        }
+        self.after.retries = Some(Box::new(retries));
+        self
+    }
+
+    /// Lets the handler report the final cost of a request, through the [`Settlement`](crate::Settlement) in the request's
+    /// extensions, until the body of the response has ended.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes: an estimate. If the handler reports less, the excess is
+    /// refunded when the body has ended; if more, the shortfall is charged as far as units are left, and the rest is
+    /// forgiven. Without a report, the estimate stays: also if the client disconnects or the service fails. Response
+    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Excludes
+    /// [`charge_when`](Self::charge_when) and the like, whose accuracy it shares: exact to the unit with windows, as long
+    /// as the window of the request lasts.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::SlidingWindow;
+    /// use tower_sluice::key::HeaderKey;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// let tokens = Policy::new("tokens", SlidingWindow::new(Quota::per_minute(60_000)))
+    ///     .key(HeaderKey::from_static("x-api-key"))
+    ///     .cost_fn(|request| if request.uri().path() == "/chat" { 1_000 } else { 100 })
+    ///     .settle_by_handler();
+    /// ```
+    pub fn settle_by_handler(mut self) -> Self {
+        self.options.set(Fact::SettleByHandler);
+        self.after.bill = Some(Bill::ByHandler);
+        self
+    }
+
+    /// Charges the bytes of the response's body: the quota is one of bytes, and is advertised with the unit
+    /// `content-bytes`.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body has
+    /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
+    /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
+    /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
+    /// cancelling requests would be free. Excludes [`charge_when`](Self::charge_when) and the like.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// // 10 MB per second, and 50 MB at once.
+    /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
+    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).settle_by_content_bytes();
+    /// ```
+    #[doc(alias = "bandwidth")]
+    pub fn settle_by_content_bytes(mut self) -> Self {
+        self.options.set(Fact::SettleByContentBytes);
+        self.after.bill = Some(Bill::ContentBytes);
+        self
+    }
+
+    /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
+    /// are rejected until time has paid so much of the debt that they fit.
+    ///
+    /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
+    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt.
+    /// Time pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost
+    /// 10,000 takes the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long
+    /// run a key gets what its quota says, also if its requests cost more than a burst. How far it goes beyond it
+    /// depends on what one request can cost, and on how many of a key are in flight at once.
+    ///
+    /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left
+    /// after the debt. It survives a live change, and under another quota the key owes as many units as before. A
+    /// [reset](crate::RateLimitLayer::reset) forgives it.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a
+    /// limiter that advertises no quota, at whose rate time could pay.
+    ///
+    /// # Memory
+    ///
+    /// In this process: from the first debt on, 5 MiB for 65,536 keys that owe something. If more do, those that would have
+    /// paid first are forgiven; that is logged once, and [counted](crate::layer::RateLimitLayerBuilder::route).
+    ///
+    /// # On several machines
+    ///
+    /// A server that [keeps debts](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the budgets:
+    /// what one process makes a key owe, all have paid, and learn of it by the calls that they make anyway. A debt is made in
+    /// the background, on Redis by two calls. It keeps its length if the quota of its key changes, and a charge that is
+    /// refunded while its key owes something stays. If the server cannot be told, the process that made the debt keeps it, as
+    /// above.
+    pub fn owe_shortfalls(mut self) -> Self {
+        self.options.set(Fact::OweShortfalls);
+        self.after.owes_shortfalls = true;
+        self
+    }
+
+    /// Releases what a request [holds](crate::Concurrency) when the head of its response has come, instead of when the
+    /// body has ended: for a limit on the work of handlers, where slow readers of ready responses do not count.
+    pub fn release_at_head(mut self) -> Self {
+        self.options.set(Fact::ReleaseAtHead);
+        self.after.releases_at_head = true;
+        self
+    }
+
+    /// Bans a key that keeps sending after being rejected. While it is banned, every request is rejected, regardless of
+    /// remaining quota: with 429 unless a [`status`](Self::status) is set, and the problem type
+    /// `#abnormal-usage-detected`. The advertised wait covers the ban and the limits of all policies.
+    ///
+    /// A [shadow](Self::shadow) bans no key. A key that clients share is never banned, since one of them could lock out
+    /// the others: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
+    /// [`key`](Self::key) or with [`MissingKey::Share`].
+    #[doc(alias("ban", "block"))]
+    pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.options.set(Fact::Penalty);
+        self.heritage.penalty = Some(penalty);
+        self
+    }
+
+    /// Applies the policy only to requests for which `condition` holds.
+    pub fn when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.who.when = Some(Box::new(condition));
+        self
+    }
+
+    /// Exempts requests by network, header value or path: the policy does not apply to them, and does not ban them. They
+    /// are counted as `skipped`. Replaces earlier exemptions.
+    ///
+    /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
+    /// forged header makes a request exempt: see [`Exemptions`].
+    #[doc(alias("allowlist", "whitelist", "bypass"))]
+    pub fn exempt(mut self, exemptions: Exemptions) -> Self {
+        self.who.except = Some(Except::new(exemptions));
+        self
+    }
+
+    /// Makes the policy a shadow: it counts and reports what would happen if it were enforced, but never rejects or
+    /// delays a request in a queue. A remote limiter is called nevertheless, and the request waits for its answer.
+    ///
+    /// It is charged for requests that all enforced policies admit. See
+    /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
+    #[doc(alias("dry run", "dry_run", "report only"))]
+    pub fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
+    /// Sets how a request without a key is treated; rejected with 400 unless set.
+    pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
+        self.who.on_missing_key = choice;
+        self
+    }
+
+    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
+    /// unless set.
+    #[doc(alias("fail open", "fail closed"))]
+    pub fn on_failure(mut self, choice: FailureMode) -> Self {
+        self.on_failure = choice;
+        self
+    }
+
+    /// Sets the status of a rejection, any 4xx or 5xx.
+    ///
+    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
+    /// clients share the budget, since the client may have done nothing wrong.
+    pub fn status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the policy applies to a request.
+    #[inline]
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
+        self.who.includes(&self.name, head)
+    }
+
+    #[inline]
+    pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u64 {
+        self.how_much.cost_of(head)
+    }
+
+    /// The quota of the key of a request; `None` for the policy's own.
+    #[inline]
+    pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
+        self.how_much.quota_of((&self.name, &self.description), head, key)
+    }
+
+    /// The terms of a key with this quota, or of one without a quota of its own.
+    pub(crate) fn terms_under(&self, quota: Option<Quota>) -> Option<Terms> {
+        let terms = self.description.terms()?;
+        Some(quota.map_or(terms, |quota| terms.under(quota)))
+    }
+
+    /// The penalty that applies to a key. A shadow bans no key, and a key that clients share is never banned; a custom
+    /// extractor may return it, too.
+    pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
+        self.heritage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
+    }
+
+    /// Whether a request ends for this policy with its response: its cost is known later, or it holds units.
+    pub(crate) const fn ends_with_response(&self) -> bool {
+        self.after.settles_later() || self.description.holds()
+    }
+
+    /// Whether a request may not be over for this policy when it is admitted.
+    pub(crate) const fn is_open_ended(&self) -> bool {
+        self.ends_with_response() || self.after.retries.is_some()
+    }
+
+    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no free
+    /// retries, and nothing that is held.
+    pub(crate) const fn is_plain(&self) -> bool {
+        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
+    }
+
+    /// The status of a rejection; `shared` says whether all clients share the key.
+    pub(crate) fn rejection_status(&self, shared: bool) -> StatusCode {
+        let usual = if shared { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+        self.status.unwrap_or(usual)
+    }
+
+    /// Whether it is enforced, decides without waiting, and can be peeked at.
+    #[inline]
+    pub(crate) const fn answers_at_once(&self) -> bool {
+        !self.shadow && self.description.answers_at_once()
+    }
+
+    /// Its place among the policies of a layer, which are charged in this order.
+    pub(crate) fn charge_order(&self) -> ChargeOrder {
+        if self.shadow {
+            ChargeOrder::Shadow
+        } else if self.description.delays() {
+            ChargeOrder::Delaying
+        } else if self.answers_at_once() {
+            ChargeOrder::AtOnce
+        } else {
+            ChargeOrder::NotAtOnce
+        }
+    }
+}
+
+/// The place of a policy in the order in which policies are charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ChargeOrder {
+    /// Decides at once, and can be peeked at.
+    AtOnce,
+    /// Calls a server, or cannot be peeked at. After the former: a rejection by one of those saves the call, and their
+    /// charges are easier to refund.
+    NotAtOnce,
+    /// May delay the request. After all others that may reject it, so that no request waits in vain.
+    Delaying,
+    /// Charged for requests that all others admit.
+    Shadow,
+}
+
+// By hand, since limiters and closures have no `Debug`.
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
+    }
+}
+
+/// One policy, or several.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a policy, and no array or `Vec` of policies",
+    note = "a quota, an algorithm or a limiter becomes a policy by a name, and mostly a key: \
+            `Policy::new(\"per-client\", limiter).key(PeerIp::new())`, or in short `RateLimitLayer::per_client(limiter)`"
+)]
+pub trait IntoPolicies {
+    /// The policies. They are charged and reported in this order, but those in memory first, those that delay after
+    /// those that reject, and shadows last.
+    fn into_policies(self) -> Vec<Policy>;
+}
+
+impl IntoPolicies for Policy {
+    fn into_policies(self) -> Vec<Policy> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoPolicies for [Policy; N] {
+    fn into_policies(self) -> Vec<Policy> {
+        self.into()
+    }
+}
+
+impl IntoPolicies for Vec<Policy> {
+    fn into_policies(self) -> Vec<Policy> {
+        self
+    }
+}

@@ -1,0 +1,190 @@
+//! `ExpiringTable`: what a policy knows of its keys for a time, beside what they have left.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+
+use crate::store::{TableStats, next_table_number};
+use crate::util::expiring_map::{ExpiringMap, HashTag};
+use crate::util::keyed_hash::Secret;
+use crate::util::log;
+use crate::values::PartitionKey;
+use crate::values::time::{Clock, Timestamp};
+
+/// One value per key until it ends, for as many keys as its capacity at least. Of more, those that end first are
+/// forgotten, which is counted, and logged once.
+///
+/// For each key of the capacity, it takes two slots of the value and the key's hash, from the first value on. Two slots, so
+/// that of two thousand sets, none fills up by chance before the whole is as full as it may be.
+pub(super) struct ExpiringTable<V> {
+    map: OnceLock<ExpiringMap<NonZeroU64, V, WAYS>>,
+    capacity: usize,
+    clock: Arc<dyn Clock>,
+    secret: Secret,
+    /// No value ends later: most services ban no client, and skip the lookup.
+    latest: AtomicU64,
+    number: u64,
+    warning: Once,
+}
+
+/// What a table keeps.
+pub(super) trait Ends: Copy {
+    fn ends(&self) -> Timestamp;
+}
+
+impl Ends for Timestamp {
+    fn ends(&self) -> Timestamp {
+        *self
+    }
+}
+
+impl HashTag for NonZeroU64 {
+    fn bits(self) -> u64 {
+        self.get()
+    }
+}
+
+/// The keys that a table of bans or debts has room for.
+pub(super) const CAPACITY: usize = 65_536;
+
+/// The slots of a set, half of which are used when the table is as full as it may be.
+const WAYS: usize = 64;
+
+/// The sets that an estimate counts.
+const SAMPLED: usize = 4_096 / WAYS;
+
+impl<V: Ends> ExpiringTable<V> {
+    pub(super) fn new(capacity: usize, clock: Arc<dyn Clock>) -> Self {
+        let (secret, number) = (Secret::random(), next_table_number());
+        Self { map: OnceLock::new(), capacity, clock, secret, latest: AtomicU64::new(0), number, warning: Once::new() }
+    }
+
+    pub(super) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Whether all values have ended. Relaxed: a thread that has set one sees its own write, and another one that misses
+    /// it decides as if its request had come just before.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        let latest = self.latest.load(Ordering::Relaxed);
+        latest == 0 || latest <= self.now().as_nanos()
+    }
+
+    /// Returns the value of a key, and the instant at which it has not ended.
+    #[inline]
+    pub(super) fn get(&self, key: &PartitionKey) -> Option<(V, Timestamp)> {
+        if self.is_over() {
+            return None;
+        }
+        let value = self.map.get()?.get(self.tag(key))?;
+        let now = self.now();
+        (value.ends() > now).then_some((value, now))
+    }
+
+    /// Lets `step` set, replace or remove the value of a key, which is `None` once it has ended, at an instant.
+    pub(super) fn update<R>(&self, key: &PartitionKey, step: impl FnOnce(&mut Option<V>, Timestamp) -> R) -> R {
+        let map = self.map.get_or_init(|| self.make());
+        let result = map.update(self.tag(key), self.now(), V::ends, |value| {
+            // Read under the lock, so that the steps of a key see instants in their order.
+            let now = self.now();
+            value.take_if(|value| value.ends() <= now);
+            let result = step(value, now);
+            if let Some(value) = value {
+                // Under the lock, so before any look that could find the value.
+                self.latest.fetch_max(value.ends().as_nanos(), Ordering::Relaxed);
+            }
+            result
+        });
+        if map.evicted() > 0 {
+            self.warning.call_once(log::table_filling_up);
+        }
+        result
+    }
+
+    pub(super) fn forget(&self, key: &PartitionKey) {
+        if let Some(map) = self.map.get() {
+            map.remove(self.tag(key));
+        }
+    }
+
+    pub(super) fn stats(&self) -> TableStats {
+        let (map, now) = (self.map.get(), self.now());
+        TableStats {
+            capacity: self.capacity as u64,
+            live_keys: map.map_or(0, |map| map.count(SAMPLED, |value| value.ends() > now)),
+            evicted_live: map.map_or(0, ExpiringMap::evicted),
+            number: map.map(|_| self.number),
+            ..TableStats::default()
+        }
+    }
+
+    const fn sets(&self) -> usize {
+        self.capacity.saturating_mul(2).div_ceil(WAYS)
+    }
+
+    #[cold]
+    fn make(&self) -> ExpiringMap<NonZeroU64, V, WAYS> {
+        ExpiringMap::new(self.sets()).unwrap_or_else(|| {
+            panic!("a table for {} keys needs more memory than there is; choose a smaller capacity", self.capacity)
+        })
+    }
+
+    fn tag(&self, key: &PartitionKey) -> NonZeroU64 {
+        NonZeroU64::new(self.secret.hash(key.as_bytes())).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// In bytes.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> usize {
+        self.map.get().map_or(0, |_| ExpiringMap::<NonZeroU64, V, WAYS>::size_of(self.sets()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::values::time::ManualClock;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn begin(table: &ExpiringTable<Timestamp>, key: u64) {
+        table.update(&key.into(), |end, now| *end = Some(now.saturating_add(HOUR)));
+    }
+
+    #[test]
+    fn a_table_loses_none_of_the_keys_that_it_has_room_for() {
+        let table = ExpiringTable::new(CAPACITY, Arc::new(ManualClock::new()));
+        (0..CAPACITY as u64).for_each(|key| begin(&table, key));
+        assert_eq!(table.stats().evicted_live, 0);
+        assert!((0..CAPACITY as u64).all(|key| table.get(&key.into()).is_some()));
+    }
+
+    #[test]
+    fn a_flood_evicts_some_and_counts_them_and_what_has_ended_makes_room() {
+        let clock = ManualClock::new();
+        let table = ExpiringTable::new(CAPACITY, Arc::new(clock.clone()));
+        (0..140_000).for_each(|key| begin(&table, key));
+        let TableStats { evicted_live, live_keys, .. } = table.stats();
+        assert!(evicted_live > 5_000 && live_keys > 110_000, "{evicted_live} evicted, {live_keys} left");
+        clock.advance(HOUR);
+        (0..30_000).for_each(|key| begin(&table, key));
+        assert_eq!(table.stats().evicted_live, evicted_live);
+    }
+
+    #[test]
+    fn a_table_takes_its_memory_with_the_first_value() {
+        let table = ExpiringTable::<Timestamp>::new(CAPACITY, Arc::new(ManualClock::new()));
+        assert!(table.get(&1_u64.into()).is_none() && table.is_over());
+        table.forget(&1_u64.into());
+        assert_eq!((table.size(), table.stats()), (0, TableStats { capacity: 65_536, ..TableStats::default() }));
+        begin(&table, 1);
+        assert_eq!(table.size() >> 20, 2);
+    }
+}

@@ -1,0 +1,74 @@
+//! How much a request is charged when it comes: its cost, under the quota of its key.
+
+mod quota_check;
+
+use self::quota_check::QuotaCheck;
+use crate::http::head::RequestHead;
+use crate::util::log;
+use crate::values::{Description, PartitionKey, Quota, Shape};
+
+/// The cost that is charged when a request comes, and the quota that it is charged under.
+pub(crate) struct HowMuch {
+    pub(super) cost: Cost,
+    /// `None` if all keys have the limiter's.
+    pub(super) quota: Option<QuotaOf>,
+    quota_check: QuotaCheck,
+}
+
+pub(super) type QuotaOf = Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>;
+
+pub(super) enum Cost {
+    Fixed(u64),
+    PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u64 + Send + Sync>),
+}
+
+impl HowMuch {
+    pub(super) fn new() -> Self {
+        Self { cost: Cost::Fixed(1), quota: None, quota_check: QuotaCheck::new() }
+    }
+
+    #[inline]
+    pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u64 {
+        match &self.cost {
+            Cost::Fixed(cost) => *cost,
+            Cost::PerRequest(cost) => cost(head),
+        }
+    }
+
+    /// The cost of every request, if it is known in advance.
+    pub(super) const fn fixed_cost(&self) -> Option<u64> {
+        match self.cost {
+            Cost::Fixed(cost) => Some(cost),
+            Cost::PerRequest(_) => None,
+        }
+    }
+
+    /// The quota of the key of a request, if it has one of its own. Logs if that goes back and forth within the first 1,000
+    /// requests of the policy; costs one relaxed load once that is settled.
+    #[inline]
+    pub(super) fn quota_of(
+        &self,
+        (policy, limiter): (&str, &Description),
+        head: &RequestHead<'_>,
+        key: &PartitionKey,
+    ) -> Option<Quota> {
+        let quota = as_limited(limiter, self.quota.as_ref()?(head));
+        if self.quota_check.record(key, quota) {
+            log::quota_alternates(policy);
+        }
+        quota
+    }
+}
+
+/// The quota as the limiter applies it.
+fn as_limited(limiter: &Description, quota: Option<Quota>) -> Option<Quota> {
+    match limiter.terms().and_then(|terms| terms.shape()) {
+        Some(Shape::FixedWindow | Shape::SlidingWindow) => quota.map(Quota::without_burst),
+        // The windows of all keys are those of the calendar.
+        Some(Shape::CalendarWindow) => {
+            let period = limiter.terms().and_then(|terms| terms.quota())?.period();
+            Quota::try_per(quota?.limit(), period).ok()
+        }
+        _ => quota,
+    }
+}

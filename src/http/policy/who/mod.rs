@@ -1,0 +1,106 @@
+//! Who a policy is for: the requests that it applies to, and the key of each.
+
+mod exemptions;
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(super) use self::exemptions::Except;
+pub use self::exemptions::{ExemptionError, Exemptions};
+use crate::http::head::RequestHead;
+use crate::http::key::{Global, KeyError, KeyExtractor, SameKeyCheck, missing_extension};
+use crate::util::log;
+use crate::values::PartitionKey;
+
+/// The requests that a policy applies to, their keys, and what was seen of these.
+pub(crate) struct Who {
+    pub(crate) key: Box<dyn KeyExtractor>,
+    pub(crate) on_missing_key: MissingKey,
+    pub(super) when: Option<Condition>,
+    pub(super) except: Option<Box<Except>>,
+    same_key: SameKeyCheck,
+    /// How many requests lacked the extension of their key, as far as that is counted.
+    without_extension: AtomicU32,
+    misconfiguration: Once,
+}
+
+type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+/// How a policy treats a request without a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+#[doc(alias = "anonymous")]
+pub enum MissingKey {
+    /// Rejects it with 400. The default: a client gains nothing by omitting the key.
+    #[default]
+    Reject,
+    /// Does not apply to it. Sensible only beside another policy that does.
+    Skip,
+    /// Charges it to one budget that all requests without a key share.
+    Share,
+}
+
+impl Who {
+    /// All requests, with one key.
+    pub(super) fn everybody() -> Self {
+        Self {
+            key: Box::new(Global),
+            on_missing_key: MissingKey::default(),
+            when: None,
+            except: None,
+            same_key: SameKeyCheck::new(Global.is_shared()),
+            without_extension: AtomicU32::new(0),
+            misconfiguration: Once::new(),
+        }
+    }
+
+    pub(super) fn by(&mut self, key: impl KeyExtractor) {
+        self.same_key = SameKeyCheck::new(key.is_shared());
+        self.key = Box::new(key);
+    }
+
+    #[inline]
+    pub(super) fn includes(&self, policy: &str, head: &RequestHead<'_>) -> bool {
+        self.when.as_ref().is_none_or(|condition| condition(head))
+            && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head))
+    }
+
+    /// Whether they are some requests only.
+    pub(crate) const fn is_conditional(&self) -> bool {
+        self.when.is_some() || self.except.is_some() || matches!(self.on_missing_key, MissingKey::Skip)
+    }
+
+    /// Logs if the first 1,000 keys are the same. Called with every key that is extracted; costs one relaxed load once
+    /// that is settled.
+    #[inline]
+    pub(super) fn note_key(&self, policy: &str, key: &PartitionKey) {
+        if self.same_key.record(key) {
+            log::one_key_for_all(policy);
+        }
+    }
+
+    /// Logs, once, that no request had the extension that the key is read from; or another mistake of the configuration.
+    ///
+    /// A request without the extension is rejected, and enough of them in a row are a mistake. If they are skipped, they may
+    /// be those of clients that have not logged in, so more are needed. Shared keys are checked by
+    /// [`note_key`](Self::note_key).
+    pub(super) fn note_missing_key(&self, policy: &str, is_shadow: bool, error: &KeyError) {
+        if let KeyError::Misconfigured { problem } = error {
+            self.misconfiguration.call_once(|| log::misconfigured(policy, problem));
+        }
+        let (enough, fate) = match self.on_missing_key {
+            MissingKey::Reject if !is_shadow => (100, "were answered 400"),
+            MissingKey::Reject | MissingKey::Skip => (1_000, "passed unlimited"),
+            MissingKey::Share => return,
+        };
+        let Some(extension) = missing_extension(error) else { return };
+        // Relaxed: nothing else depends on the count. Threads that have passed this check may add a few more, so that it
+        // cannot wrap around; of all, one reads `enough - 1`.
+        if self.same_key.has_seen_a_key() || self.without_extension.load(Ordering::Relaxed) >= enough {
+            return;
+        }
+        if self.without_extension.fetch_add(1, Ordering::Relaxed) == enough - 1 {
+            log::no_extension(policy, extension, enough, fate);
+        }
+    }
+}
