@@ -1,4 +1,4 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines (and, for tests, captured ones), random numbers,
+//! Helpers that several modules share: base64, the keyed hash, locks, log lines (and, for tests, captured ones), random numbers,
 //! wakers, two choices of a set, and atomics that loom can check.
 
 #[cfg(feature = "http")]
@@ -14,11 +14,15 @@ pub(crate) mod captured_log;
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;
 pub(crate) mod keyed_hash;
+#[cfg(feature = "remote")]
+pub(crate) mod lock;
 pub(crate) mod log;
 #[cfg(feature = "remote")]
 pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod two_choices;
+#[cfg(feature = "redis")]
+pub(crate) mod undo;
 #[cfg(feature = "queue")]
 pub(crate) mod wake;
 

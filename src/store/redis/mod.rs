@@ -15,6 +15,7 @@ mod batch;
 mod bundle;
 mod charge_once;
 mod connection;
+mod conversation;
 mod evalsha;
 mod key;
 mod script;

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::backend::{CallLimits, GaveUp};
 use super::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
 use crate::store::NodeHealth;
+use crate::util::lock::Lock;
 use crate::util::log;
 
 /// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
@@ -39,7 +40,7 @@ struct Server {
     timeout: Duration,
     max_in_flight: usize,
     slots: Arc<Semaphore>,
-    breaker: Mutex<CircuitBreaker>,
+    breaker: Lock<CircuitBreaker>,
 }
 
 /// How a call counts.
@@ -64,7 +65,7 @@ impl Calls {
         assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
         let max_in_flight = max_in_flight.min(Semaphore::MAX_PERMITS);
         let slots = Arc::new(Semaphore::new(max_in_flight));
-        let breaker = Mutex::new(CircuitBreaker::new(Instant::now(), timeout));
+        let breaker = Lock::new(CircuitBreaker::new(Instant::now(), timeout));
         Self(Arc::new(Server { name: name.into(), timeout, max_in_flight, slots, breaker }))
     }
 
@@ -82,7 +83,7 @@ impl Calls {
     #[must_use]
     pub fn health(&self) -> NodeHealth {
         let Server { name, max_in_flight, slots, .. } = &*self.0;
-        let breaker = self.0.breaker().state(Instant::now());
+        let breaker = self.0.breaker.lock().state(Instant::now());
         NodeHealth::new(Arc::clone(name), breaker)
             .with_in_flight(max_in_flight.saturating_sub(slots.available_permits()))
     }
@@ -90,7 +91,7 @@ impl Calls {
     /// Whether calls are failing: the circuit breaker is not closed.
     #[must_use]
     pub fn is_failing(&self) -> bool {
-        self.0.breaker().is_failing()
+        self.0.breaker.lock().is_failing()
     }
 
     /// Makes a call. `is_fault` says whether an error is the fault of the server, and not that of the call. An error with
@@ -140,7 +141,7 @@ impl Calls {
         let slots = Arc::clone(&self.0.slots);
         let slot = match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => slot,
-            Err(_) if self.0.breaker().rejects_calls(Instant::now()) => return Err(GaveUp::BreakerOpen),
+            Err(_) if self.0.breaker.lock().rejects_calls(Instant::now()) => return Err(GaveUp::BreakerOpen),
             Err(_) => {
                 let now = Instant::now();
                 let patience = limits.deadline.saturating_duration_since(now) / 2;
@@ -152,14 +153,8 @@ impl Calls {
         if limits.deadline <= now {
             return Err(GaveUp::TimedOut);
         }
-        let permit = self.0.breaker().try_enter(now, limits.requests).ok_or(GaveUp::BreakerOpen)?;
+        let permit = self.0.breaker.lock().try_enter(now, limits.requests).ok_or(GaveUp::BreakerOpen)?;
         Ok(Watch { server: Arc::clone(&self.0), permit: Some(permit), _slot: slot })
-    }
-}
-
-impl Server {
-    fn breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -185,7 +180,7 @@ impl Watch {
         let Some(permit) = self.permit.take() else { return };
         let (now, mut opened, mut closed) = (Instant::now(), None, false);
         {
-            let mut breaker = self.server.breaker();
+            let mut breaker = self.server.breaker.lock();
             match evidence {
                 Evidence::Healthy => closed = breaker.succeeded(&permit),
                 Evidence::Failed(failure, reason) => {
@@ -228,7 +223,7 @@ mod tests {
     }
 
     fn breaker(calls: &Calls) -> BreakerState {
-        calls.health().breaker()
+        calls.health().breaker.lock()
     }
 
     async fn answer(calls: &Calls, result: Result<u32, &'static str>) -> Result<Result<u32, &'static str>, GaveUp> {

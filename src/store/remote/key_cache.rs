@@ -1,14 +1,16 @@
 //! A small set-associative cache of fixed size, which prefers the values that are worth more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::tag::Tag;
+#[cfg(test)]
+use crate::util::lock::Lock;
+use crate::util::lock::Shards;
 
 /// Holds one value for each of up to 8,192 keys, in sets of four. In a full set, the value with the least worth is
 /// replaced.
 pub(crate) struct KeyCache<V> {
-    sets: Box<[Mutex<Set<V>>]>,
+    sets: Shards<Set<V>>,
     /// Whether a set has any value. Most have none, and to see that takes neither the lock nor a miss of the cache: the
     /// flags are two kilobytes. Written under the lock of the set.
     occupied: Box<[AtomicBool]>,
@@ -30,11 +32,11 @@ impl<V: Copy> KeyCache<V> {
 
     /// In bytes.
     #[cfg(test)]
-    pub(crate) const SIZE: usize = SETS * (size_of::<Mutex<Set<V>>>() + size_of::<AtomicBool>());
+    pub(crate) const SIZE: usize = SETS * (size_of::<Lock<Set<V>>>() + size_of::<AtomicBool>());
 
     pub(crate) fn new() -> Self {
         Self {
-            sets: std::iter::repeat_with(|| Mutex::new([None; WAYS])).take(SETS).collect(),
+            sets: Shards::new(SETS, || [None; WAYS]),
             occupied: std::iter::repeat_with(AtomicBool::default).take(SETS).collect(),
         }
     }
@@ -77,7 +79,7 @@ impl<V: Copy> KeyCache<V> {
             };
             if let Some(index) = own.or_else(least) {
                 set[index] = Some((tag, value));
-                self.occupied[set_of(tag)].store(true, Ordering::Release);
+                self.occupied[self.sets.index(tag.short())].store(true, Ordering::Release);
             }
         });
     }
@@ -89,7 +91,7 @@ impl<V: Copy> KeyCache<V> {
             if let Some(slot) = find(set, tag) {
                 *slot = None;
                 if set.iter().all(Option::is_none) {
-                    self.occupied[set_of(tag)].store(false, Ordering::Release);
+                    self.occupied[self.sets.index(tag.short())].store(false, Ordering::Release);
                 }
             }
         });
@@ -104,20 +106,14 @@ impl<V: Copy> KeyCache<V> {
 
     /// Whether no key of its set has a value.
     fn has_none(&self, tag: Tag) -> bool {
-        !self.occupied[set_of(tag)].load(Ordering::Acquire)
+        !self.occupied[self.sets.index(tag.short())].load(Ordering::Acquire)
     }
 
     fn with<R>(&self, tag: Tag, look: impl FnOnce(&mut Set<V>) -> R) -> R {
-        let set = &self.sets[set_of(tag)];
         // A poisoned lock is no harm. Entries are put and removed whole, after all that may panic. `change` edits in
         // place, and asks its callers for edits that a panic leaves sound.
-        look(&mut set.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.sets.of(tag.short()))
     }
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
-fn set_of(tag: Tag) -> usize {
-    tag.short() as usize % SETS
 }
 
 fn is_of<V>(slot: &Option<(Tag, V)>, tag: Tag) -> bool {

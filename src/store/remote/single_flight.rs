@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap, OccupiedEntry};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::tag::Tag;
+use crate::util::lock::Shards;
 use crate::values::Quota;
 
 /// The keys for which calls are in flight. `T` is the answer to a request.
@@ -29,7 +30,7 @@ use crate::values::Quota;
 /// Nothing foreign runs under the lock of a shard: wakers are called, and answers and flights dropped, after it is
 /// released.
 pub(crate) struct SingleFlight<T> {
-    shards: [Mutex<HashMap<FlightKey, Flight<T>>>; SHARDS],
+    shards: Shards<HashMap<FlightKey, Flight<T>>>,
     next_id: AtomicU64,
 }
 
@@ -116,7 +117,7 @@ pub(crate) enum Join<T> {
 
 impl<T> SingleFlight<T> {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), next_id: AtomicU64::new(0) }
+        Self { shards: Shards::new(SHARDS, HashMap::new), next_id: AtomicU64::new(0) }
     }
 
     /// Joins the flight of a key, for a request that waits until `deadline`.
@@ -158,14 +159,12 @@ impl<T> SingleFlight<T> {
     }
 
     fn shard(&self, key: FlightKey) -> MutexGuard<'_, HashMap<FlightKey, Flight<T>>> {
-        #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
-        let shard = &self.shards[key.tag.short() as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.of(key.tag.short())
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap().len()).sum()
+        self.shards.iter().map(|shard| shard.len()).sum()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -19,6 +19,7 @@ use super::shared_task::Work;
 use crate::store::NodeHealth;
 use crate::store::redis::evalsha::Call;
 use crate::store::remote::{CallLimits, CallPermit, CircuitBreaker, Failure};
+use crate::util::lock::Lock;
 use crate::util::log;
 
 /// The settings of all nodes.
@@ -42,7 +43,7 @@ pub(super) struct Node {
     server: ConnectionInfo,
     client: Client,
     pub(super) settings: Arc<Settings>,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 pub(super) struct State {
@@ -76,7 +77,7 @@ impl Node {
             in_flight: 0,
             connections: Connections::default(),
         };
-        Ok(Arc::new(Self { address, server, client, settings, state: Mutex::new(state) }))
+        Ok(Arc::new(Self { address, server, client, settings, state: Lock::new(state) }))
     }
 
     pub(super) fn address(&self) -> &Arc<str> {
@@ -256,7 +257,7 @@ impl Node {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
