@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn breaker(calls: &Calls) -> BreakerState {
-        calls.health().breaker.lock()
+        calls.health().breaker()
     }
 
     async fn answer(calls: &Calls, result: Result<u32, &'static str>) -> Result<Result<u32, &'static str>, GaveUp> {

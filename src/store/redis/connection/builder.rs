@@ -144,7 +144,7 @@ impl RedisBuilder {
         };
         let Self { prefix, secret, .. } = self;
         let is_split = AtomicBool::new(false);
-        Ok(Redis(Arc::new(Inner { topology, settings, prefix, secret, calls: CallMetrics::new(), is_split })))
+        Ok(Redis(Arc::new(Inner { topology, settings, prefix, secret, calls: CallMetrics::default(), is_split })))
     }
 }
 
