@@ -41,21 +41,23 @@ where
 
 /// Awaits a call. If this is dropped meanwhile, the call goes on in the background on `runtime`, and `undo` gives back what
 /// came of it.
-pub(crate) async fn complete_or_undo<T: 'static, F, U>(
+pub(crate) fn complete_or_undo<T: 'static, F, U>(
     runtime: Handle,
     call: impl Future<Output = T> + Send + 'static,
     undo: F,
-) -> T
+) -> impl Future<Output = T>
 where
     F: FnOnce(T) -> U + Send + 'static,
     U: Future<Output = ()> + Send + 'static,
 {
-    // Boxed, since the call takes far more memory than what follows, and is over when that begins.
+    // Boxed at once, since the call takes far more memory than what follows, and is over when that begins.
     let mut pending = Pending { work: Some((Box::pin(call), undo)), runtime };
-    let (call, _) = pending.work.as_mut().expect("it is awaited once");
-    let outcome = call.await;
-    pending.work = None;
-    outcome
+    async move {
+        let (call, _) = pending.work.as_mut().expect("it is awaited once");
+        let outcome = call.await;
+        drop(pending.work.take());
+        outcome
+    }
 }
 
 impl<T, F, U> Drop for Pending<T, F, U>

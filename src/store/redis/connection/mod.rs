@@ -7,7 +7,6 @@
 mod address;
 mod builder;
 mod call_metrics;
-mod cluster;
 mod command;
 mod connections;
 #[cfg(test)]
@@ -16,8 +15,9 @@ mod eviction_check;
 mod fault;
 mod node;
 mod node_call;
+mod node_map;
 mod refresh;
-mod sentinel;
+mod sentinels;
 mod shared_task;
 #[cfg(test)]
 mod tests;
