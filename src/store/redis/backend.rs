@@ -1,33 +1,25 @@
 //! [`RedisBackend`]: the transitions of one limiter, as calls of scripts.
 
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::bundle::Bundles;
 use super::connection::{Fault, FaultKind, Redis};
 use super::conversation::{KeyPart, Quotas, converse};
-use super::evalsha::Call;
 use super::key::{Key, Names};
 use super::script::{self, BadReply, ScriptReply, Scripted, Under};
-use super::store;
-use crate::store::remote::{
-    Answered, Applied, Attempts, Backend, CallLimits, GaveUp, Standing, StoreInner, Tag, Tags, Target, Transition,
-};
-use crate::store::{NodeHealth, SharingStats};
+use crate::store::remote::{Answered, Applied, Attempts, CallLimits, Standing, Tag, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Description, LimiterError};
+use crate::values::{Answer, LimiterError};
 
 /// The keys of one limiter on Redis.
 pub struct RedisBackend {
     pub(super) redis: Redis,
     pub(super) names: Names,
-    name: Box<str>,
-    bundles: Bundles,
+    pub(super) name: Box<str>,
+    pub(super) bundles: Bundles,
     pub(super) quotas: Quotas,
 }
 
@@ -52,19 +44,10 @@ impl RedisBackend {
         KeyPart::charging(target, &self.quotas, key, cost)
     }
 
-    /// Makes a call, in a bundle perhaps.
-    pub(super) async fn call(&self, call: Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
-        // A text is for one key.
-        if call.script.is_for_each_key && call.texts.is_empty() {
-            return self.bundles.call(call, limits).await;
-        }
-        Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?)
-    }
-
     /// Reads a state, and under which quota it is kept.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
         let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
-        let (answer, under) = (self.call(call, limits).await?, Under::of(target));
+        let (answer, under) = (self.bundles.call(call, limits).await?, Under::of(target));
         let (now, text) = (answer.now, answer.text(0)?);
         if text.standing.is_in_force(now) {
             return Ok(in_force(&under, &answer)?);
@@ -87,7 +70,7 @@ impl RedisBackend {
         let mut attempts = Attempts::new(limits.deadline);
         let (mut swap, mut owing) = (None, None);
         loop {
-            let answer = self.call(script::swap(self.key::<A>(target.tag()), swap), limits).await?;
+            let answer = self.bundles.call(script::swap(self.key::<A>(target.tag()), swap), limits).await?;
             if let Some(applied) = owing.filter(|_| answer.admitted > 0) {
                 return Ok(applied);
             }
@@ -101,7 +84,7 @@ impl RedisBackend {
         }
     }
 
-    async fn apply<A: Scripted>(
+    pub(super) async fn apply<A: Scripted>(
         &self,
         target: &Target<'_, A>,
         transition: Transition,
@@ -111,21 +94,21 @@ impl RedisBackend {
         match transition {
             Transition::Charge { cost, count } => {
                 let mut part = self.part(target.copied(), cost).times(count, limits.requests);
-                converse(self, Monotonic.now(), &mut [&mut part], script::alone, limits).await?;
+                converse(&self.bundles, Monotonic.now(), &mut [&mut part], script::alone, limits).await?;
                 Ok(part.found)
             }
             Transition::Refund { cost, receipt } => {
                 let mut part = self.part(target.copied(), cost).refunding(receipt);
-                converse(self, Monotonic.now(), &mut [&mut part], script::alone, limits).await?;
+                converse(&self.bundles, Monotonic.now(), &mut [&mut part], script::alone, limits).await?;
                 Ok(Applied { charged: 0, ..part.found })
             }
             Transition::Read => self.read(target, limits).await,
             Transition::Reset => {
-                let now = self.call(script::reset(key()), limits).await?.now;
+                let now = self.bundles.call(script::reset(key()), limits).await?.now;
                 Ok(Applied { now, old: None, standing: Standing::default(), kept: None, charged: 0 })
             }
             Transition::Ban { span } => {
-                let answer = self.call(script::ban(key(), span), limits).await?;
+                let answer = self.bundles.call(script::ban(key(), span), limits).await?;
                 Ok(in_force(&Under::of(target), &answer)?)
             }
             Transition::Owe { units } => self.owe(target, units, limits).await,
@@ -142,66 +125,6 @@ fn in_force<A: Scripted>(under: &Under<'_, A>, answer: &ScriptReply) -> Result<A
     }
     let old = under.state_at(&text, text.standing.until())?;
     Ok(Applied { now, old, standing: text.standing, kept: None, charged: 0 })
-}
-
-impl<A: Scripted> Backend<A> for RedisBackend {
-    async fn apply(
-        &self,
-        target: &Target<'_, A>,
-        transition: Transition,
-        limits: CallLimits,
-    ) -> Result<Applied<A::State>, LimiterError> {
-        self.apply(target, transition, limits).await.map_err(failed)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.redis.timeout()
-    }
-
-    fn shares_keys_with(&self, other: &Self) -> bool {
-        self.redis.id() == other.redis.id() && self.name == other.name
-    }
-
-    fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(algorithm.fits()?)
-    }
-
-    fn keeps_standing(&self, _: &A) -> bool {
-        true
-    }
-
-    fn is_failing(&self, target: &Target<'_, A>) -> bool {
-        self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
-    }
-
-    fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, Self>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description {
-        store::describe(limiter, algorithm, description)
-    }
-
-    fn stats(&self) -> SharingStats {
-        self.quotas.stats()
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        self.redis.health()
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(match reason {
-            // A script is one step, so no attempt at one is lost.
-            GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),
-            GaveUp::Cancelled => FaultKind::Cancelled.into(),
-            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
-            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
-            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
-            GaveUp::Disagreement => Fault::from(BadReply::Disagreement),
-        })
-    }
 }
 
 impl fmt::Debug for RedisBackend {
@@ -253,7 +176,7 @@ mod tests {
         let charge_at = async |asked| {
             let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
             let mut part = backend.part(Target::new(&window, None, window.quota(), tag), 1);
-            converse(&backend, asked, &mut [&mut part], script::alone, limits).await.unwrap();
+            converse(&backend.bundles, asked, &mut [&mut part], script::alone, limits).await.unwrap();
             part.found.replay(&window, 1, 1).unwrap().0[0]
         };
         let year = Duration::from_secs(366 * 86_400);

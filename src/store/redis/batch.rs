@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -13,34 +14,79 @@ use super::connection::{Fault, Redis};
 use super::conversation::{KeyPart, Part, converse};
 use super::key::Key;
 use super::script::{self, BadReply, Scripted};
-use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation};
+use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation, StoreInner};
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answers, Claim, Decision};
+use crate::values::{Answers, Ask, Batching, Claim, Decision};
+
+/// Charges together with other limiters, in one call.
+pub(super) struct Batcher<A: Scripted> {
+    pub(super) inner: Arc<StoreInner<A::State, RedisBackend>>,
+    pub(super) algorithm: A,
+}
+
+impl<A: Scripted> Batching for Batcher<A> {
+    /// Returns `None` if a lease pays, or if a call of the key's own would take one, which a call for several keys does
+    /// not.
+    /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
+    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        let (query, cost) = (KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?, ask.cost());
+        if query.is_in_demand(cost) {
+            return None;
+        }
+        let key = self.inner.backend.key::<A>(query.tag);
+        Some(Box::new(RedisClaim { key, part: Box::new(KeyClaim { query, cost }) }))
+    }
+}
 
 /// The part of one request that concerns one of several limiters on the same Redis.
-pub(super) struct RedisClaim {
-    redis: Redis,
+struct RedisClaim {
     key: Key,
     part: Box<dyn ClaimPart>,
 }
 
 impl RedisClaim {
-    pub(super) fn new<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u64) -> Self {
-        let backend = &query.inner.backend;
-        let (redis, key) = (backend.redis.clone(), backend.key::<A>(query.tag));
-        Self { redis, key, part: Box::new(KeyClaim { query, cost }) }
+    fn redis(&self) -> &Redis {
+        &self.part.backend().redis
     }
 }
 
 impl Claim for RedisClaim {
     fn store(&self) -> usize {
-        self.redis.id()
+        self.redis().id()
     }
 
+    /// In one call if one server has all keys. If not, makes one call after the other: when one is rejected, those before it
+    /// are refunded, and those after it only report what is left. All calls together have one deadline.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
         let claims: Vec<Self> = std::iter::once(self).chain(others).map(|claim| *claim).collect();
-        Box::pin(decide_all(claims))
+        Box::pin(async move {
+            let deadline = claims[0].redis().deadline();
+            let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
+            let mut intent = Intent::Charge;
+            let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
+            while let Some(group) = groups.pop_front() {
+                let members: Vec<&Self> = group.iter().map(|index| &claims[*index]).collect();
+                match call(&members, intent, deadline).await {
+                    Ok(decisions) => {
+                        if intent == Intent::Charge && !decisions.iter().all(Decision::is_allowed) {
+                            intent = Intent::Report;
+                            roll_back(&claims, &mut answers);
+                        }
+                        group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
+                    }
+                    // The script was not run. While keys move between nodes, those of one call may be on both.
+                    Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
+                        group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
+                    }
+                    Err(fault) => {
+                        let error = failed(fault);
+                        group.iter().for_each(|index| answers[*index] = Some(Err(error.clone())));
+                    }
+                }
+            }
+            answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
+        })
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -55,37 +101,6 @@ enum Intent {
     Charge,
     /// Only reports what is left.
     Report,
-}
-
-/// Decides on all claims in one call if one server has all keys. If not, makes one call after the other: when one is
-/// rejected, those before it are refunded, and those after it only report what is left. All calls together have one
-/// deadline.
-async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
-    let deadline = claims[0].redis.deadline();
-    let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
-    let mut intent = Intent::Charge;
-    let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
-    while let Some(group) = groups.pop_front() {
-        let members: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
-        match call(&members, intent, deadline).await {
-            Ok(decisions) => {
-                if intent == Intent::Charge && !decisions.iter().all(Decision::is_allowed) {
-                    intent = Intent::Report;
-                    roll_back(&claims, &mut answers);
-                }
-                group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
-            }
-            // The script was not run. While keys move between nodes, those of one call may be on both.
-            Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
-                group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
-            }
-            Err(fault) => {
-                let error = failed(fault);
-                group.iter().for_each(|index| answers[*index] = Some(Err(error.clone())));
-            }
-        }
-    }
-    answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
 }
 
 /// Refunds what was charged, the last charge first, see [`Receipt`](crate::values::Receipt).
@@ -103,7 +118,7 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     for (index, claim) in claims.iter().enumerate() {
         let fits = |group: &&mut Vec<usize>| {
             let first = &claims[group[0]];
-            claim.redis.share_a_node(first.key.slot(), claim.key.slot())
+            claim.redis().share_a_node(first.key.slot(), claim.key.slot())
                 && group.iter().all(|other| claims[*other].key != claim.key)
         };
         match groups.iter_mut().find(fits) {
@@ -120,7 +135,7 @@ async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Resu
     let limits = CallLimits { deadline, requests: 1 };
     let (answer, seen) = {
         let mut parts: SmallVec<[_; 4]> = claimed.iter_mut().map(|claim| claim.part()).collect();
-        converse(claims[0].part.backend(), Monotonic.now(), &mut parts, script::decide_all, limits).await?
+        converse(&claims[0].part.backend().bundles, Monotonic.now(), &mut parts, script::decide_all, limits).await?
     };
     let alone: Vec<_> = claimed.iter().map(|claim| claim.decide()).collect();
     // Nothing is recorded before the whole reply was found to be sound.

@@ -76,9 +76,12 @@ impl Bundles {
         Self { redis: redis.clone(), state: Arc::default() }
     }
 
-    /// Makes a call for one key, without texts, of a script that charges any number of keys. What comes of it is what
-    /// would come of the call by itself.
+    /// Makes a call, in a bundle perhaps. What comes of it is what would come of the call by itself.
     pub(super) async fn call(&self, mut call: Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
+        // A text is for one key.
+        if !(call.script.is_for_each_key && call.texts.is_empty()) {
+            return Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?);
+        }
         if let Some(answer) = self.join(&mut call, limits) {
             match answer.await {
                 Ok(Answer::Reply(reply)) => return Ok(reply),

@@ -106,7 +106,7 @@ async fn decide<A: Scripted>(
         script::decide_once(charges.remove(0), Charge::new(budget, budget_key.clone(), cost, asked), record.clone())
     };
     let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };
-    let (answer, seen) = converse(backend, asked, &mut [&mut part], compose, limits).await?;
+    let (answer, seen) = converse(&backend.bundles, asked, &mut [&mut part], compose, limits).await?;
     if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
         // No later than on the server.
         let _ = ends.set(seen.sent.saturating_add(left));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::backend::RedisBackend;
+use super::bundle::Bundles;
 use super::connection::Fault;
 use super::evalsha::Call;
 use super::key::Key;
@@ -196,7 +196,7 @@ impl<A: Scripted> Part for KeyPart<'_, A> {
 ///
 /// Our clock shows `asked`. `compose` makes a call of what it charges each key.
 pub(super) async fn converse(
-    backend: &RedisBackend,
+    bundles: &Bundles,
     mut asked: Timestamp,
     parts: &mut [&mut dyn Part],
     compose: impl Fn(Charges) -> Call,
@@ -206,7 +206,7 @@ pub(super) async fn converse(
         let call = compose(parts.iter_mut().map(|part| part.charge(asked)).collect());
         let are_charged: SmallVec<[bool; 4]> = (0..parts.len()).map(|index| script::is_charge(&call, index)).collect();
         let (is_once, sent) = (script::is_once(&call), Monotonic.now());
-        let answer = backend.call(call, limits).await?;
+        let answer = bundles.call(call, limits).await?;
         let seen = Observation { server: answer.now, sent, answered: Monotonic.now() };
         // A free retry has charged the budget, whatever the key holds.
         let may_repeat = !(is_once && answer.is_free_retry());

@@ -25,6 +25,7 @@ mod calls;
 mod circuit_breaker;
 #[cfg(test)]
 mod contention;
+mod gate;
 mod key_cache;
 mod key_value;
 mod leases;
@@ -47,7 +48,8 @@ pub use self::table::RemoteTable;
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;
 pub(crate) use self::backoff::pause as pause_after;
-pub(crate) use self::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
+pub(crate) use self::circuit_breaker::Failure;
+pub(crate) use self::gate::{Evidence, Gate, Watch};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
 pub(crate) use self::tag::{Tag, Tags};

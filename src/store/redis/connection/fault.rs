@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use ::redis::{ErrorKind, RedisError, ServerError};
 
+use crate::store::remote::GaveUp;
+
 /// Why Redis gave no decision. Never a rejection.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fault {
@@ -242,6 +244,21 @@ impl Fault {
     pub(super) const fn questions_topology(&self) -> bool {
         self.spoils_connection()
             || matches!(self.kind, FaultKind::BreakerOpen | FaultKind::ClusterDown | FaultKind::Loading)
+    }
+}
+
+/// A call that this process gave up.
+impl From<GaveUp> for Fault {
+    fn from(reason: GaveUp) -> Self {
+        match reason {
+            // A script is one step, so no attempt at one is lost.
+            GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),
+            GaveUp::Cancelled => FaultKind::Cancelled.into(),
+            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
+            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
+            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
+            GaveUp::Disagreement => Self::new(FaultKind::Unintelligible, reason.to_string()),
+        }
     }
 }
 

@@ -260,7 +260,7 @@ impl Redis {
 
     /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
-        self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
+        self.0.topology.known_node(slot).is_some_and(|node| node.gate.is_failing())
     }
 
     /// Finds the node, and follows redirections.
