@@ -27,6 +27,8 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
     }
 }
 
+type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 /// A call, and what gives back what came of it.
 struct Pending<T, F, U>
 where
@@ -35,7 +37,7 @@ where
     U: Future<Output = ()> + Send + 'static,
 {
     /// `None` once the call has ended.
-    work: Option<(Pin<Box<dyn Future<Output = T> + Send>>, F)>,
+    work: Option<(Call<T>, F)>,
     runtime: Handle,
 }
 

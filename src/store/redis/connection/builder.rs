@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::address;
 use super::call_metrics::CallMetrics;
 use super::fault::{Fault, FaultKind};
-use super::node::{Node, Settings};
+use super::node::Node;
 use super::node_map::NodeMap;
+use super::settings::Settings;
 use super::topology::Topology;
 use super::{Inner, Redis};
 

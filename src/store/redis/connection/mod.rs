@@ -18,6 +18,7 @@ mod node_call;
 mod node_map;
 mod refresh;
 mod sentinels;
+mod settings;
 mod shared_task;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,8 @@ pub use self::fault::{Fault, FaultKind};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::{Node, NodeReply, Settings};
+use self::node::{Node, NodeReply};
+use self::settings::Settings;
 use self::topology::Topology;
 use super::evalsha::Call;
 use super::key::Key;

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, ServerErrorKind, Value};
@@ -15,27 +14,13 @@ use super::connections::{ConnectionHandle, Connections, EndOfConnection};
 use super::eviction_check;
 use super::fault::{Fault, FaultKind};
 use super::node_call::NodeCall;
+use super::settings::Settings;
 use super::shared_task::Work;
 use crate::store::NodeHealth;
 use crate::store::redis::evalsha::Call;
 use crate::store::remote::{CallLimits, Gate};
 use crate::util::lock::Lock;
 use crate::util::log;
-
-/// The settings of all nodes.
-#[derive(Debug)]
-pub(super) struct Settings {
-    /// For a decision, all in all. A node that has not answered a call by then has failed.
-    pub(super) timeout: Duration,
-    /// For a connection, which may be made in the background.
-    pub(super) connect_timeout: Duration,
-    /// The most calls of one runtime to one node.
-    pub(super) max_in_flight: usize,
-    /// Whether the eviction settings of a server were checked, or are being checked: the first that is connected.
-    pub(super) eviction_checked: AtomicBool,
-    #[cfg(test)]
-    pub(super) connector: Option<super::connector::Connector>,
-}
 
 /// One server.
 pub(super) struct Node {

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 
 use super::address;
 use super::fault::{Fault, FaultKind};
-use super::node::{Node, Settings};
+use super::node::Node;
 use super::refresh::Refresh;
 use super::sentinels::Sentinels;
+use super::settings::Settings;
 use crate::store::redis::key::SLOTS;
 use crate::util::lock::Lock;
 use crate::util::log;
