@@ -8,8 +8,8 @@
 //! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`, in which a
 //!    `tag` stands for a key.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
-//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, with a
-//!    `circuit_breaker` and the pauses of `backoff`. Where other processes change the key in between, it makes several
+//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, through the `gate` of
+//!    its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in between, it makes several
 //!    [`Attempts`].
 //!
 //! A ban or a debt of a key is its [`Standing`], which is kept and read with its state.
