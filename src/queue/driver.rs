@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::drivers::{DriverId, Runtime, Start};
-use super::monitor::{Arrival, Deferred, Monitor, Next, Progress, Request};
-use super::schedule::waiter_slab::WaiterId;
+use super::drivers::{Deferred, Runtime, Start};
+use super::monitor::{Arrival, Monitor, Next, Progress, Request};
+use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;

@@ -1,8 +1,10 @@
 //! Which runtimes have drivers, and until when each driver sleeps. No task and no timer: what is to be started or
 //! signalled is returned.
 
-use super::monitor::Deferred;
+use std::task::Waker;
+
 use super::schedule::Schedule;
+use super::schedule::waiter_slab::DriverId;
 use super::{no_timer, too_many_runtimes};
 use crate::values::LimiterError;
 use crate::values::time::Timestamp;
@@ -14,21 +16,6 @@ pub(super) trait Runtime: Clone {
     type Signal: Clone + Default;
 
     fn id(&self) -> Self::Id;
-}
-
-/// The number of a driver. Each waiter has one: that of the runtime on which it was last polled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DriverId(u16);
-
-impl DriverId {
-    #[cfg(test)]
-    pub(super) const FIRST: Self = Self(0);
-    #[cfg(test)]
-    pub(super) const SECOND: Self = Self(1);
-
-    pub(super) const fn index(self) -> usize {
-        self.0 as usize
-    }
 }
 
 /// The drivers of a queue.
@@ -71,6 +58,22 @@ pub(super) struct Start<R: Runtime> {
 /// After so many losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is started.
 /// Not after the first, since a driver is lost by a panic, too, and the next may live.
 const MAX_LOSSES: u8 = 3;
+
+/// Work for after the lock is released, in this order.
+#[must_use]
+pub(super) struct Deferred<R: Runtime> {
+    pub(super) signals: Vec<R::Signal>,
+    pub(super) start: Option<Start<R>>,
+    pub(super) wake: Vec<Waker>,
+    /// Whether to warn that keys find no room.
+    pub(super) warn: bool,
+}
+
+impl<R: Runtime> Deferred<R> {
+    pub(super) const fn none() -> Self {
+        Self { signals: Vec::new(), start: None, wake: Vec::new(), warn: false }
+    }
+}
 
 impl<R: Runtime> Drivers<R> {
     pub(super) const fn new() -> Self {

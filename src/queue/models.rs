@@ -10,9 +10,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::drivers::{DriverId, Runtime};
-use super::monitor::{Arrival, Deferred, Monitor as AnyMonitor, Next, Progress, Request};
-use super::schedule::waiter_slab::WaiterId;
+use super::drivers::{Deferred, Runtime};
+use super::monitor::{Arrival, Monitor as AnyMonitor, Next, Progress, Request};
+use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{Bounds, FifoId, Schedule};
 use crate::store::WhenFull;
 use crate::values::Quota;

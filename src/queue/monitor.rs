@@ -5,8 +5,8 @@ use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use super::drivers::{DriverId, Drivers, Runtime, Start};
-use super::schedule::waiter_slab::WaiterId;
+use super::drivers::{Deferred, Drivers, Runtime};
+use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Found, Schedule, WaiterState};
 use super::{closed, no_runtime};
 use crate::store::TableStats;
@@ -62,22 +62,6 @@ pub(super) enum Next {
     Yield,
     SleepUntil(Timestamp),
     End,
-}
-
-/// Work for after the lock is released, in this order.
-#[must_use]
-pub(super) struct Deferred<R: Runtime> {
-    pub(super) signals: Vec<R::Signal>,
-    pub(super) start: Option<Start<R>>,
-    pub(super) wake: Vec<Waker>,
-    /// Whether to warn that keys find no room.
-    pub(super) warn: bool,
-}
-
-impl<R: Runtime> Deferred<R> {
-    const fn none() -> Self {
-        Self { signals: Vec::new(), start: None, wake: Vec::new(), warn: false }
-    }
 }
 
 impl<R: Runtime> Monitor<R> {

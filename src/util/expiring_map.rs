@@ -2,8 +2,8 @@
 //! rejections, leases.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 
 /// Holds up to one value per tag, in sets of `WAYS` slots. The tag is a keyed hash, so that no client chooses a set.
@@ -14,7 +14,7 @@ use crate::values::time::Timestamp;
 /// Each set has a lock, which is held for a look at its slots. The memory is `WAYS` slots and nine bytes per set, from
 /// the beginning.
 pub(crate) struct ExpiringMap<T, V, const WAYS: usize> {
-    sets: Box<[Mutex<Set<T, V, WAYS>>]>,
+    sets: Box<[Lock<Set<T, V, WAYS>>]>,
     /// Whether a set has any value. To see that one has none takes neither the lock nor, mostly, a miss of the cache.
     /// Written under the lock of the set.
     occupied: Box<[AtomicBool]>,
@@ -35,7 +35,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     pub(crate) fn new(sets: usize) -> Option<Self> {
         let mut all = Vec::new();
         all.try_reserve_exact(sets).ok()?;
-        all.extend(std::iter::repeat_with(|| Mutex::new([None; WAYS])).take(sets));
+        all.extend(std::iter::repeat_with(|| Lock::new([None; WAYS])).take(sets));
         let occupied = std::iter::repeat_with(AtomicBool::default).take(sets).collect();
         Some(Self { sets: all.into(), occupied, evicted: AtomicU64::new(0) })
     }
@@ -43,7 +43,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     /// The bytes of a map of so many sets.
     #[cfg(test)]
     pub(crate) const fn size_of(sets: usize) -> usize {
-        sets.saturating_mul(size_of::<Mutex<Set<T, V, WAYS>>>() + size_of::<AtomicBool>())
+        sets.saturating_mul(size_of::<Lock<Set<T, V, WAYS>>>() + size_of::<AtomicBool>())
     }
 
     pub(crate) fn get(&self, tag: T) -> Option<V> {
@@ -57,7 +57,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         if !self.occupied[index].load(Ordering::Acquire) {
             return None;
         }
-        let mut set = self.lock(index);
+        let mut set = self.sets[index].lock();
         set.iter_mut().flatten().find(|(other, _)| *other == tag).map(|(_, value)| change(value))
     }
 
@@ -71,7 +71,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         step: impl FnOnce(&mut Option<V>) -> R,
     ) -> R {
         let index = self.set_of(tag);
-        let mut set = self.lock(index);
+        let mut set = self.sets[index].lock();
         let own = set.iter().position(|slot| matches!(slot, Some((other, _)) if *other == tag));
         let mut value = own.and_then(|slot| set[slot]).map(|(_, value)| value);
         let result = step(&mut value);
@@ -113,7 +113,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     pub(crate) fn count(&self, sample: usize, is_live: impl Fn(&V) -> bool) -> u64 {
         let sets = self.sets.len();
         let seen = sets.min(sample);
-        let live_in = |index| self.lock(index).iter().flatten().filter(|(_, value)| is_live(value)).count();
+        let live_in = |index| self.sets[index].lock().iter().flatten().filter(|(_, value)| is_live(value)).count();
         let live: usize = (0..seen).map(|index| live_in(index * sets / seen)).sum();
         live as u64 * sets as u64 / seen as u64
     }
@@ -121,12 +121,6 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
-    }
-
-    fn lock(&self, set: usize) -> MutexGuard<'_, Set<T, V, WAYS>> {
-        // A poisoned lock is no harm. Values are put and removed whole, after all that may panic. `change` edits in
-        // place, and asks its callers for edits that a panic leaves sound.
-        self.sets[set].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "less than the number of sets")]

@@ -16,12 +16,16 @@ pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
+#[cfg(any(feature = "http", feature = "remote"))]
+pub(crate) mod lock;
 pub(crate) mod log;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod random;
 pub(crate) mod stripes;
 pub(crate) mod sync;
 pub(crate) mod two_choices;
+#[cfg(feature = "redis")]
+pub(crate) mod undo;
 #[cfg(feature = "queue")]
 pub(crate) mod wake;
 

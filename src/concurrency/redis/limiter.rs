@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::process::Process;
-use super::waiting::Wanted;
+use super::process::{Process, Wanted};
 use crate::concurrency::bounds::Bounds;
 use crate::concurrency::rejected;
 use crate::limiter::{IntoLimiter, Limiter};

@@ -7,18 +7,19 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::{Notify, watch};
 
 use super::pace::Pace;
 use crate::concurrency::bounds::Bounds;
 use crate::store::remote::Tag;
+use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
 
 /// The lines of all keys. A key has one while requests of it wait.
 pub(super) struct Lines {
-    lines: Mutex<HashMap<Tag, Entry>>,
+    lines: Lock<HashMap<Tag, Entry>>,
     /// The waiters of all keys. Changed under the lock, and read without.
     waiting: AtomicUsize,
     changes: watch::Sender<Change>,
@@ -33,7 +34,7 @@ struct Entry {
 pub(super) struct Line {
     /// Held by the first waiter.
     pub(super) turn: tokio::sync::Mutex<()>,
-    pace: Mutex<Pace>,
+    pace: Lock<Pace>,
     /// Units of the key were released by this process. Kept until the first waiter looks, so that none is missed while it
     /// asks the server.
     pub(super) released: Notify,
@@ -57,12 +58,12 @@ pub(super) enum NoPlace {
 
 impl Lines {
     pub(super) fn new() -> Self {
-        Self { lines: Mutex::default(), waiting: AtomicUsize::new(0), changes: watch::Sender::default() }
+        Self { lines: Lock::default(), waiting: AtomicUsize::new(0), changes: watch::Sender::default() }
     }
 
     /// Whether requests of a key wait.
     pub(super) fn has(&self, tag: Tag) -> bool {
-        self.waiting() > 0 && self.lock().contains_key(&tag)
+        self.waiting() > 0 && self.lines.lock().contains_key(&tag)
     }
 
     /// The number of requests that wait.
@@ -78,7 +79,7 @@ impl Lines {
         if changes.borrow().is_closed {
             return Err(NoPlace::Closed);
         }
-        let mut lines = self.lock();
+        let mut lines = self.lines.lock();
         let waiters = lines.get(&tag).map_or(0, |entry| entry.waiters);
         if waiters >= bounds.per_key || self.waiting() >= bounds.max_waiters {
             return Err(NoPlace::Full);
@@ -92,7 +93,7 @@ impl Lines {
     /// Lets the first waiter of a key ask now: units were released.
     pub(super) fn released(&self, tag: Tag) {
         if self.waiting() > 0 {
-            let line = self.lock().get(&tag).map(|entry| Arc::clone(&entry.line));
+            let line = self.lines.lock().get(&tag).map(|entry| Arc::clone(&entry.line));
             if let Some(line) = line {
                 line.released.notify_one();
                 let_others_take();
@@ -109,21 +110,16 @@ impl Lines {
     pub(super) fn close(&self) {
         self.changes.send_modify(|change| change.is_closed = true);
     }
-
-    /// No change of the lines can panic half way.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Tag, Entry>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Line {
     fn new(pace: Pace) -> Self {
-        Self { turn: tokio::sync::Mutex::new(()), pace: Mutex::new(pace), released: Notify::new() }
+        Self { turn: tokio::sync::Mutex::new(()), pace: Lock::new(pace), released: Notify::new() }
     }
 
     /// Never locked across an await.
     pub(super) fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pace.lock()
     }
 }
 
@@ -138,7 +134,7 @@ pub(super) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut lines = self.lines.lock();
+        let mut lines = self.lines.lines.lock();
         self.lines.waiting.fetch_sub(1, Ordering::Relaxed);
         if let Slot::Occupied(mut entry) = lines.entry(self.tag) {
             entry.get_mut().waiters -= 1;

@@ -21,11 +21,12 @@ mod entry;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::store::remote::Tag;
+use crate::util::lock::Shards;
 use crate::values::time::Timestamp;
 
 use self::entry::Entry;
@@ -34,7 +35,7 @@ pub(super) use self::entry::{CallEnd, PATIENCE_DIVISOR, Release, Renewal};
 /// What a process has in flight, of all keys. It remembers a key for as long as it has units in flight or a call under
 /// way.
 pub(super) struct LocalCounts {
-    shards: Box<[Mutex<HashMap<Tag, Entry>>]>,
+    shards: Shards<HashMap<Tag, Entry>>,
     /// The number of the last field. Each is used once, so that no call that was lost can change a later one.
     numbers: AtomicU64,
 }
@@ -44,7 +45,7 @@ const SHARDS: usize = 64;
 
 impl LocalCounts {
     pub(super) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), numbers: AtomicU64::new(0) }
+        Self { shards: Shards::new(SHARDS, HashMap::new), numbers: AtomicU64::new(0) }
     }
 
     /// Begins a call that takes units, and returns the number of its field.
@@ -89,8 +90,7 @@ impl LocalCounts {
     /// The keys whose renewal is due.
     pub(super) fn due(&self, now: Timestamp, lease: Duration) -> Vec<Tag> {
         let mut due = Vec::new();
-        for shard in &self.shards {
-            let mut shard = lock(shard);
+        for mut shard in self.shards.iter() {
             shard.retain(|_, entry| {
                 entry.forget_ended_lease(now, lease);
                 !entry.is_over()
@@ -119,12 +119,12 @@ impl LocalCounts {
     /// The units of all keys that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
         let add = |sum: u64, entry: &Entry| sum.saturating_add(entry.units);
-        self.shards.iter().fold(0, |sum, shard| lock(shard).values().fold(sum, add))
+        self.shards.iter().fold(0, |sum, shard| shard.values().fold(sum, add))
     }
 
     /// Whether there is nothing to renew, and nothing that might be.
     pub(super) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| lock(shard).is_empty())
+        self.shards.iter().all(|shard| shard.is_empty())
     }
 
     /// Changes an entry, and removes it if nothing is left of it. `None` if there is none: then the units of a request
@@ -140,19 +140,13 @@ impl LocalCounts {
     }
 
     fn shard(&self, tag: Tag) -> MutexGuard<'_, HashMap<Tag, Entry>> {
-        #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
-        lock(&self.shards[tag.short() as usize % SHARDS])
+        self.shards.of(tag.short())
     }
 
     fn next_number(&self) -> u64 {
         // Relaxed: only that it is used once matters.
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
-}
-
-/// No change of an entry can panic half way.
-fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! [`Process`]: the calls of one process to the server, and what it does when they fail or are cancelled.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +10,21 @@ use super::lines::Lines;
 use super::local_counts::{CallEnd, LocalCounts, PATIENCE_DIVISOR, Release, Renewal};
 use super::renewers::Renewers;
 use super::script::{self, Field};
-use super::waiting::Wanted;
 use crate::concurrency::rejected;
 use crate::store::redis::{BadReply, Call, Fault, FaultKind, Key, Names, Redis, ScriptReply, failed};
 use crate::store::remote::Tag;
 use crate::util::keyed_hash::Secret;
+use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, LimiterError, PartitionKey};
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) tag: Tag,
+    pub(super) cost: u64,
+    pub(super) limit: u64,
+}
 
 /// What one process has in flight under one name. Shared by a limiter and its heirs, its permits and its tasks.
 pub(super) struct Process {
@@ -79,11 +85,14 @@ impl Process {
         }
         let Wanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
-        let answer: TakeFuture = Box::pin(Arc::clone(self).call_take(tag, cost, limit));
-        let mut pending = PendingTake { process: Arc::clone(self), tag, cost, runtime, answer: Some(answer) };
-        let decision = pending.answer.as_mut().expect("it is awaited once").await;
-        pending.answer = None;
-        decision
+        let process = Arc::clone(self);
+        let release = move |answer: Result<Decision, LimiterError>| {
+            if answer.is_ok_and(|decision| decision.is_allowed()) {
+                process.release(tag, cost);
+            }
+            std::future::ready(())
+        };
+        complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), release).await
     }
 
     async fn call_take(self: Arc<Self>, tag: Tag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
@@ -93,8 +102,8 @@ impl Process {
             return script::decision(&answer, cost, limit).map_err(failed);
         }
         let number = self.counts.begin(tag, Monotonic.now());
-        let under_way =
-            CallUnderWay::new(&self, move |process| process.counts.took_none(tag, number, CallEnd::Unknown));
+        // Dropped before its end, because its runtime was shut down, a call has ended in nobody knows what.
+        let under_way = OnDrop::new(|| self.counts.took_none(tag, number, CallEnd::Unknown));
         let call = script::take(self.key(tag), self.field(number), cost, limit, self.lease_micros());
         let answer = self.call(&call).await;
         under_way.end();
@@ -132,7 +141,8 @@ impl Process {
         let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewers.any()) else {
             return self.counts.released(tag, number, CallEnd::Unknown);
         };
-        let under_way = CallUnderWay::new(self, move |process| process.counts.released(tag, number, CallEnd::Unknown));
+        let lost = Arc::clone(self);
+        let under_way = OnDrop::new(move || lost.counts.released(tag, number, CallEnd::Unknown));
         runtime.spawn(async move {
             let answer = process.call(&script::release(process.key(tag), process.field(number), units)).await;
             under_way.end();
@@ -152,18 +162,16 @@ impl Process {
 
     /// Moves the units of a key to a new field.
     pub(super) async fn renew(self: Arc<Self>, tag: Tag, renewal: Renewal) {
-        let under_way = CallUnderWay::new(&self, move |process| {
-            if let Some(release) = process.counts.renewed(tag, renewal, CallEnd::Unknown) {
-                process.release_on_server(tag, release);
+        let ends = |end| {
+            if let Some(release) = self.counts.renewed(tag, renewal, end) {
+                self.release_on_server(tag, release);
             }
-        });
+        };
+        let under_way = OnDrop::new(|| ends(CallEnd::Unknown));
         let call = script::renew(self.key(tag), self.field(renewal.number), renewal.units, self.lease_micros());
         let answer = self.call(&call).await;
         under_way.end();
-        let end = if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown };
-        if let Some(release) = self.counts.renewed(tag, renewal, end) {
-            self.release_on_server(tag, release);
-        }
+        ends(if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
     }
 
     /// Lets the current runtime renew what is in flight, if it does not yet.
@@ -204,52 +212,4 @@ fn micros(lease: Duration) -> u64 {
 /// How a call to take units ended that brought no decision.
 fn end_of(fault: &Fault) -> CallEnd {
     if fault.may_have_run() { CallEnd::Unknown } else { CallEnd::NotRun }
-}
-
-type TakeFuture = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
-
-/// A request that is taking units.
-struct PendingTake {
-    process: Arc<Process>,
-    tag: Tag,
-    cost: u64,
-    runtime: Handle,
-    /// `None` once the server has answered.
-    answer: Option<TakeFuture>,
-}
-
-impl Drop for PendingTake {
-    fn drop(&mut self) {
-        let Some(answer) = self.answer.take() else { return };
-        let (process, tag, cost) = (Arc::clone(&self.process), self.tag, self.cost);
-        self.runtime.spawn(async move {
-            if answer.await.is_ok_and(|decision| decision.is_allowed()) {
-                process.release(tag, cost);
-            }
-        });
-    }
-}
-
-/// A call under way. Dropped before its end, because its runtime was shut down, it has ended in nobody knows what.
-struct CallUnderWay<F: FnOnce(&Arc<Process>)> {
-    process: Arc<Process>,
-    is_lost: Option<F>,
-}
-
-impl<F: FnOnce(&Arc<Process>)> CallUnderWay<F> {
-    fn new(process: &Arc<Process>, is_lost: F) -> Self {
-        Self { process: Arc::clone(process), is_lost: Some(is_lost) }
-    }
-
-    fn end(mut self) {
-        self.is_lost = None;
-    }
-}
-
-impl<F: FnOnce(&Arc<Process>)> Drop for CallUnderWay<F> {
-    fn drop(&mut self) {
-        if let Some(is_lost) = self.is_lost.take() {
-            is_lost(&self.process);
-        }
-    }
 }

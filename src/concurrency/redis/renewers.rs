@@ -1,19 +1,20 @@
 //! [`Renewers`]: the tasks that renew the leases of what is in flight.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::runtime::{Handle, Id};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::process::Process;
+use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
 use crate::values::time::{Clock, Monotonic};
 
 /// The runtimes that renew: one task on each runtime on which requests were admitted, until nothing is in flight. A
 /// runtime that is blocked leaves the work to the others.
 #[derive(Default)]
-pub(super) struct Renewers(Mutex<Vec<(Id, Handle)>>);
+pub(super) struct Renewers(Lock<Vec<(Id, Handle)>>);
 
 /// A renewer looks for keys that are due so often in a lease. A renewal is due after half of it, so one that fails at once
 /// has seven further attempts; if calls time out, there are fewer.
@@ -25,7 +26,7 @@ const AT_A_TIME: usize = 32;
 impl Renewers {
     /// Starts a task on this runtime, unless it has one.
     pub(super) fn start(process: &Arc<Process>, runtime: &Handle) {
-        let mut runtimes = process.renewers.lock();
+        let mut runtimes = process.renewers.0.lock();
         if runtimes.iter().all(|(id, _)| *id != runtime.id()) {
             runtimes.push((runtime.id(), runtime.clone()));
             drop(runtimes);
@@ -36,11 +37,7 @@ impl Renewers {
 
     /// A runtime that renews.
     pub(super) fn any(&self) -> Option<Handle> {
-        self.lock().last().map(|(_, runtime)| runtime.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Id, Handle)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().last().map(|(_, runtime)| runtime.clone())
     }
 }
 
@@ -82,7 +79,7 @@ impl Renewer {
     /// Leaves the list if nothing is in flight. Decided under the lock of the list, which a request takes after it was
     /// counted: either this sees the request, or the request finds no task on this runtime and starts one.
     fn leaves_if_idle(&mut self) -> bool {
-        let mut runtimes = self.process.renewers.lock();
+        let mut runtimes = self.process.renewers.0.lock();
         let is_idle = self.process.counts.is_empty();
         if is_idle {
             let id = self.runtime.take();
@@ -96,7 +93,7 @@ impl Drop for Renewer {
     fn drop(&mut self) {
         // Its runtime was shut down.
         if let Some(id) = self.runtime.take() {
-            self.process.renewers.lock().retain(|(runtime, _)| *runtime != id);
+            self.process.renewers.0.lock().retain(|(runtime, _)| *runtime != id);
         }
     }
 }

@@ -11,20 +11,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::lines::{Change, Line, NoPlace, Place};
 use super::pace::{OVERDUE, Pace};
-use super::process::Process;
+use super::process::{Process, Wanted};
 use crate::concurrency::bounds::Bounds;
 use crate::concurrency::{closed, rejected};
 use crate::store::redis::{FaultKind, failed};
-use crate::store::remote::Tag;
 use crate::values::{Decision, LimiterError};
-
-/// What a request asks for.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) tag: Tag,
-    pub(super) cost: u64,
-    pub(super) limit: u64,
-}
 
 impl Process {
     /// Takes units of a key, and waits for them as far as `bounds` and `patience` let it.

@@ -14,6 +14,7 @@ use super::remote::RemoteQueue;
 use super::script::Admission;
 use crate::limiter::Limiter;
 use crate::queue::{LeakyQueue, closed, no_runtime};
+use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
 /// What the waiters of one process share.
@@ -95,19 +96,24 @@ impl ProcessQueue {
         let (_slot, patience) = self.take_slot(patience);
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
         let (shared, of) = (Arc::clone(&self), key.clone());
-        // Boxed, since the call takes far more memory than the wait, and is over when that begins.
-        let answer: JoinFuture = Box::pin(async move { shared.join(&of, cost, patience).await });
-        let mut join = PendingJoin { shared: self, key, cost, runtime, answer: Some(answer) };
-        let decision = match join.answer().await? {
+        let call = async move { shared.join(&of, cost, patience).await };
+        let (shared, of) = (Arc::clone(&self), key.clone());
+        let give_back = async move |answer| {
+            if let Ok(Admission::Granted(decision)) = answer {
+                shared.remote.refund(&of, cost, decision.receipt()).await;
+            }
+        };
+        let decision = match complete_or_undo(runtime.clone(), call, give_back).await? {
             Admission::Rejected(decision) => return Ok(decision),
             Admission::Granted(decision) if decision.delay().is_zero() => return Ok(decision),
             Admission::Granted(decision) => decision,
         };
         let answered = Instant::now();
-        let mut wait = GrantedWait { join, receipt: decision.receipt(), is_over: false };
+        // A waiter that is dropped before its turn returns its reservation.
+        let wait = OnDrop::new(|| self.refund_in_background(&runtime, key, cost, decision.receipt()));
         sleep_until(answered + decision.delay()).await;
-        // Set before anything else is awaited: a waiter that is dropped from here on has used its turn.
-        wait.is_over = true;
+        // Before anything else is awaited: a waiter that is dropped from here on has used its turn.
+        wait.end();
         Ok(decision.with_delay(answered.elapsed()))
     }
 
@@ -148,55 +154,5 @@ pub(super) struct WaiterSlot(Arc<ProcessQueue>);
 impl Drop for WaiterSlot {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-type JoinFuture = Pin<Box<dyn Future<Output = Result<Admission, LimiterError>> + Send>>;
-
-/// A request that is joining. If it is dropped before Redis answers, the call continues in the background, and what it
-/// was granted is returned.
-struct PendingJoin {
-    shared: Arc<ProcessQueue>,
-    key: PartitionKey,
-    cost: u64,
-    runtime: Handle,
-    /// `None` once Redis has answered.
-    answer: Option<JoinFuture>,
-}
-
-impl PendingJoin {
-    /// Waits for the answer, once.
-    async fn answer(&mut self) -> Result<Admission, LimiterError> {
-        let admission = self.answer.as_mut().expect("asked for once").await;
-        self.answer = None;
-        admission
-    }
-}
-
-impl Drop for PendingJoin {
-    fn drop(&mut self) {
-        let Some(answer) = self.answer.take() else { return };
-        let (shared, key, cost) = (Arc::clone(&self.shared), self.key.clone(), self.cost);
-        self.runtime.spawn(async move {
-            if let Ok(Admission::Granted(decision)) = answer.await {
-                shared.remote.refund(&key, cost, decision.receipt()).await;
-            }
-        });
-    }
-}
-
-/// A waiter whose turn has not come. If it is dropped before, its reservation is returned.
-struct GrantedWait {
-    join: PendingJoin,
-    receipt: Receipt,
-    is_over: bool,
-}
-
-impl Drop for GrantedWait {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let PendingJoin { shared, key, cost, runtime, .. } = &self.join;
-            Arc::clone(shared).refund_in_background(runtime, key.clone(), *cost, self.receipt);
-        }
     }
 }

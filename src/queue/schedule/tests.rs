@@ -1,7 +1,7 @@
 //! What the counts and indexes of a schedule do to memory, which no answer shows.
 
 use super::*;
-use crate::queue::drivers::DriverId;
+use crate::queue::schedule::waiter_slab::DriverId;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -3,9 +3,23 @@
 use std::task::Waker;
 
 use super::FifoId;
-use crate::queue::drivers::DriverId;
 use crate::values::Receipt;
 use crate::values::time::Timestamp;
+
+/// The number of a driver. Each waiter has one: that of the runtime on which it was last polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::queue) struct DriverId(pub(in crate::queue) u16);
+
+impl DriverId {
+    #[cfg(test)]
+    pub(in crate::queue) const FIRST: Self = Self(0);
+    #[cfg(test)]
+    pub(in crate::queue) const SECOND: Self = Self(1);
+
+    pub(in crate::queue) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// Slots for waiters, each known by its number.
 ///

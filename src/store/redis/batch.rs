@@ -4,41 +4,89 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::backend::{RedisBackend, failed};
 use super::connection::{Fault, Redis};
+use super::conversation::{KeyPart, Part, converse};
 use super::key::Key;
-use super::script::{self, BadReply, Charge, Conversion, OwnQuota, ScriptReply, Scripted, Under};
-use crate::store::remote::{Answered, KeyQuery, Observation, Standing};
-use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answers, Claim, Decision, Quota};
+use super::script::{self, BadReply, Scripted};
+use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation, StoreInner};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Answers, Ask, Batching, Claim, Decision};
+
+/// Charges together with other limiters, in one call.
+pub(super) struct Batcher<A: Scripted> {
+    pub(super) inner: Arc<StoreInner<A::State, RedisBackend>>,
+    pub(super) algorithm: A,
+}
+
+impl<A: Scripted> Batching for Batcher<A> {
+    /// Returns `None` if a lease pays, or if a call of the key's own would take one, which a call for several keys does
+    /// not.
+    /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
+    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        let (query, cost) = (KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?, ask.cost());
+        if query.is_in_demand(cost) {
+            return None;
+        }
+        let key = self.inner.backend.key::<A>(query.tag);
+        Some(Box::new(RedisClaim { key, part: Box::new(KeyClaim { query, cost }) }))
+    }
+}
 
 /// The part of one request that concerns one of several limiters on the same Redis.
-pub(super) struct RedisClaim {
-    redis: Redis,
+struct RedisClaim {
     key: Key,
     part: Box<dyn ClaimPart>,
 }
 
 impl RedisClaim {
-    pub(super) fn new<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u64) -> Self {
-        let backend = &query.inner.backend;
-        let (redis, key) = (backend.redis.clone(), backend.key::<A>(query.tag));
-        Self { redis, key, part: Box::new(KeyClaim { query, cost, kept: None }) }
+    fn redis(&self) -> &Redis {
+        &self.part.backend().redis
     }
 }
 
 impl Claim for RedisClaim {
     fn store(&self) -> usize {
-        self.redis.id()
+        self.redis().id()
     }
 
+    /// In one call if one server has all keys. If not, makes one call after the other: when one is rejected, those before it
+    /// are refunded, and those after it only report what is left. All calls together have one deadline.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
         let claims: Vec<Self> = std::iter::once(self).chain(others).map(|claim| *claim).collect();
-        Box::pin(decide_all(claims))
+        Box::pin(async move {
+            let deadline = claims[0].redis().deadline();
+            let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
+            let mut intent = Intent::Charge;
+            let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
+            while let Some(group) = groups.pop_front() {
+                let members: Vec<&Self> = group.iter().map(|index| &claims[*index]).collect();
+                match call(&members, intent, deadline).await {
+                    Ok(decisions) => {
+                        if intent == Intent::Charge && !decisions.iter().all(Decision::is_allowed) {
+                            intent = Intent::Report;
+                            roll_back(&claims, &mut answers);
+                        }
+                        group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
+                    }
+                    // The script was not run. While keys move between nodes, those of one call may be on both.
+                    Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
+                        group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
+                    }
+                    Err(fault) => {
+                        let error = failed(fault);
+                        group.iter().for_each(|index| answers[*index] = Some(Err(error.clone())));
+                    }
+                }
+            }
+            answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
+        })
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -53,37 +101,6 @@ enum Intent {
     Charge,
     /// Only reports what is left.
     Report,
-}
-
-/// Decides on all claims in one call if one server has all keys. If not, makes one call after the other: when one is
-/// rejected, those before it are refunded, and those after it only report what is left. All calls together have one
-/// deadline.
-async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
-    let deadline = claims[0].redis.deadline();
-    let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
-    let mut intent = Intent::Charge;
-    let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
-    while let Some(group) = groups.pop_front() {
-        let members: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
-        match call(&members, intent, deadline).await {
-            Ok(decisions) => {
-                if intent == Intent::Charge && !decisions.iter().all(Decision::is_allowed) {
-                    intent = Intent::Report;
-                    roll_back(&claims, &mut answers);
-                }
-                group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
-            }
-            // The script was not run. While keys move between nodes, those of one call may be on both.
-            Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
-                group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
-            }
-            Err(fault) => {
-                let error = failed(fault);
-                group.iter().for_each(|index| answers[*index] = Some(Err(error.clone())));
-            }
-        }
-    }
-    answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
 }
 
 /// Refunds what was charged, the last charge first, see [`Receipt`](crate::values::Receipt).
@@ -101,7 +118,7 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     for (index, claim) in claims.iter().enumerate() {
         let fits = |group: &&mut Vec<usize>| {
             let first = &claims[group[0]];
-            claim.redis.share_a_node(first.key.slot(), claim.key.slot())
+            claim.redis().share_a_node(first.key.slot(), claim.key.slot())
                 && group.iter().all(|other| claims[*other].key != claim.key)
         };
         match groups.iter_mut().find(fits) {
@@ -114,258 +131,57 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
 
 /// Decides on claims that can share a call.
 async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Result<Vec<Decision>, Fault> {
-    let mut asked = Monotonic.now();
-    let mut conversions: Vec<Option<Conversion>> = claims.iter().map(|_| None).collect();
-    // Claims under the quotas that their keys have, once their conversions were lost.
-    let mut kept: Vec<Option<Box<dyn ClaimPart>>> = claims.iter().map(|_| None).collect();
-    loop {
-        let parts: Vec<&dyn ClaimPart> =
-            claims.iter().zip(&kept).map(|(claim, kept)| kept.as_deref().unwrap_or(&*claim.part)).collect();
-        let quotas: Vec<_> = parts.iter().map(|part| part.carried_quota()).collect();
-        let are_sent: Vec<_> = conversions.iter().map(Option::is_some).collect();
-        let owns = quotas.iter().zip(conversions).map(|(quota, conversion)| OwnQuota { quota: *quota, conversion });
-        let charges = claims.iter().zip(&parts).map(|(claim, part)| part.charge(claim.key.clone(), intent, asked));
-        let call = script::decide_all(charges.zip(owns).map(|(charge, own)| charge.under(own)));
-        let sent = Monotonic.now();
-        let value = claims[0].redis.call_by(&call, deadline, 1).await?;
-        let answered = Monotonic.now();
-        let mut answer = ScriptReply::read(value)?;
-        let standings = (0..claims.len()).map(|index| answer.take_standing(index)).collect::<Result<Vec<_>, _>>()?;
-        // As for one key.
-        let mut others = Vec::with_capacity(claims.len());
-        conversions = Vec::with_capacity(claims.len());
-        for (index, (part, quota)) in parts.iter().zip(quotas).enumerate() {
-            if standings[index].is_in_force(answer.now) {
-                conversions.push(None);
-                others.push(None);
-                continue;
-            }
-            let is_lost = are_sent[index] || kept[index].is_some();
-            let other = if is_lost { claims[index].part.other(&answer, index, quota)? } else { None };
-            let conversion = if other.is_some() { None } else { part.convert(&mut answer, index, quota)? };
-            if are_sent[index] {
-                part.count_conversion(other.is_some() || conversion.is_some());
-            }
-            let is_another = other.is_some() || (conversion.is_some() && script::is_charge(&call, index));
-            conversions.push(conversion.filter(|_| kept[index].is_none()));
-            others.push(is_another.then_some(other));
-        }
-        if others.iter().any(Option::is_some) {
-            answer.charged_nothing()?;
-            let changed = kept.iter_mut().zip(others).filter_map(|(kept, other)| Some((kept, other?)));
-            changed.for_each(|(kept, other)| *kept = other);
-            continue;
-        }
-        let seen = Observation { server: answer.now, sent, answered };
-        match conclude(&parts, intent, &answer, &standings, &conversions, seen) {
-            // As for one key.
-            Err(BadReply::Disagreement) if parts.iter().any(|part| part.is_uncovered(&answer, asked)) => {
-                asked = answer.now;
-            }
-            concluded => return Ok(concluded?),
-        }
-    }
-}
-
-/// Computes the decisions. Records nothing before the whole reply was found to be sound.
-fn conclude(
-    claims: &[&dyn ClaimPart],
-    intent: Intent,
-    answer: &ScriptReply,
-    standings: &[Standing],
-    conversions: &[Option<Conversion>],
-    seen: Observation,
-) -> Result<Vec<Decision>, BadReply> {
-    let reply = |(index, conversion): (usize, &Option<Conversion>)| KeyReply {
-        answer,
-        index,
-        standing: standings[index],
-        seen,
-        is_converted: conversion.is_some(),
+    let mut claimed: Vec<_> = claims.iter().map(|claim| claim.part.claim(claim.key.clone(), intent)).collect();
+    let limits = CallLimits { deadline, requests: 1 };
+    let (answer, seen) = {
+        let mut parts: SmallVec<[_; 4]> = claimed.iter_mut().map(|claim| claim.part()).collect();
+        converse(&claims[0].part.backend().bundles, Monotonic.now(), &mut parts, script::decide_all, limits).await?
     };
-    let replies = || conversions.iter().enumerate().map(reply);
-    let alone = claims.iter().zip(replies()).map(|(part, reply)| part.decide(reply));
-    let alone = alone.collect::<Result<Vec<_>, _>>()?;
+    let alone: Vec<_> = claimed.iter().map(|claim| claim.decide()).collect();
+    // Nothing is recorded before the whole reply was found to be sound.
     let are_charged = intent == Intent::Charge && answer.were_charged(&alone)?;
-    let parts = claims.iter().zip(replies()).zip(alone);
-    if are_charged {
-        parts.map(|((part, reply), decision)| part.record_charge(reply, decision)).collect()
-    } else {
-        parts.map(|((part, reply), decision)| part.record_no_charge(reply, decision)).collect()
-    }
+    let decisions = claimed.iter().zip(alone).map(|(claim, alone)| claim.conclude(alone, are_charged, seen));
+    Ok(decisions.collect::<Result<_, _>>()?)
 }
 
-/// What the server replied about one of the keys of a call.
-#[derive(Clone, Copy)]
-struct KeyReply<'a> {
-    answer: &'a ScriptReply,
-    index: usize,
-    /// Was taken off what the key held.
-    standing: Standing,
-    seen: Observation,
-    /// Whether the key stays under another quota, under which its state was read.
-    is_converted: bool,
-}
-
-/// A [`RedisClaim`] without its algorithm in the type.
+/// A [`KeyClaim`] without its algorithm in the type.
 trait ClaimPart: Send + Sync {
-    fn charge(&self, key: Key, intent: Intent, asked: Timestamp) -> Charge;
+    fn backend(&self) -> &RedisBackend;
 
-    /// See [`RedisBackend::carried_quota`].
-    fn carried_quota(&self) -> Option<Quota>;
-
-    /// See [`Under::convert`](script::Under::convert).
-    fn convert(
-        &self,
-        answer: &mut ScriptReply,
-        index: usize,
-        asked: Option<Quota>,
-    ) -> Result<Option<Conversion>, BadReply>;
-
-    /// See [`RedisBackend::count_conversion`].
-    fn count_conversion(&self, is_lost: bool);
-
-    /// Returns this claim under the quota that its key has, if that is not the one that the call carried: see
-    /// [`Under::other`](script::Under::other).
-    fn other(
-        &self,
-        answer: &ScriptReply,
-        index: usize,
-        asked: Option<Quota>,
-    ) -> Result<Option<Box<dyn ClaimPart>>, BadReply>;
-
-    /// See [`ScriptReply::is_uncovered`].
-    fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool;
-
-    /// Returns the decision of this limiter by itself.
-    fn decide(&self, reply: KeyReply<'_>) -> Result<Decision, BadReply>;
-
-    /// Records that all claims were charged. Returns the decision, with the receipt by which it can be refunded.
-    fn record_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply>;
-
-    /// Records that no claim was charged. Returns the decision of this limiter without the charge.
-    fn record_no_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply>;
+    /// Begins a conversation about the key of this claim.
+    fn claim(&self, key: Key, intent: Intent) -> Box<dyn Claimed + '_>;
 
     /// Refunds what a decision has charged, if anything, in the background. Returns the decision without the charge.
     fn refund(&self, decision: Decision) -> Decision;
+}
+
+/// A [`KeyClaim`] in a conversation.
+trait Claimed: Send {
+    fn part(&mut self) -> &mut dyn Part;
+
+    /// Returns the decision of this limiter by itself.
+    fn decide(&self) -> Decision;
+
+    /// Records the outcome. Returns the decision, with the receipt by which it can be refunded if all claims were charged, and
+    /// without a charge if none was.
+    fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply>;
 }
 
 /// The claim of a limiter with this algorithm.
 struct KeyClaim<A: Scripted> {
     query: KeyQuery<A, RedisBackend>,
     cost: u64,
-    /// The quota behind the state of the key, and the algorithm under it, if the key is charged under that.
-    kept: Option<(Option<Quota>, A)>,
-}
-
-/// The decision on a key whose standing is in force, and its state at the end of that.
-type ByStanding<S> = Option<(Decision, Option<S>)>;
-
-impl<A: Scripted> KeyClaim<A> {
-    /// The algorithm by which the key is charged.
-    fn algorithm(&self) -> &A {
-        self.kept.as_ref().map_or(&self.query.algorithm, |(_, kept)| kept)
-    }
-
-    fn by_standing(
-        &self,
-        KeyReply { answer, index, standing, .. }: KeyReply<'_>,
-        cost: u64,
-    ) -> Result<ByStanding<A::State>, BadReply> {
-        if !standing.is_in_force(answer.now) {
-            return Ok(None);
-        }
-        let state = Under::of(&self.query.target()).state_at(answer, index, standing.until())?;
-        let decision = standing.decide(&self.query.algorithm, state, answer.now, cost);
-        Ok(decision.map(|decision| (decision, state)))
-    }
 }
 
 impl<A: Scripted> ClaimPart for KeyClaim<A> {
-    fn charge(&self, key: Key, intent: Intent, asked: Timestamp) -> Charge {
-        let cost = match intent {
-            Intent::Charge => self.cost,
-            Intent::Report => 0,
-        };
-        Charge::new(self.algorithm(), key, cost, asked)
+    fn backend(&self) -> &RedisBackend {
+        &self.query.inner.backend
     }
 
-    fn carried_quota(&self) -> Option<Quota> {
-        let carried = || self.query.inner.backend.carried_quota(&self.query.target());
-        self.kept.as_ref().map_or_else(carried, |(quota, _)| *quota)
-    }
-
-    fn convert(
-        &self,
-        answer: &mut ScriptReply,
-        index: usize,
-        asked: Option<Quota>,
-    ) -> Result<Option<Conversion>, BadReply> {
-        let under = Under::of(&self.query.target());
-        let conversion = Under { algorithm: self.algorithm(), ..under }.convert(answer, index, asked)?;
-        if conversion.is_some() {
-            self.query.inner.backend.note_quotas();
-        }
-        Ok(conversion)
-    }
-
-    fn count_conversion(&self, is_lost: bool) {
-        self.query.inner.backend.count_conversion(is_lost);
-    }
-
-    fn other(
-        &self,
-        answer: &ScriptReply,
-        index: usize,
-        asked: Option<Quota>,
-    ) -> Result<Option<Box<dyn ClaimPart>>, BadReply> {
-        let kept = Under::of(&self.query.target()).other(answer, index, asked, self.cost)?;
-        let Some(kept) = kept else { return Ok(None) };
-        Ok(Some(Box::new(Self { query: self.query.clone(), cost: self.cost, kept: Some(kept) })))
-    }
-
-    fn is_uncovered(&self, answer: &ScriptReply, asked: Timestamp) -> bool {
-        answer.is_uncovered(self.algorithm(), asked)
-    }
-
-    fn decide(&self, reply: KeyReply<'_>) -> Result<Decision, BadReply> {
-        match self.by_standing(reply, self.cost)? {
-            Some((decision, _)) => Ok(decision),
-            None => reply.answer.decision(self.algorithm(), reply.index, self.cost),
-        }
-    }
-
-    fn record_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply> {
-        if let Some((_, state)) = self.by_standing(reply, self.cost)? {
-            self.query.learn_standing(reply.standing, state, reply.seen);
-            return Ok(decision);
-        }
-        let KeyReply { answer, index, seen, is_converted, .. } = reply;
-        if let Some((_, kept)) = &self.kept {
-            let decision = self.query.under_another(kept, decision);
-            self.query.learn(&[decision], None, seen, self.cost);
-            return Ok(decision);
-        }
-        let old = answer.state(&self.query.algorithm, index)?;
-        let new = self.query.algorithm.decide(old, answer.now, self.cost).1;
-        if !is_converted {
-            self.query.learn(&[decision], new.or(old), seen, self.cost);
-        }
-        self.query.note_demand(decision, self.cost, seen.sent);
-        Ok(decision)
-    }
-
-    fn record_no_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply> {
-        if let Some((unchanged, state)) = self.by_standing(reply, 0)? {
-            self.query.learn_standing(reply.standing, state, reply.seen);
-            return Ok(if decision.is_allowed() { unchanged } else { decision });
-        }
-        let KeyReply { answer, index, seen, is_converted, .. } = reply;
-        let old = answer.state(self.algorithm(), index)?;
-        if !is_converted && self.kept.is_none() {
-            self.query.learn(&[], old, seen, self.cost);
-        }
-        if decision.is_allowed() { answer.decision(self.algorithm(), index, 0) } else { Ok(decision) }
+    fn claim(&self, key: Key, intent: Intent) -> Box<dyn Claimed + '_> {
+        let cost = if intent == Intent::Charge { self.cost } else { 0 };
+        let part = KeyPart::charging(self.query.target(), &self.backend().quotas, key, cost);
+        Box::new(KeyClaimed { claim: self, part })
     }
 
     fn refund(&self, decision: Decision) -> Decision {
@@ -374,5 +190,33 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         }
         self.query.clone().refund_in_background(self.cost, decision.receipt());
         decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
+    }
+}
+
+struct KeyClaimed<'a, A: Scripted> {
+    claim: &'a KeyClaim<A>,
+    part: KeyPart<'a, A>,
+}
+
+impl<A: Scripted> Claimed for KeyClaimed<'_, A> {
+    fn part(&mut self) -> &mut dyn Part {
+        &mut self.part
+    }
+
+    fn decide(&self) -> Decision {
+        self.claim.query.judge(&self.part.found, self.claim.cost)
+    }
+
+    fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply> {
+        let (KeyClaim { query, cost }, found) = (self.claim, &self.part.found);
+        if !are_charged || *cost == 0 {
+            let unchanged = query.note_unchanged(found, self.part.is_foreign, seen, *cost);
+            return Ok(if alone.is_allowed() { unchanged } else { alone });
+        }
+        let (decisions, is_own) = query.conclude(found, seen, *cost, 1).map_err(|_| BadReply::Disagreement)?;
+        if is_own {
+            query.note_demand(decisions[0], *cost, seen.sent);
+        }
+        Ok(decisions[0])
     }
 }

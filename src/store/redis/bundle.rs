@@ -4,8 +4,8 @@
 //! one begins it, with a task that lets the other tasks of the runtime run once, and then sends what has come together:
 //! so a bundle is as large as the load makes it, and waits for no timer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use tokio::runtime::{Handle, Id};
@@ -18,6 +18,8 @@ use super::evalsha::{Call, Script};
 use super::key::Key;
 use super::script::ScriptReply;
 use crate::store::remote::CallLimits;
+use crate::util::lock::Lock;
+use crate::util::undo::OnDrop;
 
 /// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for so many, of one
 /// request each.
@@ -33,7 +35,7 @@ pub(super) struct Bundles {
 struct State {
     /// Calls and bundles that are in flight.
     in_flight: AtomicUsize,
-    open: Mutex<Open>,
+    open: Lock<Open>,
 }
 
 /// The bundles that were not sent yet: in most cases one, or none.
@@ -74,9 +76,12 @@ impl Bundles {
         Self { redis: redis.clone(), state: Arc::default() }
     }
 
-    /// Makes a call for one key, without texts, of a script that charges any number of keys. What comes of it is what
-    /// would come of the call by itself.
+    /// Makes a call, in a bundle perhaps. What comes of it is what would come of the call by itself.
     pub(super) async fn call(&self, mut call: Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
+        // A text is for one key.
+        if !(call.script.is_for_each_key && call.texts.is_empty()) {
+            return Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?);
+        }
         if let Some(answer) = self.join(&mut call, limits) {
             match answer.await {
                 Ok(Answer::Reply(reply)) => return Ok(reply),
@@ -86,7 +91,7 @@ impl Bundles {
                 Err(_) => return Err(FaultKind::Cancelled.into()),
             }
         }
-        let _in_flight = InFlight::enter(&self.state);
+        let _in_flight = self.state.enter();
         Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?)
     }
 
@@ -98,7 +103,7 @@ impl Bundles {
         }
         let runtime = Handle::try_current().ok()?;
         let (sender, answer) = oneshot::channel();
-        let mut open = self.state.lock();
+        let mut open = self.state.open.lock();
         let joined = open.bundles.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
         if let Some(bundle) = joined {
             // Otherwise it would be given up too late, or much too early.
@@ -126,8 +131,12 @@ impl Bundles {
 }
 
 impl State {
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Counts a call, or a bundle, as in flight until the guard is dropped.
+    fn enter(&self) -> OnDrop<impl FnOnce()> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        OnDrop::new(|| {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        })
     }
 }
 
@@ -155,7 +164,7 @@ async fn send(redis: Redis, begun: Begun) {
     let requests = members.iter().map(|member| member.requests).sum();
     let (keys, answers): (Vec<_>, Vec<_>) = members.into_iter().map(|member| (member.key, member.answer)).unzip();
     let call = Call { script, keys: keys.into(), args, texts: Vec::new() };
-    let _in_flight = InFlight::enter(&begun.state);
+    let _in_flight = begun.state.enter();
     let value = redis.call_by(&call, deadline, requests).await;
     let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len())?));
     let mut replies = replies.map(SmallVec::into_iter);
@@ -186,7 +195,7 @@ struct Begun {
 
 impl Begun {
     fn take(&self) -> Option<Bundle> {
-        let bundles = &mut self.state.lock().bundles;
+        let bundles = &mut self.state.open.lock().bundles;
         let index = bundles.iter().position(|bundle| bundle.number == self.number)?;
         Some(bundles.swap_remove(index))
     }
@@ -196,21 +205,5 @@ impl Drop for Begun {
     fn drop(&mut self) {
         // Its members are woken outside of the lock.
         drop(self.take());
-    }
-}
-
-/// Counts a call, or a bundle, as in flight until it is dropped.
-struct InFlight<'a>(&'a AtomicUsize);
-
-impl<'a> InFlight<'a> {
-    fn enter(state: &'a State) -> Self {
-        state.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self(&state.in_flight)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,14 +6,16 @@ use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 
 use super::backend::{RedisBackend, failed};
+use super::connection::Fault;
+use super::conversation::{Charges, converse};
 use super::key::Key;
 use super::script::sealed::Steps;
-use super::script::{self, BadReply, Charge, Once, OwnQuota, ScriptReply, Scripted, Under};
+use super::script::{self, BadReply, Charge, Scripted};
 use crate::algorithm::{Algorithm, TokenBucket};
-use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner};
+use crate::store::remote::{CallLimits, KeyQuery, StoreInner};
 use crate::store::{MemoryStore, MemoryTable};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answer, Ask, ChargingOnce, LimiterError, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, ChargingOnce, Decision, LimiterError, PartitionKey, Quota, Receipt, Retry};
 
 /// Charges the requests of one limiter once.
 pub(super) struct OnceCharger<A: Scripted> {
@@ -54,9 +56,9 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
         }
         let (budget_key, record) = (self.budget(ask.key()), self.record(ask.key(), retry));
         let ends = retry.record_ends.clone();
-        Answer::Pending(Box::pin(
-            async move { decide(&query, &budget, (budget_key, record), cost, ends.as_deref()).await },
-        ))
+        Answer::Pending(Box::pin(async move {
+            decide(&query, &budget, (budget_key, record), cost, ends.as_deref()).await.map_err(failed)
+        }))
     }
 
     fn begin(&self, key: &PartitionKey, retry: &Retry) {
@@ -88,88 +90,36 @@ fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
     budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
 }
 
-/// Decides in one call. In two if the key has another quota until now, and in three if that changes meanwhile; in one more if
-/// our clock is so wrong that the first call did not have the window of the server's time.
+/// Decides in a conversation about the key. The budget has no quota behind it: what is used of it stays used as a share, the
+/// safe side.
 async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     budget: &A::Budget,
     (budget_key, record): (Key, Key),
     cost: u64,
     record_ends: Option<&OnceLock<Timestamp>>,
-) -> Answered {
-    let (backend, target) = (&query.inner.backend, query.target());
-    let (deadline, mut asked) = (backend.redis.deadline(), Monotonic.now());
-    let under = Under::of(&target);
-    let mut conversion = None;
-    // The quota that the key has, once a conversion was lost.
-    let mut kept: Option<(Option<Quota>, A)> = None;
-    loop {
-        let (algorithm, quota) = match &kept {
-            Some((quota, kept)) => (kept, *quota),
-            None => (&query.algorithm, backend.carried_quota(&target)),
-        };
-        let is_converting = conversion.is_some();
-        let is_lost = is_converting || kept.is_some();
-        let key = backend.key::<A>(query.tag);
-        let state = Charge::new(algorithm, key, cost, asked).under(OwnQuota { quota, conversion });
-        // The budget has no quota behind it: what is used of it stays used as a share, the safe side.
-        let call = script::decide_once(state, Charge::new(budget, budget_key.clone(), cost, asked), record.clone());
-        let sent = Monotonic.now();
-        let value = backend.redis.call_by(&call, deadline, 1).await.map_err(failed)?;
-        let answered = Monotonic.now();
-        let mut answer = ScriptReply::read(value).map_err(failed)?;
-        let seen = Observation { server: answer.now, sent, answered };
-        if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
-            // No later than on the server. A reply that is not accepted below is about this record, too.
-            let _ = ends.set(sent.saturating_add(left));
+) -> Result<Decision, Fault> {
+    let backend = &query.inner.backend;
+    let mut part = backend.part(query.target(), cost);
+    let asked = Monotonic.now();
+    let compose = |mut charges: Charges| {
+        script::decide_once(charges.remove(0), Charge::new(budget, budget_key.clone(), cost, asked), record.clone())
+    };
+    let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };
+    let (answer, seen) = converse(&backend.bundles, asked, &mut [&mut part], compose, limits).await?;
+    if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
+        // No later than on the server.
+        let _ = ends.set(seen.sent.saturating_add(left));
+    }
+    let is_banned = part.found.standing.banned_until > answer.now;
+    match answer.free_retry(budget, cost, is_banned)? {
+        Some(receipt) => {
+            let unchanged = query.note_unchanged(&part.found, part.is_foreign, seen, cost);
+            Ok(unchanged.with_receipt(receipt.mark_free_retry()))
         }
-        let standing = answer.take_standing(0).map_err(failed)?;
-        if standing.is_in_force(answer.now) {
-            let state = under.state_at(&answer, 0, standing.until()).map_err(failed)?;
-            query.learn_standing(standing, state, seen);
-            return match answer.once_in_force(&query.algorithm, budget, cost, (standing, state)).map_err(failed)? {
-                Once::Free(decision, receipt, _) => Ok(decision.with_receipt(receipt.mark_free_retry())),
-                Once::AsEver(decision, _) => Ok(decision),
-            };
-        }
-        if is_lost && answer.admitted == 0 {
-            let other = under.other(&answer, 0, quota, cost).map_err(failed)?;
-            if other.is_some() {
-                if is_converting {
-                    backend.count_conversion(true);
-                }
-                (kept, conversion) = (other, None);
-                continue;
-            }
-        }
-        conversion = Under { algorithm, ..under }.convert(&mut answer, 0, quota).map_err(failed)?;
-        if is_converting {
-            backend.count_conversion(conversion.is_some());
-        }
-        if conversion.is_some() && answer.admitted == 0 {
-            // Neither charged nor rejected: once more, with the state that the key has under this quota.
-            backend.note_quotas();
-            (kept, conversion) = (None, conversion.filter(|_| kept.is_none()));
-            continue;
-        }
-        match answer.once(algorithm, budget, cost) {
-            Ok(Once::Free(decision, receipt, state)) => {
-                if conversion.is_none() && kept.is_none() {
-                    query.learn(&[], state, seen, cost);
-                }
-                return Ok(decision.with_receipt(receipt.mark_free_retry()));
-            }
-            Ok(Once::AsEver(decision, _)) if kept.is_some() => {
-                let decision = query.under_another(algorithm, decision);
-                query.learn(&[decision], None, seen, cost);
-                return Ok(decision);
-            }
-            Ok(Once::AsEver(decision, state)) => {
-                query.learn(&[decision], state, seen, cost);
-                return Ok(decision);
-            }
-            Err(BadReply::Disagreement) if answer.is_uncovered(algorithm, asked) => asked = answer.now,
-            Err(reply) => return Err(failed(reply)),
+        None => {
+            let concluded = query.conclude(&part.found, seen, cost, 1);
+            Ok(concluded.map_err(|_| BadReply::Disagreement)?.0[0])
         }
     }
 }

@@ -11,11 +11,17 @@ use super::key::Key;
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     hash: OnceLock<String>,
+    /// Whether it charges any number of keys alike, each by itself.
+    pub(crate) is_for_each_key: bool,
 }
 
 impl Script {
     pub(crate) const fn new(source: &'static str) -> Self {
-        Self { source, hash: OnceLock::new() }
+        Self { source, hash: OnceLock::new(), is_for_each_key: false }
+    }
+
+    pub(crate) const fn for_each_key(source: &'static str) -> Self {
+        Self { source, hash: OnceLock::new(), is_for_each_key: true }
     }
 
     /// Returns the SHA-1 of the source, in hexadecimal, as `EVALSHA` takes it.
@@ -32,4 +38,11 @@ pub(crate) struct Call {
     pub(crate) args: SmallVec<[u64; 8]>,
     /// Behind the numbers: what was read from keys, and what is to be put in its place.
     pub(crate) texts: Vec<String>,
+}
+
+impl Call {
+    /// A run without texts.
+    pub(crate) fn new<const K: usize, const N: usize>(script: &'static Script, keys: [Key; K], args: [u64; N]) -> Self {
+        Self { script, keys: keys.into_iter().collect(), args: SmallVec::from_slice(&args), texts: Vec::new() }
+    }
 }

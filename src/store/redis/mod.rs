@@ -2,12 +2,13 @@
 //!
 //! The path of a request:
 //!
-//! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are maps of what is known of keys.
-//! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key. `batch` puts the
-//!    charges of several limiters into one call. `charge_once` decides on requests whose retries may be free.
-//! 3. `bundle` makes calls for different keys as one, while others are in flight.
-//! 4. `script` has the Lua scripts: it makes the calls, and computes decisions from the replies. A call names its keys
-//!    as `key` spells them, and is plain data, see `evalsha`.
+//! 1. `store` has the settings. The table that is made of them (`store::remote`) answers from a lease or from the negative
+//!    cache, and otherwise makes a query, which may share a call with others for its key.
+//! 2. `backend` holds a `conversation` about the key. So do `batch`, about the keys of several limiters, and `charge_once`,
+//!    about requests whose retries may be free.
+//! 3. `bundle` makes the calls, those for different keys as one while others are in flight.
+//! 4. `script` has the Lua scripts: it makes the calls, and reads the replies. A call names its keys as `key` spells them,
+//!    and is plain data, see `evalsha`.
 //! 5. `connection` finds the node and sends it the call.
 
 mod backend;
@@ -15,6 +16,7 @@ mod batch;
 mod bundle;
 mod charge_once;
 mod connection;
+mod conversation;
 mod evalsha;
 mod key;
 mod script;

@@ -1,16 +1,19 @@
 //! [`RedisStore`]: a store for one limiter.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::RedisBackend;
-use super::batch::RedisClaim;
+use super::backend::{RedisBackend, failed};
+use super::batch::Batcher;
 use super::charge_once::OnceCharger;
 use super::connection::Redis;
 use super::script::Scripted;
-use crate::store::OpenStore;
-use crate::store::remote::{KeyQuery, RemoteStore, RemoteTable, StoreInner};
-use crate::values::{Ask, Batching, Claim, Description};
+use crate::store::remote::{
+    Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
+};
+use crate::store::{NodeHealth, OpenStore, SharingStats};
+use crate::values::{Description, LimiterError};
 
 /// The settings of a limiter whose keys are on Redis (6.2 or later) or Valkey, where all processes that name it alike
 /// share them.
@@ -83,7 +86,7 @@ use crate::values::{Ask, Batching, Claim, Description};
 ///
 /// # Quotas of the keys' own
 ///
-/// From the first question [under a quota](Ask::under) on, or once a policy has a
+/// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
 /// [`quota_fn`](crate::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose quota changes
 /// keeps what it has used, as in memory, and also what it owes beyond a smaller bucket: the first charge under the other
 /// quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the old rate; a
@@ -164,30 +167,58 @@ impl RedisStore {
 /// The keys of one [`RateLimiter`](crate::RateLimiter) on Redis, made from a [`RedisStore`].
 pub type RedisTable<S> = RemoteTable<S, RedisBackend>;
 
-/// Charges together with other limiters, in one call.
-struct Batcher<A: Scripted> {
-    inner: Arc<StoreInner<A::State, RedisBackend>>,
-    algorithm: A,
-}
-
-impl<A: Scripted> Batching for Batcher<A> {
-    /// Returns `None` if a lease pays, or if a call of the key's own would take one, which a call for several keys does
-    /// not.
-    /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
-    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
-        let (query, cost) = (KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?, ask.cost());
-        if query.is_in_demand(cost) { None } else { Some(Box::new(RedisClaim::new(query, cost))) }
+impl<A: Scripted> Backend<A> for RedisBackend {
+    async fn apply(
+        &self,
+        target: &Target<'_, A>,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> Result<Applied<A::State>, LimiterError> {
+        self.apply(target, transition, limits).await.map_err(failed)
     }
-}
 
-/// What Redis can do for a limiter beyond single decisions.
-pub(super) fn describe<A: Scripted>(
-    limiter: &Arc<StoreInner<A::State, RedisBackend>>,
-    algorithm: &A,
-    description: Description,
-) -> Description {
-    let batcher = Batcher { inner: Arc::clone(limiter), algorithm: algorithm.clone() };
-    description.batching(batcher).charging_once(OnceCharger::new(Arc::clone(limiter), algorithm.clone()))
+    fn timeout(&self) -> Duration {
+        self.redis.timeout()
+    }
+
+    fn shares_keys_with(&self, other: &Self) -> bool {
+        self.redis.id() == other.redis.id() && self.name == other.name
+    }
+
+    fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(algorithm.fits()?)
+    }
+
+    fn keeps_standing(&self, _: &A) -> bool {
+        true
+    }
+
+    fn is_failing(&self, target: &Target<'_, A>) -> bool {
+        self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
+    }
+
+    fn describe(
+        &self,
+        limiter: &Arc<StoreInner<A::State, Self>>,
+        algorithm: &A,
+        description: Description,
+    ) -> Description {
+        let (inner, algorithm) = (Arc::clone(limiter), algorithm.clone());
+        let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
+        description.batching(Batcher { inner, algorithm }).charging_once(once)
+    }
+
+    fn stats(&self) -> SharingStats {
+        self.quotas.stats()
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        self.redis.health()
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        failed(reason)
+    }
 }
 
 impl<A: Scripted> OpenStore<A> for RedisStore {

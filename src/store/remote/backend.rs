@@ -161,6 +161,10 @@ impl<'a, A> Target<'a, A> {
     pub(crate) const fn tag(&self) -> Tag {
         self.tag
     }
+
+    pub(crate) const fn copied(&self) -> Self {
+        Self { algorithm: self.algorithm, quota: self.quota, limiter: self.limiter, tag: self.tag }
+    }
 }
 
 /// A change of one key.

@@ -2,18 +2,17 @@
 
 use std::fmt::{self, Display};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{CallLimits, GaveUp};
-use super::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
+use super::circuit_breaker::Failure;
+use super::gate::{Evidence, Gate};
 use crate::store::NodeHealth;
-use crate::util::log;
 
 /// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
 ///
@@ -35,20 +34,9 @@ use crate::util::log;
 pub struct Calls(Arc<Server>);
 
 struct Server {
-    name: Arc<str>,
+    gate: Arc<Gate>,
     timeout: Duration,
-    max_in_flight: usize,
     slots: Arc<Semaphore>,
-    breaker: Mutex<CircuitBreaker>,
-}
-
-/// How a call counts.
-#[derive(Clone, Copy)]
-enum Evidence<'a> {
-    Healthy,
-    /// With the reason, for the log.
-    Failed(Failure, &'a dyn Display),
-    Unknown,
 }
 
 impl Calls {
@@ -62,10 +50,8 @@ impl Calls {
     pub fn new(name: &str, timeout: Duration, max_in_flight: usize) -> Self {
         assert!(!timeout.is_zero(), "a call must have some time");
         assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
-        let max_in_flight = max_in_flight.min(Semaphore::MAX_PERMITS);
-        let slots = Arc::new(Semaphore::new(max_in_flight));
-        let breaker = Mutex::new(CircuitBreaker::new(Instant::now(), timeout));
-        Self(Arc::new(Server { name: name.into(), timeout, max_in_flight, slots, breaker }))
+        let slots = Arc::new(Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)));
+        Self(Arc::new(Server { gate: Gate::new(name.into(), timeout), timeout, slots }))
     }
 
     /// How long a call may take.
@@ -81,16 +67,13 @@ impl Calls {
     /// `vec![self.calls.health()]`.
     #[must_use]
     pub fn health(&self) -> NodeHealth {
-        let Server { name, max_in_flight, slots, .. } = &*self.0;
-        let breaker = self.0.breaker().state(Instant::now());
-        NodeHealth::new(Arc::clone(name), breaker)
-            .with_in_flight(max_in_flight.saturating_sub(slots.available_permits()))
+        self.0.gate.health()
     }
 
     /// Whether calls are failing: the circuit breaker is not closed.
     #[must_use]
     pub fn is_failing(&self) -> bool {
-        self.0.breaker().is_failing()
+        self.0.gate.is_failing()
     }
 
     /// Makes a call. `is_fault` says whether an error is the fault of the server, and not that of the call. An error with
@@ -115,8 +98,8 @@ impl Calls {
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
         let runtime = Handle::try_current().map_err(|_| GaveUp::NoRuntime)?;
-        let watch = self.enter(limits).await?;
-        let due = Instant::now() + self.0.timeout;
+        let watch = self.0.gate.enter(Arc::clone(&self.0.slots), limits).await?;
+        let due = watch.began + self.0.timeout;
         // A task that runs much later than it was due belongs to a process that was busy, and an answer may have arrived.
         let too_late = due + self.0.timeout / 4;
         let task = runtime.spawn(async move {
@@ -134,80 +117,11 @@ impl Calls {
             Err(_) => Err(GaveUp::TimedOut),
         }
     }
-
-    /// Waits for a free slot, and asks the breaker.
-    async fn enter(&self, limits: CallLimits) -> Result<Watch, GaveUp> {
-        let slots = Arc::clone(&self.0.slots);
-        let slot = match Arc::clone(&slots).try_acquire_owned() {
-            Ok(slot) => slot,
-            Err(_) if self.0.breaker().rejects_calls(Instant::now()) => return Err(GaveUp::BreakerOpen),
-            Err(_) => {
-                let now = Instant::now();
-                let patience = limits.deadline.saturating_duration_since(now) / 2;
-                let slot = timeout_at(now + patience, slots.acquire_owned()).await;
-                slot.ok().and_then(Result::ok).ok_or(GaveUp::TooManyInFlight)?
-            }
-        };
-        let now = Instant::now();
-        if limits.deadline <= now {
-            return Err(GaveUp::TimedOut);
-        }
-        let permit = self.0.breaker().try_enter(now, limits.requests).ok_or(GaveUp::BreakerOpen)?;
-        Ok(Watch { server: Arc::clone(&self.0), permit: Some(permit), _slot: slot })
-    }
-}
-
-impl Server {
-    fn breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Calls").field("server", &self.health()).finish_non_exhaustive()
-    }
-}
-
-/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown.
-struct Watch {
-    server: Arc<Server>,
-    permit: Option<CallPermit>,
-    _slot: OwnedSemaphorePermit,
-}
-
-impl Watch {
-    fn end(mut self, evidence: Evidence<'_>) {
-        self.record(evidence);
-    }
-
-    fn record(&mut self, evidence: Evidence<'_>) {
-        let Some(permit) = self.permit.take() else { return };
-        let (now, mut opened, mut closed) = (Instant::now(), None, false);
-        {
-            let mut breaker = self.server.breaker();
-            match evidence {
-                Evidence::Healthy => closed = breaker.succeeded(&permit),
-                Evidence::Failed(failure, reason) => {
-                    opened = breaker.failed(&permit, now, failure).then_some(reason);
-                }
-                Evidence::Unknown => breaker.abandoned(&permit, now),
-            }
-        }
-        if let Some(reason) = opened {
-            log::breaker_opened(&self.server.name, reason);
-        }
-        if closed {
-            log::breaker_closed(&self.server.name);
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // Unless it is counted, a store that panics is called for every request.
-        let panicked = Evidence::Failed(Failure::Silent, &"the call panicked");
-        self.record(if thread::panicking() { panicked } else { Evidence::Unknown });
     }
 }
 

@@ -5,7 +5,7 @@
 //! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can do
 //! what it must (one that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is a
 //! probe, and the first after the recovery succeeds; and a server that no request needs is not called. An application
-//! that pings a server for reasons of its own may tell the breaker ([`CircuitBreaker::disproved`]).
+//! that pings a server for reasons of its own may tell the breaker ([`CircuitBreaker::answered`]).
 
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub(crate) struct CircuitBreaker {
     /// How long a probe may take. One that takes longer is on a runtime that is blocked, and another call may probe.
     patience: Duration,
     window: Window,
+    /// Whether the last failure was that no answer came, which any answer disproves.
+    was_silent: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,6 +109,7 @@ impl CircuitBreaker {
             wave: None,
             patience: timeout.saturating_mul(2),
             window: Window::new(now),
+            was_silent: false,
         }
     }
 
@@ -148,8 +151,13 @@ impl CircuitBreaker {
         matches!(self.state, State::HalfOpen { .. }) && self.disproved()
     }
 
+    /// Records an answer to something else than a call; whether this closed the breaker, since it had only failed to answer.
+    pub(crate) fn answered(&mut self) -> bool {
+        self.was_silent && self.disproved()
+    }
+
     /// Records that the cause of the failures is gone; whether this closed the breaker.
-    pub(crate) fn disproved(&mut self) -> bool {
+    fn disproved(&mut self) -> bool {
         let closes = self.is_failing();
         if closes {
             self.window.counts = Default::default();
@@ -160,6 +168,7 @@ impl CircuitBreaker {
 
     /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
     pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: Failure) -> bool {
+        self.was_silent = failure == Failure::Silent;
         if permit.epoch != self.epoch {
             return false;
         }

@@ -13,8 +13,8 @@ use super::calls::Calls;
 use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
 use crate::store::{NodeHealth, SharingStats, quota_change};
+use crate::values::LimiterError;
 use crate::values::time::{Clock, Timestamp, Wall};
-use crate::values::{LimiterError, Receipt};
 
 /// A key-value store on a server, such as etcd, Consul, FoundationDB, a table of a database, or a service of your own.
 pub trait KeyValue: Send + Sync + 'static {
@@ -273,141 +273,48 @@ fn gave_up(reason: GaveUp) -> LimiterError {
     LimiterError::new(reason.to_string()).with_source(reason)
 }
 
-impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
-    /// Reads a key: its bytes, which a swap replaces, the time of the answer, and their content.
-    async fn kept<A: Portable>(
-        &self,
-        algorithm: &A,
-        key: &str,
-        limits: CallLimits,
-    ) -> Result<(Option<Vec<u8>>, Timestamp, Kept<A>), LimiterError> {
-        let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-        let kept = Kept::read(algorithm, stored.as_deref(), now)?;
-        Ok((stored, now, kept))
-    }
+/// What a key is to hold: a standing, a state, and the algorithm under whose quota the state is written.
+type Written<'a, A> = (Standing, Option<<A as Algorithm>::State>, &'a A);
 
-    async fn read<A: Portable>(
-        &self,
-        algorithm: &A,
-        key: &str,
-        limits: CallLimits,
-    ) -> Result<Applied<A::State>, LimiterError> {
-        let (_, now, kept) = self.kept(algorithm, key, limits).await?;
-        if kept.standing.is_some() {
-            return Ok(kept.in_force(algorithm, now));
-        }
-        let quota = kept.under.as_ref().map(Algorithm::quota);
-        Ok(Applied { now, old: kept.state, standing: kept.standing, kept: quota, charged: 0 })
-    }
-
-    async fn charge<A: Portable>(
-        &self,
-        algorithm: &A,
-        key: &str,
-        (cost, count): (u64, u32),
-        limits: CallLimits,
-    ) -> Result<Applied<A::State>, LimiterError> {
-        let mut attempts = Attempts::new(limits.deadline);
-        loop {
-            let (stored, now, kept) = self.kept(algorithm, key, limits).await?;
-            let mut applied = kept.in_force(algorithm, now);
-            let mut state = applied.old;
-            while applied.charged < count && !kept.standing.is_some() {
-                let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
-                (state, applied.charged) = (Some(next), applied.charged + 1);
-            }
-            if applied.charged == 0 && !kept.is_corrected {
-                return Ok(applied);
-            }
-            if self.write(algorithm, key, stored, (kept.standing, state), now, limits).await? {
-                self.conversions.fetch_add(kept.under.is_some().into(), Ordering::Relaxed);
-                return Ok(applied);
-            }
-            self.lost(&mut attempts).await?;
-        }
-    }
-
-    /// Refunds a charge that was made under this quota. If the key has another one by now, whose units are others, the
-    /// charge stays, as in memory.
-    async fn refund<A: Portable>(
-        &self,
-        algorithm: &A,
-        key: &str,
-        (cost, receipt): (u64, Receipt),
-        limits: CallLimits,
-    ) -> Result<Applied<A::State>, LimiterError> {
-        let mut attempts = Attempts::new(limits.deadline);
-        loop {
-            let (stored, now, kept) = self.kept(algorithm, key, limits).await?;
-            let applied = Applied { old: None, ..kept.in_force(algorithm, now) };
-            let Kept { standing: Standing::NONE, state: Some(state), under, .. } = kept else { return Ok(applied) };
-            let under = under.as_ref().unwrap_or(algorithm);
-            if !quota_change::has_units_of(algorithm, &under.quota()) {
-                return Ok(applied);
-            }
-            let refunded = under.refund(state, now, cost, receipt);
-            if self.write(under, key, stored, (Standing::NONE, Some(refunded)), now, limits).await? {
-                return Ok(applied);
-            }
-            self.lost(&mut attempts).await?;
-        }
-    }
-
-    async fn reset<S>(&self, key: &str, limits: CallLimits) -> Result<Applied<S>, LimiterError> {
-        let mut attempts = Attempts::new(limits.deadline);
-        loop {
-            let (stored, now) = (self.get(key, limits).await?, self.clock.now());
-            if stored.is_none() || self.swap(key, stored, None, Duration::ZERO, limits).await? {
-                return Ok(Applied { now, old: None, standing: Standing::NONE, kept: None, charged: 0 });
-            }
-            self.lost(&mut attempts).await?;
-        }
-    }
-
-    /// Changes the standing of a key at the time that it is called with, and its state with it.
-    async fn change<A: Portable>(
-        &self,
-        algorithm: &A,
-        key: &str,
-        change: impl Fn(Standing, Option<A::State>, Timestamp) -> (Standing, Option<A::State>) + Send,
-        limits: CallLimits,
-    ) -> Result<Applied<A::State>, LimiterError> {
-        let mut attempts = Attempts::new(limits.deadline);
-        loop {
-            let (stored, now, kept) = self.kept(algorithm, key, limits).await?;
-            let (standing, old) = change(kept.standing, kept.converted(algorithm, now), now);
-            if self.write(algorithm, key, stored, (standing, old), now, limits).await? {
-                return Ok(Applied { now, old, standing, kept: None, charged: 0 });
-            }
-            self.lost(&mut attempts).await?;
-        }
-    }
-
-    /// Writes a standing and a state in place of what was read; `false` if another process was faster.
-    async fn write<A: Portable>(
-        &self,
-        algorithm: &A,
-        key: &str,
-        stored: Option<Vec<u8>>,
-        (standing, state): (Standing, Option<A::State>),
+impl<A: Portable> Kept<A> {
+    /// Applies a transition to what a key holds. Returns the outcome, and what the key is to hold if that changes.
+    fn step<'a>(
+        &'a self,
+        algorithm: &'a A,
+        transition: Transition,
         now: Timestamp,
-        limits: CallLimits,
-    ) -> Result<bool, LimiterError> {
-        let expires = state.map_or(Timestamp::ZERO, |state| algorithm.expires_at(&state)).max(standing.until());
-        let bytes = state.map(|state| algorithm.to_bytes(&state)).unwrap_or_default();
-        let holds_something = state.is_some() || standing.is_in_force(now);
-        let bytes = holds_something.then(|| joined(now, standing, &bytes));
-        self.swap(key, stored, bytes, expires.saturating_since(now), limits).await
-    }
-
-    /// Waits for the next attempt: in this one, another process was faster.
-    async fn lost(&self, attempts: &mut Attempts) -> Result<(), LimiterError> {
-        self.lost_swaps.fetch_add(1, Ordering::Relaxed);
-        attempts.lost().await.map_err(gave_up)
+    ) -> (Applied<A::State>, Option<Written<'a, A>>) {
+        let applied = self.in_force(algorithm, now);
+        let change = |(standing, old)| (Applied { old, standing, ..applied }, Some((standing, old, algorithm)));
+        match transition {
+            Transition::Read if self.standing.is_some() => (applied, None),
+            Transition::Read => (Applied { old: self.state, kept: self.under.as_ref().map(A::quota), ..applied }, None),
+            Transition::Charge { cost, count } => {
+                let (mut state, mut charged) = (applied.old, 0);
+                while charged < count && !self.standing.is_some() {
+                    let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
+                    (state, charged) = (Some(next), charged + 1);
+                }
+                let is_written = charged > 0 || self.is_corrected;
+                (Applied { charged, ..applied }, is_written.then_some((self.standing, state, algorithm)))
+            }
+            // Of a charge that was made under this quota. If the key has another one by now, whose units are others, the charge
+            // stays, as in memory.
+            Transition::Refund { cost, receipt } => {
+                let under = self.under.as_ref().unwrap_or(algorithm);
+                let is_owed = !self.standing.is_some() && quota_change::has_units_of(algorithm, &under.quota());
+                let refunded = self.state.filter(|_| is_owed).map(|state| under.refund(state, now, cost, receipt));
+                (Applied { old: None, ..applied }, refunded.map(|state| (Standing::NONE, Some(state), under)))
+            }
+            Transition::Reset => change((Standing::NONE, None)),
+            Transition::Ban { span } => change((self.standing.ban(now, span), applied.old)),
+            Transition::Owe { units } => change(self.standing.charge(algorithm, applied.old, now, units)),
+        }
     }
 }
 
 impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
+    /// Reads, and swaps if something changes, until no other process was faster in between.
     async fn apply(
         &self,
         target: &Target<'_, A>,
@@ -415,19 +322,28 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let (algorithm, key) = (target.algorithm(), format!("{}:{}", self.name, target.name()));
-        match transition {
-            Transition::Read => self.read(algorithm, &key, limits).await,
-            Transition::Charge { cost, count } => self.charge(algorithm, &key, (cost, count), limits).await,
-            Transition::Refund { cost, receipt } => self.refund(algorithm, &key, (cost, receipt), limits).await,
-            Transition::Reset => self.reset(&key, limits).await,
-            Transition::Ban { span } => {
-                let ban = |standing: Standing, state, now| (standing.ban(now, span), state);
-                self.change(algorithm, &key, ban, limits).await
+        let mut attempts = Attempts::new(limits.deadline);
+        loop {
+            let (stored, now) = (self.get(&key, limits).await?, self.clock.now());
+            let kept = match transition {
+                // Also what is no state.
+                Transition::Reset => Kept::NOTHING,
+                _ => Kept::read(algorithm, stored.as_deref(), now)?,
+            };
+            let (applied, written) = kept.step(algorithm, transition, now);
+            let Some((standing, state, under)) = written else { return Ok(applied) };
+            let expires = state.map_or(Timestamp::ZERO, |state| under.expires_at(&state)).max(standing.until());
+            let bytes = state.map(|state| under.to_bytes(&state)).unwrap_or_default();
+            let holds_something = state.is_some() || standing.is_in_force(now);
+            let new = holds_something.then(|| joined(now, standing, &bytes));
+            let changes = stored.is_some() || new.is_some();
+            if !changes || self.swap(&key, stored, new, expires.saturating_since(now), limits).await? {
+                let is_conversion = matches!(transition, Transition::Charge { .. }) && kept.under.is_some();
+                self.conversions.fetch_add(is_conversion.into(), Ordering::Relaxed);
+                return Ok(applied);
             }
-            Transition::Owe { units } => {
-                let owe = |standing: Standing, state, now| standing.charge(algorithm, state, now, units);
-                self.change(algorithm, &key, owe, limits).await
-            }
+            self.lost_swaps.fetch_add(1, Ordering::Relaxed);
+            attempts.lost().await.map_err(gave_up)?;
         }
     }
 

@@ -8,8 +8,8 @@
 //! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the
 //!    `negative_cache`; both are maps of what is known of keys, for which a `tag` stands.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
-//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, with a
-//!    `circuit_breaker` and the pauses of `backoff`. Where other processes change the key in between, it makes several
+//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, through the `gate` of
+//!    its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in between, it makes several
 //!    [`Attempts`].
 //!
 //! A ban or a debt of a key is its [`Standing`], which is kept and read with its state.
@@ -25,6 +25,7 @@ mod calls;
 mod circuit_breaker;
 #[cfg(test)]
 mod contention;
+mod gate;
 mod key_value;
 mod leases;
 mod negative_cache;
@@ -46,7 +47,8 @@ pub use self::table::RemoteTable;
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;
 pub(crate) use self::backoff::pause as pause_after;
-pub(crate) use self::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
+pub(crate) use self::circuit_breaker::Failure;
+pub(crate) use self::gate::{Evidence, Gate, Watch};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
 pub(crate) use self::tag::{Tag, Tags};

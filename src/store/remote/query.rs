@@ -254,8 +254,19 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.backend.gave_up(reason)
     }
 
-    async fn apply(&self, transition: Transition, limits: CallLimits) -> Result<Applied<A::State>, LimiterError> {
-        self.inner.backend.apply(&self.target(), transition, limits).await
+    async fn apply(
+        &self,
+        transition: Transition,
+        limits: CallLimits,
+    ) -> Result<(Applied<A::State>, Observation), LimiterError> {
+        let sent = Monotonic.now();
+        let applied = self.inner.backend.apply(&self.target(), transition, limits).await?;
+        Ok((applied, Observation { server: applied.now, sent, answered: Monotonic.now() }))
+    }
+
+    /// Applies a transition for one request.
+    async fn apply_one(&self, transition: Transition) -> Result<(Applied<A::State>, Observation), LimiterError> {
+        self.apply(transition, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
     /// Decides on `count` requests of the same cost, one after the other, in one round trip; and takes a lease with it
@@ -334,22 +345,61 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if let Some(rejection) = self.rejection_by_a_read(cost, limits).await? {
             return Ok(((0..count).map(|_| rejection).collect(), true));
         }
-        let sent = Monotonic.now();
-        let applied = self.apply(Transition::Charge { cost, count }, limits).await?;
-        let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
-        if let Some(rejection) = self.rejection_by_standing(&applied, seen, cost) {
+        let (applied, seen) = self.apply(Transition::Charge { cost, count }, limits).await?;
+        // Under another quota, only those that wait were charged.
+        let count = if applied.kept.is_some() { requests.min(count) } else { count };
+        self.conclude(&applied, seen, cost, count).map_err(|disagreement| self.gave_up(disagreement))
+    }
+
+    /// Records what a charge of `count` requests has found and done, and returns the decisions on them, and whether they were
+    /// made under the quota of the question.
+    pub(crate) fn conclude(
+        &self,
+        applied: &Applied<A::State>,
+        seen: Observation,
+        cost: u64,
+        count: u32,
+    ) -> Result<(Decisions, bool), GaveUp> {
+        if let Some(rejection) = self.decision_by_standing(applied, seen, cost) {
             return Ok(((0..count).map(|_| rejection).collect(), true));
         }
-        let disagrees = |disagreement| self.gave_up(disagreement);
         if let Some(kept) = applied.kept.and_then(|kept| self.algorithm.under(kept)) {
-            let (decisions, _) = applied.replay(&kept, cost, requests.min(count)).map_err(disagrees)?;
-            let decisions: Decisions = decisions.iter().map(|decision| self.under_another(&kept, *decision)).collect();
+            let (mut decisions, _) = applied.replay(&kept, cost, count)?;
+            if !quota_change::has_units_of(&self.algorithm, &kept.quota()) {
+                // It is refunded by what it was asked under, so not at all.
+                decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
+            }
             self.learn(&decisions, None, seen, cost);
             return Ok((decisions, false));
         }
-        let (decisions, state) = applied.replay(&self.algorithm, cost, count).map_err(disagrees)?;
+        let (decisions, state) = applied.replay(&self.algorithm, cost, count)?;
         self.learn(&decisions, state, seen, cost);
         Ok((decisions, true))
+    }
+
+    /// Decides on one request by what a call has found.
+    pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
+        let Applied { now, old, standing, kept, .. } = applied;
+        let kept = kept.and_then(|kept| self.algorithm.under(kept));
+        let alone = || kept.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0;
+        standing.decide(&self.algorithm, *old, *now, cost).unwrap_or_else(alone)
+    }
+
+    /// Records what a call has found that has charged nothing, and returns the numbers of the key: nothing is learnt of one
+    /// that `is_foreign`, so stays under another quota, at whose rate it pays its debt.
+    pub(crate) fn note_unchanged(
+        &self,
+        applied: &Applied<A::State>,
+        is_foreign: bool,
+        seen: Observation,
+        cost: u64,
+    ) -> Decision {
+        if applied.standing.is_some() {
+            self.learn_standing(applied.standing, applied.old, seen);
+        } else if applied.kept.is_none() && !is_foreign {
+            self.learn(&[], applied.old, seen, cost);
+        }
+        self.judge(applied, 0)
     }
 
     /// Asks by a read whether a rejection that this process knows still holds, if that is cheaper than a charge that is
@@ -358,11 +408,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
             return Ok(None);
         }
-        let sent = Monotonic.now();
-        let applied = self.apply(Transition::Read, limits).await?;
+        let (applied, seen) = self.apply(Transition::Read, limits).await?;
         let Applied { now, old, kept, .. } = applied;
-        let seen = Observation { server: now, sent, answered: Monotonic.now() };
-        if let Some(rejection) = self.rejection_by_standing(&applied, seen, cost) {
+        if let Some(rejection) = self.decision_by_standing(&applied, seen, cost) {
             return Ok(Some(rejection));
         }
         // A state under another quota is converted by a charge.
@@ -374,8 +422,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(rejection)
     }
 
-    /// Returns the rejection of a request that is not free, whose key is banned or owes something, and records it.
-    fn rejection_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
+    /// Returns the decision on a request whose key is banned or owes something, a rejection unless it is free, and records it.
+    fn decision_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
         let rejection = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
         self.learn_standing(applied.standing, applied.old, seen);
         Some(rejection)
@@ -391,20 +439,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.negative_cache.note(self.tag, Some(known), seen);
     }
 
-    /// Returns a decision that was made under the quota that the key has. It is refunded by what it was asked under, so
-    /// without a receipt if that cannot be.
-    pub(crate) fn under_another(&self, kept: &A, decision: Decision) -> Decision {
-        if quota_change::has_units_of(&self.algorithm, &kept.quota()) {
-            decision
-        } else {
-            decision.with_receipt(Receipt::NONE)
-        }
-    }
-
     /// Decides by the state of the key as it counts under the quota of the question. If it is kept under another one it stays
     /// so: then it pays its debt at that rate, so nothing is learnt of it.
     async fn decision_by_a_read(&self, cost: u64, limits: CallLimits) -> Answered {
-        let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?;
+        let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?.0;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
             return Ok(decision);
         }
@@ -467,29 +505,21 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Returns what is left of a key, under the quota that it was last charged under; if it owes nothing, under that of the
     /// limiter.
     pub(crate) async fn look(self) -> Answered {
-        let limits = CallLimits { deadline: self.deadline(), requests: 1 };
-        let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?;
-        let kept = kept.and_then(|kept| self.algorithm.under(kept)).unwrap_or(self.algorithm);
-        Ok(standing.decide(&kept, old, now, 0).unwrap_or_else(|| kept.decide(old, now, 0).0))
+        Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
     /// Bans the key, or lets it owe something. Returns the decision on a request that costs nothing.
     pub(crate) async fn change_standing(self, change: Transition) -> Answered {
-        let limits = CallLimits { deadline: self.deadline(), requests: 1 };
-        let sent = Monotonic.now();
-        let Applied { now, old, standing, .. } = self.apply(change, limits).await?;
-        let seen = Observation { server: now, sent, answered: Monotonic.now() };
-        if standing.is_in_force(now) {
-            self.learn_standing(standing, old, seen);
+        let (applied, seen) = self.apply_one(change).await?;
+        if applied.standing.is_in_force(applied.now) {
+            self.learn_standing(applied.standing, applied.old, seen);
         }
-        Ok(standing.decide(&self.algorithm, old, now, 0).unwrap_or_else(|| self.algorithm.decide(old, now, 0).0))
+        Ok(self.judge(&applied, 0))
     }
 
     /// Deletes the key, and forgets what this process knows of it.
     pub(crate) async fn reset(self) -> Answered {
-        let inner = &*self.inner;
-        let limits = CallLimits { deadline: self.deadline(), requests: 1 };
-        let applied = self.apply(Transition::Reset, limits).await?;
+        let (inner, (applied, _)) = (&*self.inner, self.apply_one(Transition::Reset).await?);
         inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Some(leases) = &inner.leases {
             leases.forget(self.tag);

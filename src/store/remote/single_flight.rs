@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap, OccupiedEntry};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::tag::Tag;
+use crate::util::lock::Shards;
 use crate::values::Quota;
 
 /// The keys for which calls are in flight. `T` is the answer to a request.
@@ -29,7 +30,7 @@ use crate::values::Quota;
 /// Nothing foreign runs under the lock of a shard: wakers are called, and answers and flights dropped, after it is
 /// released.
 pub(crate) struct SingleFlight<T> {
-    shards: [Mutex<HashMap<FlightKey, Flight<T>>>; SHARDS],
+    shards: Shards<HashMap<FlightKey, Flight<T>>>,
     next_id: AtomicU64,
 }
 
@@ -75,6 +76,36 @@ struct Flight<T> {
     followers: Vec<PendingFollower<T>>,
 }
 
+/// One flight of a key: the key may have another by now.
+struct FlightRef<T> {
+    single_flight: Arc<SingleFlight<T>>,
+    key: FlightKey,
+    id: u64,
+}
+
+impl<T> Clone for FlightRef<T> {
+    fn clone(&self) -> Self {
+        Self { single_flight: Arc::clone(&self.single_flight), key: self.key, id: self.id }
+    }
+}
+
+impl<T> FlightRef<T> {
+    fn shard(&self) -> MutexGuard<'_, HashMap<FlightKey, Flight<T>>> {
+        self.single_flight.shards.of(self.key.tag.short())
+    }
+
+    /// Returns the flight, if it has not ended.
+    fn find<'a>(
+        &self,
+        shard: &'a mut HashMap<FlightKey, Flight<T>>,
+    ) -> Option<OccupiedEntry<'a, FlightKey, Flight<T>>> {
+        match shard.entry(self.key) {
+            Entry::Occupied(entry) if entry.get().id == self.id => Some(entry),
+            _ => None,
+        }
+    }
+}
+
 /// Which of the leader and the collector are at work in a flight. A flight with neither is removed.
 ///
 /// | from | to | when |
@@ -116,13 +147,14 @@ pub(crate) enum Join<T> {
 
 impl<T> SingleFlight<T> {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), next_id: AtomicU64::new(0) }
+        Self { shards: Shards::new(SHARDS, HashMap::new), next_id: AtomicU64::new(0) }
     }
 
     /// Joins the flight of a key, for a request that waits until `deadline`.
     pub(crate) fn join(self: &Arc<Self>, key: FlightKey, cost: u64, deadline: Instant) -> Join<T> {
         let now = Instant::now();
-        let mut shard = self.shard(key);
+        let flight_of = |id| FlightRef { single_flight: Arc::clone(self), key, id };
+        let mut shard = self.shards.of(key.tag.short());
         match shard.entry(key) {
             Entry::Vacant(entry) => {
                 // Relaxed: an id need only be unique.
@@ -136,7 +168,7 @@ impl<T> SingleFlight<T> {
                     collector_since: now,
                     followers: Vec::new(),
                 });
-                Join::Leader(LeaderGuard { single_flight: Arc::clone(self), key, id })
+                Join::Leader(LeaderGuard(flight_of(id)))
             }
             Entry::Occupied(entry) => {
                 let flight = entry.into_mut();
@@ -145,27 +177,21 @@ impl<T> SingleFlight<T> {
                 }
                 let (sender, answer) = oneshot::channel();
                 flight.followers.push(PendingFollower { cost, deadline, answer: sender });
-                let follower =
-                    Follower { single_flight: Arc::clone(self), key, id: flight.id, joined: now, deadline, answer };
+                let this = flight_of(flight.id);
+                let follower = Follower { flight: this.clone(), joined: now, deadline, answer };
                 let collector = (flight.phase == Phase::Leader).then(|| {
                     flight.phase = Phase::Both;
                     let leader = Some((flight.since, Arc::clone(&flight.leader_done)));
-                    flight.new_collector(self, key, leader, now)
+                    flight.new_collector(this, leader, now)
                 });
                 Join::Follower(follower, collector)
             }
         }
     }
 
-    fn shard(&self, key: FlightKey) -> MutexGuard<'_, HashMap<FlightKey, Flight<T>>> {
-        #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
-        let shard = &self.shards[key.tag.short() as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap().len()).sum()
+        self.shards.iter().map(|shard| shard.len()).sum()
     }
 }
 
@@ -173,15 +199,13 @@ impl<T> Flight<T> {
     /// Makes a collector, in place of the former one if there was one.
     fn new_collector(
         &mut self,
-        single_flight: &Arc<SingleFlight<T>>,
-        key: FlightKey,
+        this: FlightRef<T>,
         leader: Option<(Instant, Arc<Notify>)>,
         now: Instant,
     ) -> Collector<T> {
         self.collectors += 1;
         self.collector_since = now;
-        let (id, number) = (self.id, self.collectors);
-        Collector { single_flight: Arc::clone(single_flight), key, id, number, leader, is_done: false }
+        Collector { flight: this, number: self.collectors, leader, is_done: false }
     }
 
     /// Takes the followers whose requests were cancelled or are late, to be dropped outside the lock.
@@ -194,16 +218,12 @@ impl<T> Flight<T> {
 }
 
 /// The leader's call. Dropped when its answer is recorded, or when the leader is cancelled.
-pub(crate) struct LeaderGuard<T> {
-    single_flight: Arc<SingleFlight<T>>,
-    key: FlightKey,
-    id: u64,
-}
+pub(crate) struct LeaderGuard<T>(FlightRef<T>);
 
 impl<T> Drop for LeaderGuard<T> {
     fn drop(&mut self) {
-        let mut shard = self.single_flight.shard(self.key);
-        let Some(mut entry) = own(&mut shard, self.key, self.id) else { return };
+        let mut shard = self.0.shard();
+        let Some(mut entry) = self.0.find(&mut shard) else { return };
         let flight = entry.get_mut();
         match flight.phase {
             Phase::Leader => {
@@ -226,9 +246,7 @@ impl<T> Drop for LeaderGuard<T> {
 
 /// A request that shares the next call.
 pub(crate) struct Follower<T> {
-    single_flight: Arc<SingleFlight<T>>,
-    key: FlightKey,
-    id: u64,
+    flight: FlightRef<T>,
     joined: Instant,
     deadline: Instant,
     answer: oneshot::Receiver<T>,
@@ -246,7 +264,7 @@ pub(crate) enum FollowerOutcome<T> {
 
 impl<T> Follower<T> {
     pub(crate) async fn answer(self) -> FollowerOutcome<T> {
-        let Self { single_flight, key, id, joined, deadline, answer } = self;
+        let Self { flight: this, joined, deadline, answer } = self;
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => return FollowerOutcome::Answered(answer),
             Ok(Err(_)) => return FollowerOutcome::Lost,
@@ -254,8 +272,8 @@ impl<T> Follower<T> {
             Err(_) => {}
         }
         let now = Instant::now();
-        let mut shard = single_flight.shard(key);
-        let Some(mut entry) = own(&mut shard, key, id) else { return FollowerOutcome::Late(None) };
+        let mut shard = this.shard();
+        let Some(mut entry) = this.find(&mut shard) else { return FollowerOutcome::Late(None) };
         let flight = entry.get_mut();
         // Of many followers that are late at once, the first replaces the collector. The successor then has half of a
         // timeout to take the others, before it counts as stuck in its turn.
@@ -271,7 +289,7 @@ impl<T> Follower<T> {
             // A new number under the lock: the stuck collector, when it continues, no longer owns the flight, so it
             // neither answers followers a second time nor removes the flight from under its successor.
             flight.phase = Phase::Collector;
-            (None, Some(flight.new_collector(&single_flight, key, None, now)))
+            (None, Some(flight.new_collector(this.clone(), None, now)))
         };
         drop(shard);
         drop((cancelled, ended));
@@ -282,9 +300,7 @@ impl<T> Follower<T> {
 /// Answers the followers of a key. Dropped before it is done (with its runtime, for example), it leaves them without an
 /// answer at once.
 pub(crate) struct Collector<T> {
-    single_flight: Arc<SingleFlight<T>>,
-    key: FlightKey,
-    id: u64,
+    flight: FlightRef<T>,
     number: u64,
     /// When the leader's call began, and what reports its end. `None` for a collector that replaces another.
     leader: Option<(Instant, Arc<Notify>)>,
@@ -305,7 +321,7 @@ impl<T> Collector<T> {
     /// is none, the collector is done: under the same lock, so a request that joins later finds no collector and starts
     /// another.
     pub(crate) fn groups(&mut self) -> Vec<Group<T>> {
-        let mut shard = self.single_flight.shard(self.key);
+        let mut shard = self.flight.shard();
         let Some(mut entry) = self.own(&mut shard) else {
             self.is_done = true;
             return Vec::new();
@@ -336,14 +352,14 @@ impl<T> Collector<T> {
 
     /// Returns the flight if this is still its collector: it may have been replaced.
     fn own<'a>(&self, shard: &'a mut HashMap<FlightKey, Flight<T>>) -> Option<OccupiedEntry<'a, FlightKey, Flight<T>>> {
-        own(shard, self.key, self.id).filter(|entry| entry.get().collectors == self.number)
+        self.flight.find(shard).filter(|entry| entry.get().collectors == self.number)
     }
 }
 
 impl<T> Drop for Collector<T> {
     fn drop(&mut self) {
         if !self.is_done {
-            let mut shard = self.single_flight.shard(self.key);
+            let mut shard = self.flight.shard();
             let ended = self.own(&mut shard).map(OccupiedEntry::remove);
             // Unlocked before the senders are dropped, which wakes every follower.
             drop(shard);
@@ -356,18 +372,6 @@ impl<T> Drop for Collector<T> {
 pub(crate) struct Group<T> {
     pub(crate) cost: u64,
     pub(crate) followers: Vec<PendingFollower<T>>,
-}
-
-/// Returns the flight of a key if it is still the one with this id: it may have ended, and the key have a new one.
-fn own<T>(
-    shard: &mut HashMap<FlightKey, Flight<T>>,
-    key: FlightKey,
-    id: u64,
-) -> Option<OccupiedEntry<'_, FlightKey, Flight<T>>> {
-    match shard.entry(key) {
-        Entry::Occupied(entry) if entry.get().id == id => Some(entry),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::address;
 use super::call_metrics::CallMetrics;
-use super::cluster::Cluster;
 use super::fault::{Fault, FaultKind};
-use super::node::{Node, Settings};
-use super::sentinel::Sentinel;
+use super::node::Node;
+use super::node_map::NodeMap;
+use super::settings::Settings;
 use super::topology::Topology;
 use super::{Inner, Redis};
 
@@ -135,16 +135,16 @@ impl RedisBuilder {
                 let Some(master) = address::host(&like).map(str::to_owned) else {
                     return Err(Fault::new(FaultKind::Misconfigured, "a primary has a name, and not a path"));
                 };
-                Topology::Sentinel(Sentinel::new(master, sentinels, like, settings.clone())?)
+                Topology::Mapped(NodeMap::of_sentinels(master, sentinels, like, settings.clone())?)
             }
             Servers::Cluster(urls) => {
                 let seeds = parse(urls)?.into_iter().map(address::for_calls).collect();
-                Topology::Cluster(Cluster::new(seeds, settings.clone())?)
+                Topology::Mapped(NodeMap::of_cluster(seeds, settings.clone())?)
             }
         };
         let Self { prefix, secret, .. } = self;
         let is_split = AtomicBool::new(false);
-        Ok(Redis(Arc::new(Inner { topology, settings, prefix, secret, calls: CallMetrics::new(), is_split })))
+        Ok(Redis(Arc::new(Inner { topology, settings, prefix, secret, calls: CallMetrics::default(), is_split })))
     }
 }
 

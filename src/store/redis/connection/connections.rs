@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::Semaphore;
 
 use super::fault::Fault;
-use super::node::Settings;
+use super::settings::Settings;
 use super::shared_task::SharedTask;
 
 /// What each runtime has of a node.

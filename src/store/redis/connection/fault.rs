@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use ::redis::{ErrorKind, RedisError, ServerError};
 
+use crate::store::remote::GaveUp;
+
 /// Why Redis gave no decision. Never a rejection.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fault {
@@ -14,7 +16,7 @@ pub struct Fault {
 }
 
 /// What went wrong in a [`Fault`].
-// `ALL` lists them in the same order.
+// The last one counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -69,33 +71,9 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All kinds, each at the index that is its number.
+    /// How many kinds there are.
     #[cfg(feature = "metrics")]
-    pub(super) const ALL: [Self; 23] = [
-        Self::Unreachable,
-        Self::TimedOut,
-        Self::Disconnected,
-        Self::Cancelled,
-        Self::BreakerOpen,
-        Self::TooManyInFlight,
-        Self::Busy,
-        Self::ReadOnly,
-        Self::OutOfMemory,
-        Self::NoReplicas,
-        Self::MasterDown,
-        Self::Loading,
-        Self::CannotPersist,
-        Self::MaxClients,
-        Self::ClusterDown,
-        Self::Redirected,
-        Self::CrossSlot,
-        Self::Unauthenticated,
-        Self::NoPermission,
-        Self::Script,
-        Self::Unintelligible,
-        Self::NoRuntime,
-        Self::Misconfigured,
-    ];
+    pub(super) const COUNT: usize = Self::Misconfigured as usize + 1;
 
     /// A short name, such as `timeout`, for the label of a metric.
     #[must_use]
@@ -219,31 +197,17 @@ impl Fault {
     /// Whether this counts against the node, if the call got as far as a connection. An error in the call is no
     /// evidence about the node, nor is a call that was not made.
     pub(super) const fn blames_node(&self) -> bool {
-        match self.kind {
-            FaultKind::Unreachable
-            | FaultKind::TimedOut
-            | FaultKind::Disconnected
-            | FaultKind::Busy
-            | FaultKind::ReadOnly
-            | FaultKind::OutOfMemory
-            | FaultKind::NoReplicas
-            | FaultKind::MasterDown
-            | FaultKind::Loading
-            | FaultKind::CannotPersist
-            | FaultKind::MaxClients
-            | FaultKind::ClusterDown
-            | FaultKind::Unauthenticated
-            | FaultKind::Unintelligible
-            | FaultKind::Misconfigured => true,
+        !matches!(
+            self.kind,
             FaultKind::Cancelled
-            | FaultKind::BreakerOpen
-            | FaultKind::TooManyInFlight
-            | FaultKind::Redirected
-            | FaultKind::CrossSlot
-            | FaultKind::NoPermission
-            | FaultKind::Script
-            | FaultKind::NoRuntime => false,
-        }
+                | FaultKind::BreakerOpen
+                | FaultKind::TooManyInFlight
+                | FaultKind::Redirected
+                | FaultKind::CrossSlot
+                | FaultKind::NoPermission
+                | FaultKind::Script
+                | FaultKind::NoRuntime
+        )
     }
 
     /// Whether to make a new connection: this one may lead nowhere, or to the wrong server.
@@ -280,6 +244,21 @@ impl Fault {
     pub(super) const fn questions_topology(&self) -> bool {
         self.spoils_connection()
             || matches!(self.kind, FaultKind::BreakerOpen | FaultKind::ClusterDown | FaultKind::Loading)
+    }
+}
+
+/// A call that this process gave up.
+impl From<GaveUp> for Fault {
+    fn from(reason: GaveUp) -> Self {
+        match reason {
+            // A script is one step, so no attempt at one is lost.
+            GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),
+            GaveUp::Cancelled => FaultKind::Cancelled.into(),
+            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
+            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
+            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
+            GaveUp::Disagreement => Self::new(FaultKind::Unintelligible, reason.to_string()),
+        }
     }
 }
 
@@ -354,9 +333,35 @@ mod tests {
     #[cfg(feature = "metrics")]
     #[test]
     fn each_kind_has_an_index_and_a_label_of_its_own() {
-        for (index, kind) in FaultKind::ALL.into_iter().enumerate() {
+        use FaultKind::*;
+        let all: [FaultKind; FaultKind::COUNT] = [
+            Unreachable,
+            TimedOut,
+            Disconnected,
+            Cancelled,
+            BreakerOpen,
+            TooManyInFlight,
+            Busy,
+            ReadOnly,
+            OutOfMemory,
+            NoReplicas,
+            MasterDown,
+            Loading,
+            CannotPersist,
+            MaxClients,
+            ClusterDown,
+            Redirected,
+            CrossSlot,
+            Unauthenticated,
+            NoPermission,
+            Script,
+            Unintelligible,
+            NoRuntime,
+            Misconfigured,
+        ];
+        for (index, kind) in all.into_iter().enumerate() {
             assert_eq!(kind as usize, index, "{kind:?}");
-            let same = FaultKind::ALL.into_iter().filter(|other| other.label() == kind.label());
+            let same = all.into_iter().filter(|other| other.label() == kind.label());
             assert_eq!(same.count(), 1, "{kind:?}");
         }
     }

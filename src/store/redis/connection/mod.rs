@@ -7,7 +7,6 @@
 mod address;
 mod builder;
 mod call_metrics;
-mod cluster;
 mod command;
 mod connections;
 #[cfg(test)]
@@ -16,8 +15,10 @@ mod eviction_check;
 mod fault;
 mod node;
 mod node_call;
+mod node_map;
 mod refresh;
-mod sentinel;
+mod sentinels;
+mod settings;
 mod shared_task;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,8 @@ pub use self::fault::{Fault, FaultKind};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::{Node, NodeReply, Settings};
+use self::node::{Node, NodeReply};
+use self::settings::Settings;
 use self::topology::Topology;
 use super::evalsha::Call;
 use super::key::Key;
@@ -260,7 +262,7 @@ impl Redis {
 
     /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
-        self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
+        self.0.topology.known_node(slot).is_some_and(|node| node.gate.is_failing())
     }
 
     /// Finds the node, and follows redirections.

@@ -1,9 +1,8 @@
 //! One Redis server: its circuit breaker, and the calls to it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, ServerErrorKind, Value};
@@ -14,43 +13,22 @@ use super::command;
 use super::connections::{ConnectionHandle, Connections, EndOfConnection};
 use super::eviction_check;
 use super::fault::{Fault, FaultKind};
-use super::node_call::{Evidence, NodeCall};
+use super::node_call::NodeCall;
+use super::settings::Settings;
 use super::shared_task::Work;
 use crate::store::NodeHealth;
 use crate::store::redis::evalsha::Call;
-use crate::store::remote::{CallLimits, CallPermit, CircuitBreaker, Failure};
+use crate::store::remote::{CallLimits, Gate};
+use crate::util::lock::Lock;
 use crate::util::log;
-
-/// The settings of all nodes.
-#[derive(Debug)]
-pub(super) struct Settings {
-    /// For a decision, all in all. A node that has not answered a call by then has failed.
-    pub(super) timeout: Duration,
-    /// For a connection, which may be made in the background.
-    pub(super) connect_timeout: Duration,
-    /// The most calls of one runtime to one node.
-    pub(super) max_in_flight: usize,
-    /// Whether the eviction settings of a server were checked, or are being checked: the first that is connected.
-    pub(super) eviction_checked: AtomicBool,
-    #[cfg(test)]
-    pub(super) connector: Option<super::connector::Connector>,
-}
 
 /// One server.
 pub(super) struct Node {
-    address: Arc<str>,
+    pub(super) gate: Arc<Gate>,
     server: ConnectionInfo,
     client: Client,
     pub(super) settings: Arc<Settings>,
-    state: Mutex<State>,
-}
-
-pub(super) struct State {
-    pub(super) breaker: CircuitBreaker,
-    /// Whether the last failure was that no answer came, which any answer disproves.
-    was_silent: bool,
-    pub(super) in_flight: usize,
-    pub(super) connections: Connections,
+    pub(super) connections: Lock<Connections>,
 }
 
 /// The reply of a node to a call.
@@ -70,17 +48,12 @@ impl Node {
         let address = server.addr().to_string().into();
         let client =
             Client::open(server.clone()).map_err(|error| Fault::new(FaultKind::Misconfigured, error.to_string()))?;
-        let state = State {
-            breaker: CircuitBreaker::new(Instant::now(), settings.timeout),
-            was_silent: false,
-            in_flight: 0,
-            connections: Connections::default(),
-        };
-        Ok(Arc::new(Self { address, server, client, settings, state: Mutex::new(state) }))
+        let gate = Gate::new(address, settings.timeout);
+        Ok(Arc::new(Self { gate, server, client, settings, connections: Lock::default() }))
     }
 
     pub(super) fn address(&self) -> &Arc<str> {
-        &self.address
+        self.gate.name()
     }
 
     pub(super) const fn server(&self) -> &ConnectionInfo {
@@ -129,7 +102,7 @@ impl Node {
 
     /// Asks a question about the topology. It is part of no call: the circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
-        let live = self.lock().connections.take_handle();
+        let live = self.connections.lock().take_handle();
         let handle = match live {
             Some(handle) => handle,
             None => self.connect(deadline).await?,
@@ -144,48 +117,41 @@ impl Node {
     /// Checks that it answers. If it was called no more because it did not, it is called again.
     pub(super) async fn ping(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
         self.ask(::redis::cmd("TIME"), deadline).await?;
-        let mut state = self.lock();
-        let closed = state.was_silent && state.breaker.disproved();
-        drop(state);
-        if closed {
-            log::breaker_closed(&self.address);
+        if self.gate.breaker.lock().answered() {
+            log::breaker_closed(self.address());
         }
         Ok(())
     }
 
     /// Makes the next call of each runtime open a new connection.
     pub(super) fn forget_connection(&self) {
-        let removed = self.lock().connections.remove_all();
+        let removed = self.connections.lock().remove_all();
         drop(removed);
     }
 
     pub(super) fn health(&self) -> NodeHealth {
-        let state = self.lock();
-        NodeHealth::new(self.address.clone(), state.breaker.state(Instant::now()))
-            .with_in_flight(state.in_flight)
-            .with_connected(state.connections.is_alive())
+        self.gate.health().with_connected(self.connections.lock().is_alive())
     }
 
     /// Whether it is likely to answer.
     pub(super) fn is_healthy(&self) -> bool {
-        let state = self.lock();
-        !state.breaker.is_failing() && state.connections.is_alive()
+        !self.gate.is_failing() && self.connections.lock().is_alive()
     }
 
     /// Connects this runtime, unless it is connected already, and returns a handle. Callers share one attempt, which
     /// continues after the deadline.
     pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<ConnectionHandle, Fault> {
         let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
-        let connecting = Arc::clone(&self.lock().connections.of_runtime(runtime, &self.settings).connecting);
+        let connecting = Arc::clone(&self.connections.lock().of_runtime(runtime, &self.settings).connecting);
         let work = || {
             // The attempt of another caller may have ended since this one found no connection.
-            if self.lock().connections.has_live(runtime) {
+            if self.connections.lock().has_live(runtime) {
                 return Err(Ok(()));
             }
             Ok(Box::pin(self.clone().make_connection(runtime)) as Work)
         };
         connecting.run(deadline, work).await?;
-        self.lock().connections.take_handle().ok_or_else(|| FaultKind::Disconnected.into())
+        self.connections.lock().take_handle().ok_or_else(|| FaultKind::Disconnected.into())
     }
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
@@ -196,16 +162,12 @@ impl Node {
             .set_response_timeout(None)
             .set_push_sender(EndOfConnection(alive.clone()));
         let connection = match timeout(self.settings.connect_timeout, self.open(&config)).await {
-            Err(_) => return Err(Fault::new(FaultKind::TimedOut, format!("connecting to {}", self.address))),
+            Err(_) => return Err(Fault::new(FaultKind::TimedOut, format!("connecting to {}", self.address()))),
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
             Ok(Ok(connection)) => connection,
         };
-        let replaced = {
-            let (connection, now) = (connection.clone(), Instant::now());
-            let mut state = self.lock();
-            state.breaker.connected(now);
-            state.connections.add(runtime, connection, alive, &self.settings)
-        };
+        self.gate.breaker.lock().connected(Instant::now());
+        let replaced = self.connections.lock().add(runtime, connection.clone(), alive, &self.settings);
         drop(replaced);
         if !self.settings.eviction_checked.swap(true, Ordering::Relaxed) {
             tokio::spawn(eviction_check::warn_if_keys_may_be_evicted(connection, self.settings.connect_timeout));
@@ -219,44 +181,6 @@ impl Node {
             return connector.connect(&self.server, config).await;
         }
         self.client.get_multiplexed_async_connection_with_config(config).await
-    }
-
-    /// Records the outcome of a call, and keeps its handle for the next.
-    pub(super) fn record(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        permit: &CallPermit,
-        evidence: Evidence<'_>,
-        handle: Option<ConnectionHandle>,
-    ) {
-        let (mut opened, mut closed, mut spoilt) = (None, false, Vec::new());
-        match evidence {
-            Evidence::Failed(fault) => {
-                state.was_silent = fault.is_silence();
-                let failure = if state.was_silent { Failure::Silent } else { Failure::Answered };
-                opened = state.breaker.failed(permit, Instant::now(), failure).then_some(fault);
-                let is_failing = state.breaker.is_failing();
-                if is_failing && fault.spoils_connection() {
-                    spoilt = state.connections.remove_all();
-                }
-            }
-            Evidence::Healthy => closed = state.breaker.succeeded(permit),
-            Evidence::Unknown => state.breaker.abandoned(permit, Instant::now()),
-        }
-        let left_over = handle.and_then(|handle| state.connections.put_handle(handle));
-        drop(state);
-        // Outside of the lock, as their methods ask.
-        drop((left_over, spoilt));
-        if let Some(fault) = opened {
-            log::breaker_opened(&self.address, fault);
-        }
-        if closed {
-            log::breaker_closed(&self.address);
-        }
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,46 +6,16 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use ::redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::connections::ConnectionHandle;
 use super::fault::{Fault, FaultKind};
-use super::node::{Node, State};
-use crate::store::remote::{CallLimits, CallPermit};
-
-/// What a call says about its node, for the circuit breaker.
-#[derive(Clone, Copy)]
-pub(super) enum Evidence<'a> {
-    /// The node answered, if only with an error that is not its own.
-    Healthy,
-    Failed(&'a Fault),
-    /// The outcome of the call did not become known.
-    Unknown,
-}
-
-impl<'a> Evidence<'a> {
-    /// The evidence of a call that was sent.
-    fn of_outcome(fault: Option<&'a Fault>) -> Self {
-        match fault {
-            Some(fault) if fault.blames_node() => Self::Failed(fault),
-            _ => Self::Healthy,
-        }
-    }
-
-    /// The evidence of a call that got no connection. The script was not sent, so whatever is wrong is wrong with the
-    /// node, such as a login that it does not accept; unless this process stopped the attempt.
-    fn of_connecting(fault: &'a Fault) -> Self {
-        match fault.kind() {
-            FaultKind::Cancelled => Self::Unknown,
-            _ => Self::Failed(fault),
-        }
-    }
-}
+use super::node::Node;
+use crate::store::remote::{CallLimits, Evidence, Failure, GaveUp, Watch};
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
@@ -55,9 +25,8 @@ type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, 
 /// the deadlines of the callers are, and one that does answer does not.
 pub(super) struct NodeCall<'a> {
     node: &'a Arc<Node>,
-    _slot: OwnedSemaphorePermit,
-    /// Taken when the outcome is recorded, or is left to an [`AbandonedCall`].
-    permit: Option<CallPermit>,
+    /// Taken when the outcome is recorded, or is left to [`await_answer`].
+    watch: Option<Watch>,
     /// When the node has had the whole timeout.
     due: Instant,
     deadline: Instant,
@@ -66,50 +35,15 @@ pub(super) struct NodeCall<'a> {
 }
 
 impl<'a> NodeCall<'a> {
-    /// Asks the breaker for a permit. If all slots are taken, waits for one for half of the time that is left: the
-    /// other half is for the call.
     pub(super) async fn enter(node: &'a Arc<Node>, limits: CallLimits) -> Result<Self, Fault> {
         let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
-        let now = Instant::now();
-        let slots = {
-            let mut state = node.lock();
-            let slots_of = |state: &mut State| Arc::clone(&state.connections.of_runtime(runtime, &node.settings).slots);
-            match slots_of(&mut state).try_acquire_owned() {
-                // The usual case: no wait, and the lock is taken once.
-                Ok(slot) => return Self::begin(node, state, slot, now, limits),
-                Err(_) if state.breaker.rejects_calls(now) => {
-                    return Err(Fault::new(FaultKind::BreakerOpen, node.address().clone()));
-                }
-                Err(_) => slots_of(&mut state),
-            }
-        };
-        let patience = limits.deadline.saturating_duration_since(now) / 2;
-        let slot = timeout_at(now + patience, slots.acquire_owned()).await;
-        let slot = slot.ok().and_then(Result::ok).ok_or(FaultKind::TooManyInFlight)?;
-        // The breaker may have opened in the meantime: `begin` asks it.
-        Self::begin(node, node.lock(), slot, Instant::now(), limits)
-    }
-
-    fn begin(
-        node: &'a Arc<Node>,
-        mut state: MutexGuard<'_, State>,
-        slot: OwnedSemaphorePermit,
-        now: Instant,
-        limits: CallLimits,
-    ) -> Result<Self, Fault> {
-        let permit = state.breaker.try_enter(now, limits.requests);
-        let permit = permit.ok_or_else(|| Fault::new(FaultKind::BreakerOpen, node.address().clone()))?;
-        state.in_flight += 1;
-        let (due, deadline) = (now + node.settings.timeout, limits.deadline);
-        Ok(Self {
-            node,
-            _slot: slot,
-            permit: Some(permit),
-            due,
-            deadline,
-            handle: state.connections.take_handle(),
-            answer: None,
-        })
+        let slots = Arc::clone(&node.connections.lock().of_runtime(runtime, &node.settings).slots);
+        let watch = node.gate.enter(slots, limits).await.map_err(|reason| match reason {
+            GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, node.address().clone()),
+            reason => reason.into(),
+        })?;
+        let (due, handle) = (watch.began + node.settings.timeout, node.connections.lock().take_handle());
+        Ok(Self { node, watch: Some(watch), due, deadline: limits.deadline, handle, answer: None })
     }
 
     /// Sends a command on the connection of the handle, after `ASKING` if the node was named by an `ASK` redirection.
@@ -130,14 +64,9 @@ impl<'a> NodeCall<'a> {
             // Dropped without evidence: `drop` goes on watching for the answer.
             return;
         }
-        let Some(permit) = self.permit.take() else { return };
-        let evidence = match fault {
-            Some(fault) if self.handle.is_none() && self.answer.is_none() => Evidence::of_connecting(fault),
-            _ => Evidence::of_outcome(fault),
-        };
-        let mut state = self.node.lock();
-        state.in_flight -= 1;
-        self.node.record(state, &permit, evidence, self.handle.take());
+        let Some(watch) = self.watch.take() else { return };
+        let is_sent = self.handle.is_some() || self.answer.is_some();
+        record(self.node, watch, fault, is_sent, self.handle.take());
     }
 
     /// Whether a timeout is the node's: it has had its time to answer, and this process was not too busy to read the
@@ -155,66 +84,58 @@ impl<'a> NodeCall<'a> {
 
 impl Drop for NodeCall<'_> {
     fn drop(&mut self) {
-        let Some(permit) = self.permit.take() else { return };
-        let mut state = self.node.lock();
-        state.in_flight -= 1;
+        let Some(mut watch) = self.watch.take() else { return };
+        watch.leave();
         // On the runtime that it is dropped on.
-        let watch_slot = Handle::try_current().ok().and_then(|runtime| {
-            let watches = Arc::clone(&state.connections.of_runtime(runtime.id(), &self.node.settings).watches);
-            Some((watches.try_acquire_owned().ok()?, runtime))
-        });
-        // Unlocked before the spawn: a runtime that shuts down drops the task on the spot, and the drop of the abandoned
-        // call locks the node.
-        drop(state);
-        let watch = AbandonedCall { node: Arc::clone(self.node), permit: Some(permit) };
-        let Some((watch_slot, runtime)) = watch_slot else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let watches = Arc::clone(&self.node.connections.lock().of_runtime(runtime.id(), &self.node.settings).watches);
+        let Ok(watch_slot) = watches.try_acquire_owned() else { return };
         // If the call is due already, this process was busy. An eighth of the timeout, 6 ms of 50, is enough to read an
         // answer that has arrived.
         let until = self.due.max(Instant::now() + self.node.settings.timeout / 8);
-        let answer = self.answer.take();
+        let (node, answer) = (Arc::clone(self.node), self.answer.take());
         runtime.spawn(async move {
-            watch.await_answer(until, answer).await;
+            await_answer(&node, watch, until, answer).await;
             drop(watch_slot);
         });
     }
 }
 
-/// A call whose caller was cancelled, or gave up at its deadline before the node had the whole timeout.
-struct AbandonedCall {
-    node: Arc<Node>,
-    permit: Option<CallPermit>,
+/// Awaits the answer to a call whose caller was cancelled, or gave up at its deadline before the node had the whole timeout;
+/// or the connection.
+async fn await_answer(node: &Arc<Node>, watch: Watch, until: Instant, answer: Option<ReplyFuture>) {
+    let is_sent = answer.is_some();
+    let (handle, outcome) = match answer {
+        Some(answer) => match timeout_at(until, answer).await {
+            Ok((handle, Ok(Value::ServerError(error)))) => (Some(handle), Err(Fault::answered(&error))),
+            Ok((handle, outcome)) => (Some(handle), outcome.map(drop)),
+            Err(_) => (None, Err(FaultKind::TimedOut.into())),
+        },
+        // It was still connecting, which continues without it.
+        None => (None, node.connect(until).await.map(drop)),
+    };
+    record(node, watch, outcome.as_ref().err(), is_sent, handle);
 }
 
-impl AbandonedCall {
-    /// Waits for the answer, or for the connection, and records the outcome.
-    async fn await_answer(mut self, until: Instant, answer: Option<ReplyFuture>) {
-        let (handle, outcome) = match answer {
-            Some(answer) => match timeout_at(until, answer).await {
-                Ok((handle, Ok(Value::ServerError(error)))) => (Some(handle), Err(Fault::answered(&error))),
-                Ok((handle, outcome)) => (Some(handle), outcome.map(drop)),
-                Err(_) => (None, Err(FaultKind::TimedOut.into())),
-            },
-            // It was still connecting, which continues without it. A success is weak evidence about the node, and is
-            // recorded as `Unknown`.
-            None => match self.node.connect(until).await {
-                Ok(_) => return,
-                Err(fault) => return self.record(Evidence::of_connecting(&fault), None),
-            },
-        };
-        self.record(Evidence::of_outcome(outcome.as_ref().err()), handle);
-    }
-
-    fn record(&mut self, evidence: Evidence<'_>, handle: Option<ConnectionHandle>) {
-        if let Some(permit) = self.permit.take() {
-            self.node.record(self.node.lock(), &permit, evidence, handle);
-        }
-    }
-}
-
-impl Drop for AbandonedCall {
-    fn drop(&mut self) {
-        // If it was not recorded, the runtime was shut down, too many calls are watched, or it only connected. If this
-        // was the probe, the breaker must not wait for it.
-        self.record(Evidence::Unknown, None);
-    }
+/// Records the outcome of a call, and keeps its handle for the next.
+fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handle: Option<ConnectionHandle>) {
+    let failed = |fault| {
+        let failure = if Fault::is_silence(fault) { Failure::Silent } else { Failure::Answered };
+        Evidence::Failed(failure, fault)
+    };
+    watch.end(match fault {
+        // The script was not sent, so whatever is wrong is wrong with the node, such as a login that it does not accept;
+        // unless this process stopped the attempt. That a connection was made is weak evidence.
+        Some(fault) if !is_sent && fault.kind() != FaultKind::Cancelled => failed(fault),
+        _ if !is_sent => Evidence::Unknown,
+        Some(fault) if fault.blames_node() => failed(fault),
+        _ => Evidence::Healthy,
+    });
+    let is_spoilt = fault.is_some_and(Fault::spoils_connection) && node.gate.is_failing();
+    let mut connections = node.connections.lock();
+    let spoilt = if is_spoilt { connections.remove_all() } else { Vec::new() };
+    let left_over = handle.and_then(|handle| connections.put_handle(handle));
+    drop(connections);
+    // Outside of the lock, as their methods ask.
+    drop((left_over, spoilt));
 }

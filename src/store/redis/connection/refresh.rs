@@ -1,7 +1,7 @@
 //! When to ask again which node is responsible: one at a time, not too often, and less often while it fails.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::fault::FaultKind;
 use super::shared_task::{Outcome, SharedTask, TAKE_OVER_AFTER, Work};
 use crate::store::remote;
+use crate::util::lock::Lock;
 
 /// The shortest time between the beginnings of two refreshes, however many failures ask for one. No longer than the
 /// time after which another runtime takes a refresh over, since that counts as a second one.
@@ -21,7 +22,7 @@ pub(super) struct Refresh(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     task: SharedTask,
-    pace: Mutex<Pace>,
+    pace: Lock<Pace>,
 }
 
 /// When the next refresh may begin.
@@ -61,7 +62,7 @@ impl Refresh {
         W: Future<Output = Outcome> + Send + 'static,
     {
         let now = Instant::now();
-        let mut pace = self.pace();
+        let mut pace = self.0.pace.lock();
         if pace.not_before.is_some_and(|moment| now < moment) {
             // None has ended if the first panicked, or its runtime was shut down.
             return Err(pace.last.clone().unwrap_or_else(|| Err(FaultKind::Cancelled.into())));
@@ -76,7 +77,7 @@ impl Refresh {
     }
 
     fn end(&self, outcome: &Outcome) {
-        let mut pace = self.pace();
+        let mut pace = self.0.pace.lock();
         match outcome {
             Ok(()) => pace.failures = 0,
             Err(_) => {
@@ -85,10 +86,6 @@ impl Refresh {
             }
         }
         pace.last = Some(outcome.clone());
-    }
-
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.0.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -10,12 +10,14 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::fault::{Fault, FaultKind};
+use crate::util::lock::Lock;
+use crate::util::undo::OnDrop;
 
 /// Runs work in a task of its own, so that it continues when its callers give up. Callers that come while it runs share
 /// its outcome, so it runs once at a time; it runs a second time only if the runtime of the first may be blocked.
 #[derive(Debug, Default)]
 pub(super) struct SharedTask {
-    running: Mutex<Option<Running>>,
+    running: Lock<Option<Running>>,
 }
 
 /// Work that was started, and may have ended.
@@ -33,15 +35,6 @@ struct Progress {
     /// Without permits. It is closed when the work is done, or was dropped, which wakes the callers in the order in which
     /// they came; those of a `watch` channel would be woken in a random one.
     end: Semaphore,
-}
-
-/// Ends the work when it is dropped, be it with its runtime.
-struct EndOfWork(Arc<Progress>);
-
-impl Drop for EndOfWork {
-    fn drop(&mut self) {
-        self.0.end.close();
-    }
 }
 
 /// How long to wait for work on another runtime. If it takes longer, that runtime may be blocked, and the caller does
@@ -93,7 +86,7 @@ impl SharedTask {
     /// Returns the work that is running, here or on another runtime. Starts it if there is none.
     fn join(&self, handle: &Handle, begin: &impl Fn() -> Result<Work, Outcome>) -> Result<Running, Outcome> {
         let (runtime, now) = (handle.id(), Instant::now());
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         if let Some(work) = &*running {
             // The outcome is there a moment before the end.
             let is_running = !work.progress.end.is_closed() && work.progress.outcome.get().is_none();
@@ -103,11 +96,13 @@ impl SharedTask {
         }
         let work = begin()?;
         let progress = Arc::new(Progress { outcome: OnceLock::new(), end: Semaphore::new(0) });
-        let end = EndOfWork(Arc::clone(&progress));
+        let (done, ended) = (Arc::clone(&progress), Arc::clone(&progress));
+        // Also when it is dropped with its runtime.
+        let end = OnDrop::new(move || ended.end.close());
         handle.spawn(async move {
-            let outcome = work.await;
+            let _end = end;
             // It is set nowhere else.
-            let _ = end.0.outcome.set(outcome);
+            let _ = done.outcome.set(work.await);
         });
         Ok(running.insert(Running { progress, runtime, began: now }).clone())
     }

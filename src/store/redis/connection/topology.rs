@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::cluster::Cluster;
-use super::fault::{Fault, FaultKind};
+use super::fault::Fault;
 use super::node::Node;
-use super::sentinel::Sentinel;
+use super::node_map::{NodeMap, is_of_a_cluster};
 
 /// The nodes, and how to find the one that is responsible for a key.
 ///
@@ -16,8 +15,7 @@ use super::sentinel::Sentinel;
 /// all threads.
 pub(super) enum Topology {
     Single(Arc<Node>),
-    Sentinel(Arc<Sentinel>),
-    Cluster(Arc<Cluster>),
+    Mapped(Arc<NodeMap>),
 }
 
 impl Topology {
@@ -25,8 +23,7 @@ impl Topology {
     pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
             Self::Single(node) => Ok(Cow::Borrowed(node)),
-            Self::Sentinel(sentinel) => sentinel.node(deadline).await.map(Cow::Owned),
-            Self::Cluster(cluster) => cluster.node(slot, deadline).await.map(Cow::Owned),
+            Self::Mapped(map) => map.node(slot, deadline).await.map(Cow::Owned),
         }
     }
 
@@ -34,23 +31,15 @@ impl Topology {
     pub(super) fn known_node(&self, slot: impl FnOnce() -> u16) -> Option<Cow<'_, Arc<Node>>> {
         match self {
             Self::Single(node) => Some(Cow::Borrowed(node)),
-            Self::Sentinel(sentinel) => sentinel.primary().map(Cow::Owned),
-            Self::Cluster(cluster) => cluster.owner(slot()).map(Cow::Owned),
+            Self::Mapped(map) => map.owner(slot).map(Cow::Owned),
         }
     }
 
-    /// Returns the node to which `source` redirected.
-    ///
-    /// # Errors
-    ///
-    /// [`FaultKind::Misconfigured`] unless this is a cluster: only nodes of one redirect, so `source` should have been
-    /// named as such. [`FaultKind::Unintelligible`] if the address cannot be read.
+    /// Returns the node to which `source` redirected, see [`NodeMap::node_at`].
     pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         match self {
-            Self::Cluster(cluster) => cluster.node_at(address, source),
-            Self::Single(_) | Self::Sentinel(_) => {
-                Err(Fault::new(FaultKind::Misconfigured, "this is a node of a cluster: use Redis::cluster"))
-            }
+            Self::Single(_) => Err(is_of_a_cluster()),
+            Self::Mapped(map) => map.node_at(address, source),
         }
     }
 
@@ -63,31 +52,27 @@ impl Topology {
                 node.forget_connection();
                 Ok(())
             }
-            Self::Sentinel(sentinel) => sentinel.refresh_now(deadline).await,
-            Self::Cluster(cluster) => cluster.refresh_now(deadline).await,
+            Self::Mapped(map) => map.refresh_now(deadline).await,
         }
     }
 
     /// Asks the sentinels or the cluster again, in the background. A single server has neither. Cheap enough to be
     /// called on each failure.
     pub(super) fn refresh_soon(&self) {
-        match self {
-            Self::Single(_) => {}
-            Self::Sentinel(sentinel) => sentinel.refresh_soon(),
-            Self::Cluster(cluster) => cluster.refresh_soon(),
+        if let Self::Mapped(map) = self {
+            map.refresh_soon();
         }
     }
 
-    pub(super) const fn is_cluster(&self) -> bool {
-        matches!(self, Self::Cluster(_))
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Mapped(map) if map.is_cluster())
     }
 
     /// Returns the nodes that are known.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Self::Single(node) => vec![node.clone()],
-            Self::Sentinel(sentinel) => sentinel.primary().into_iter().collect(),
-            Self::Cluster(cluster) => cluster.nodes(),
+            Self::Mapped(map) => map.nodes(),
         }
     }
 }

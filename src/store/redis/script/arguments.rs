@@ -4,58 +4,147 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::own_quota::{self, OwnQuota};
-use super::{BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, Scripted, script_of};
-use crate::store::redis::evalsha::Call;
+use super::text::{Swap, parts};
+use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
+use crate::store::redis::evalsha::{Call, Script};
 use crate::store::redis::key::Key;
-use crate::values::Receipt;
 use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
-/// Decides on `count` requests of `cost` each, in the order of arrival. Stops at the first that does not fit, since no
-/// later one would. Only reads if the cost is zero, or can never be admitted. `asked` is the caller's estimate of the
-/// server's time.
-pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> Call {
-    let is_charge = (1..=algorithm.max_cost()).contains(&cost);
-    let mut args = smallvec![if is_charge { count.into() } else { 0 }];
-    // Zeros at the end may be left out.
-    let numbers = algorithm.numbers(cost, asked);
-    let length = numbers.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1);
-    args.extend_from_slice(&numbers[..length]);
-    Call { script: script_of::<A>(), keys: smallvec![key], args, texts: Vec::new() }
-}
-
-/// Whether a [`decide`] or a [`decide_all`] would charge the key at `index`, or only reads it.
-pub(crate) fn is_charge(call: &Call, index: usize) -> bool {
-    // The count, or the number of an algorithm.
-    call.args[6 * index] > 0
-}
-
-/// What one of several keys is to be charged.
+/// What a call charges one key, or refunds to it.
 pub(crate) struct Charge {
     key: Key,
+    script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
     algorithm: u64,
     numbers: [u64; 5],
+    /// Of a refund.
+    receipt: Option<[u64; 2]>,
     is_possible: bool,
+    /// How many requests there are, of a call for this key [alone](Self::alone).
+    pub(crate) count: u32,
     own: OwnQuota,
 }
 
+/// What a call carries of one key's quota.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnQuota {
+    /// The quota of the question, which is then written behind the state. `None` if the limiter has one quota for all keys.
+    pub(crate) quota: Option<Quota>,
+    /// Replaces a state under another quota by itself under this one. Only with a quota.
+    pub(crate) conversion: Option<Swap>,
+}
+
 impl Charge {
-    /// A charge of `cost`, as in [`decide`]; of 0, it only reads the key.
+    /// A charge of `cost`; of 0, it only reads the key. `asked` is the caller's estimate of the server's time.
     pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u64, asked: Timestamp) -> Self {
         Self {
             key,
+            script: script_of::<A>(),
             algorithm: if cost == 0 { 0 } else { A::NUMBER },
             numbers: algorithm.numbers(cost, asked),
+            receipt: None,
             is_possible: cost <= algorithm.max_cost(),
+            count: 1,
             own: OwnQuota::default(),
         }
+    }
+
+    /// The refund of what is still owed for a charge of the same cost that `receipt` is for, which was made under the quota
+    /// of `charged`: another perhaps, in the same units.
+    pub(crate) fn refunding<A: Scripted>(mut self, charged: &A, cost: u64, receipt: Receipt, asked: Timestamp) -> Self {
+        // The capacity of the bucket and its rest, or the limit of the window, are those of the state: if that has a greater
+        // burst, what it owes must not be cut. The price is that of the charge.
+        let price = charged.numbers(cost, asked);
+        for index in [0, 2, 4] {
+            self.numbers[index] = price[index];
+        }
+        self.receipt = Some(charged.receipt_numbers(receipt));
+        self
     }
 
     /// The same charge, to a key with a quota of its own.
     pub(crate) fn under(self, own: OwnQuota) -> Self {
         Self { own, ..self }
     }
+
+    const fn is_charge(&self) -> bool {
+        self.algorithm > 0 && self.is_possible
+    }
+
+    /// Decides on [`count`](Self::count) requests, in the order of arrival. Stops at the first that does not fit, since no later one would.
+    /// Only reads if the cost is zero, or can never be admitted.
+    pub(crate) fn alone(self) -> Call {
+        let mut args: SmallVec<[u64; 8]> = smallvec![if self.is_charge() { self.count.into() } else { 0 }];
+        args.extend_from_slice(&self.numbers);
+        let script = match self.receipt {
+            Some(receipt) => {
+                args[0] = self.algorithm;
+                args.extend_from_slice(&receipt);
+                &REFUND
+            }
+            None if self.own.quota.is_some() => {
+                // No more than a full bucket may be owed.
+                args.push(0);
+                self.script
+            }
+            None => {
+                // Zeros at the end may be left out.
+                let length = args.iter().rposition(|number| *number > 0).map_or(1, |last| last + 1);
+                args.truncate(length);
+                self.script
+            }
+        };
+        let mut call = Call { script, keys: smallvec![self.key], args, texts: Vec::new() };
+        add_quotas(&mut call, &mut [self.own]);
+        call
+    }
+}
+
+/// Adds to a call what it carries of the quotas of its keys, one for each key, if anything.
+fn add_quotas(call: &mut Call, quotas: &mut [OwnQuota]) {
+    let are_converted = quotas.iter().any(|own| own.conversion.is_some());
+    if !are_converted && quotas.iter().all(|own| own.quota.is_none()) {
+        return;
+    }
+    for OwnQuota { quota, conversion } in quotas {
+        call.args.extend(quota.map_or([0; 3], parts));
+        call.args.push(conversion.as_ref().map_or(0, |conversion| conversion.expires));
+        if are_converted {
+            let Swap { read, written, .. } = conversion.take().unwrap_or_default();
+            call.texts.extend([read, written]);
+        }
+    }
+}
+
+/// Adds charges of any algorithms to a call, with the quotas of those that are possible.
+fn add_charges(call: &mut Call, charges: impl IntoIterator<Item = Charge>, are_possible: bool) {
+    let mut quotas: SmallVec<[OwnQuota; 4]> = SmallVec::new();
+    for charge in charges {
+        let algorithm = if are_possible && charge.is_possible { charge.algorithm } else { 0 };
+        call.args.push(algorithm);
+        call.args.extend_from_slice(&charge.numbers);
+        call.keys.push(charge.key);
+        // A key that is only read may have any quota.
+        quotas.push(if algorithm > 0 { charge.own } else { OwnQuota::default() });
+    }
+    add_quotas(call, &mut quotas);
+}
+
+/// Whether a call decides on a request that may be a retry.
+pub(crate) fn is_once(call: &Call) -> bool {
+    std::ptr::eq(call.script, &ONCE)
+}
+
+/// Whether a call charges the key at `index`, or only reads it.
+pub(crate) fn is_charge(call: &Call, index: usize) -> bool {
+    // The count, or the number of an algorithm.
+    call.args[6 * index] > 0
+}
+
+/// Decides on one key, see [`Charge::alone`].
+pub(crate) fn alone(charges: impl IntoIterator<Item = Charge>) -> Call {
+    charges.into_iter().next().expect("there is one").alone()
 }
 
 /// Charges all keys or none. No two charges may be on the same key.
@@ -63,78 +152,38 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
     let charges: SmallVec<[Charge; 4]> = charges.into_iter().collect();
     // A charge that can never be admitted makes the call read only.
     let are_possible = charges.iter().all(|charge| charge.is_possible);
-    let mut call = Call { script: &SEVERAL, keys: SmallVec::new(), args: SmallVec::new(), texts: Vec::new() };
-    let mut quotas: SmallVec<[OwnQuota; 4]> = SmallVec::new();
-    for charge in charges {
-        let algorithm = if are_possible { charge.algorithm } else { 0 };
-        call.args.push(algorithm);
-        call.args.extend_from_slice(&charge.numbers);
-        call.keys.push(charge.key);
-        // A key that is only read may have any quota.
-        quotas.push(if algorithm > 0 { charge.own } else { OwnQuota::default() });
-    }
-    own_quota::add(&mut call, quotas);
+    let mut call = Call::new(&SEVERAL, [], []);
+    add_charges(&mut call, charges, are_possible);
     call
 }
 
 /// Decides on a request that may be a retry: charges the budget of free retries if the record has one left and the budget
 /// admits it, and else the state.
 pub(crate) fn decide_once(state: Charge, budget: Charge, record: Key) -> Call {
-    let mut call = Call { script: &ONCE, keys: SmallVec::new(), args: SmallVec::new(), texts: Vec::new() };
-    let mut quotas: SmallVec<[OwnQuota; 2]> = SmallVec::new();
-    for charge in [state, budget] {
-        call.args.push(if charge.is_possible { charge.algorithm } else { 0 });
-        call.args.extend_from_slice(&charge.numbers);
-        call.keys.push(charge.key);
-        quotas.push(charge.own);
-    }
+    let mut call = Call::new(&ONCE, [], []);
+    add_charges(&mut call, [state, budget], true);
     call.keys.push(record);
-    own_quota::add(&mut call, quotas);
     call
+}
+
+/// Reads a key, or with a count decides on requests, see [`Charge::alone`].
+pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> Call {
+    Charge { count, ..Charge::new(algorithm, key, cost, asked) }.alone()
 }
 
 /// Records that a request is over: so many retries are free for this time, rounded up to a millisecond.
 pub(crate) fn begin_record(record: Key, free_retries: u32, within: Duration) -> Call {
     let millis = u64::try_from(within.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXACT - 1);
-    Call {
-        script: &BEGIN_RECORD,
-        keys: smallvec![record],
-        args: smallvec![free_retries.into(), millis],
-        texts: Vec::new(),
-    }
+    Call::new(&BEGIN_RECORD, [record], [free_retries.into(), millis])
 }
 
 /// Returns a free retry to its record, which has `free_retries` at most after that.
 pub(crate) fn raise_record(record: Key, free_retries: u32) -> Call {
-    Call { script: &RAISE_RECORD, keys: smallvec![record], args: smallvec![free_retries.into()], texts: Vec::new() }
-}
-
-/// Refunds what is still owed for the charge of `cost` that `receipt` is for, which was made under the quota of `algorithm`,
-/// to a state that is kept under that of `kept`: another perhaps, in the same units. `None` if nothing was charged.
-pub(crate) fn refund<A: Scripted>(
-    algorithm: &A,
-    kept: &A,
-    key: Key,
-    cost: u64,
-    receipt: Receipt,
-    asked: Timestamp,
-) -> Option<Call> {
-    if receipt.is_none() || cost == 0 {
-        return None;
-    }
-    let mut numbers = algorithm.numbers(cost, asked);
-    // The price is that of the charge, but the capacity of the bucket and its rest, or the limit of the window, are those of
-    // the state: if that has a greater burst, what it owes must not be cut.
-    let state = kept.numbers(cost, asked);
-    (numbers[1], numbers[3]) = (state[1], state[3]);
-    let mut args = smallvec![A::NUMBER];
-    args.extend_from_slice(&numbers);
-    args.extend_from_slice(&algorithm.receipt_numbers(receipt));
-    Some(Call { script: &REFUND, keys: smallvec![key], args, texts: Vec::new() })
+    Call::new(&RAISE_RECORD, [record], [free_retries.into()])
 }
 
 /// Refunds a budget of free retries. It may have grown with the quota of its key: so what it owes is not cut to what this
-/// budget admits.
+/// budget admits. `None` if nothing was charged.
 pub(crate) fn refund_budget<A: Scripted>(
     budget: &A,
     key: Key,
@@ -144,13 +193,32 @@ pub(crate) fn refund_budget<A: Scripted>(
 ) -> Option<Call> {
     /// More than any bucket holds in microseconds, or any window in units.
     const UNCUT: u64 = (1 << 51) - 1;
-    let mut call = refund(budget, budget, key, cost, receipt, asked)?;
-    // The capacity of a bucket, or the limit of a window, behind the number of the algorithm and the price or cost.
-    call.args[2] = UNCUT;
-    Some(call)
+    if receipt.is_none() || cost == 0 {
+        return None;
+    }
+    let mut refund = Charge::new(budget, key, cost, asked).refunding(budget, cost, receipt, asked);
+    // The capacity of a bucket, or the limit of a window.
+    refund.numbers[1] = UNCUT;
+    Some(refund.alone())
 }
 
 /// Forgets what a key owes; the reply is that of a [`decide`] on a key that holds nothing.
 pub(crate) fn reset(key: Key) -> Call {
-    Call { script: &RESET, keys: smallvec![key], args: SmallVec::new(), texts: Vec::new() }
+    Call::new(&RESET, [key], [])
+}
+
+/// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
+pub(crate) fn ban(key: Key, span: Duration) -> Call {
+    // Its sum with any time of a server is exact.
+    let micros = u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1);
+    Call::new(&BAN, [key], [micros])
+}
+
+/// Replaces the text of a key, unless it has changed: then the reply has the new one. With `None`, the script only reads.
+pub(crate) fn swap(key: Key, swap: Option<Swap>) -> Call {
+    let mut call = Call::new(&SWAP, [key], [0]);
+    if let Some(Swap { read, written, expires }) = swap {
+        (call.args[0], call.texts) = (expires, vec![read, written]);
+    }
+    call
 }

@@ -14,10 +14,10 @@
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
 //!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
 //!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
-//! - The standing of a key, if it is banned or owes more than it had left, is before its state: `standing` has the rest.
+//! - The standing of a key, if it is banned or owes more than it had left, is before its state, see `text`.
 //! - The record of a request whose retries are free is `-` and their number. It ends when they are no longer free.
 //! - A state of a key with a quota of its own has that quota behind it. What is kept under another quota than the call's is
-//!   left as it is, and the reply shows it; `own_quota` has the rest.
+//!   left as it is, and the reply shows it; `conversation` has the rest.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
 //!   the calendar counts as the present one.
@@ -39,28 +39,26 @@ mod calendar;
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
 mod once;
-mod own_quota;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
 pub(crate) mod random;
 mod reply;
-mod standing;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 mod tests;
+mod text;
 mod unfit_quota;
 #[cfg(test)]
 pub(crate) mod variant;
 mod window;
 
 pub(super) use self::arguments::{
-    Charge, begin_record, decide, decide_all, decide_once, is_charge, raise_record, refund, refund_budget, reset,
+    Charge, OwnQuota, alone, ban, begin_record, decide, decide_all, decide_once, is_charge, is_once, raise_record,
+    refund_budget, reset, swap,
 };
 pub(crate) use self::bucket::{Grid, Span};
-pub(super) use self::once::Once;
-pub(super) use self::own_quota::{Conversion, OwnQuota, Under, add_one};
 pub(crate) use self::reply::{BadReply, ScriptReply};
-pub(super) use self::standing::{ban, swap};
+pub(super) use self::text::{KeyText, Swap, Under};
 pub use self::unfit_quota::UnfitQuota;
 
 use super::evalsha::Script;
@@ -164,34 +162,22 @@ macro_rules! by_algorithm {
     };
 }
 
-pub(super) static BUCKET: Script =
-    Script::new(lua!("open", "each_key", "standing", "own_quota", "bucket_read", "bucket_take", "close"));
+/// The script of one algorithm. It charges any number of keys alike, each by itself.
+macro_rules! each_key {
+    ($read:literal, $take:literal) => {
+        Script::for_each_key(lua!("open", "each_key", "standing", "own_quota", $read, $take, "close"))
+    };
+}
 
-static FIXED_WINDOW: Script =
-    Script::new(lua!("open", "each_key", "standing", "own_quota", "fixed_window_read", "fixed_window_take", "close"));
+pub(super) static BUCKET: Script = each_key!("bucket_read", "bucket_take");
 
-static SLIDING_WINDOW: Script = Script::new(lua!(
-    "open",
-    "each_key",
-    "standing",
-    "own_quota",
-    "sliding_window_read",
-    "sliding_window_take",
-    "close"
-));
+static FIXED_WINDOW: Script = each_key!("fixed_window_read", "fixed_window_take");
+
+static SLIDING_WINDOW: Script = each_key!("sliding_window_read", "sliding_window_take");
 
 #[cfg(feature = "calendar")]
-static CALENDAR_WINDOW: Script = Script::new(lua!(
-    "open",
-    "each_key",
-    "standing",
-    "own_quota",
-    "calendar_window_read",
-    "calendar_window_take",
-    "close"
-));
+static CALENDAR_WINDOW: Script = each_key!("calendar_window_read", "calendar_window_take");
 
-/// Returns the script of one algorithm. It charges any number of keys alike, each by itself.
 fn script_of<A: Scripted>() -> &'static Script {
     match A::NUMBER {
         1 => &BUCKET,

@@ -3,65 +3,31 @@
 use std::time::Duration;
 
 use super::{BadReply, ScriptReply, Scripted, whole};
-use crate::store::remote::Standing;
-use crate::values::{Decision, Receipt};
+use crate::values::Receipt;
 
-/// What the server has done with a request that may be a retry.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Once<S> {
-    /// It is a free retry: the key's numbers without a charge, the receipt of the budget, and the state of the key.
-    Free(Decision, Receipt, Option<S>),
-    /// It was charged or rejected as ever: the decision, and the state of the key after it.
-    AsEver(Decision, Option<S>),
-}
-
-/// The keys of a call, as the script counts them.
-const STATE: u32 = 1;
+/// What the reply says was charged, if it is the budget.
 const BUDGET: u32 = 2;
 
 impl ScriptReply {
-    /// Returns what a [`decide_once`](super::decide_once) with the same algorithms and cost has done.
-    pub(crate) fn once<A: Scripted>(
-        &self,
-        algorithm: &A,
-        budget: &A::Budget,
-        cost: u64,
-    ) -> Result<Once<A::State>, BadReply> {
-        let old = self.state(algorithm, 0)?;
-        let (charged, once) = match self.free(budget, cost)? {
-            Some(free) => (BUDGET, Once::Free(algorithm.decide(old, self.now, 0).0, free.receipt(), old)),
-            None => {
-                let (decision, next) = algorithm.decide(old, self.now, cost);
-                (if next.is_some() { STATE } else { 0 }, Once::AsEver(decision, next.or(old)))
-            }
-        };
-        if charged == self.admitted { Ok(once) } else { Err(BadReply::Disagreement) }
+    /// Whether a [`decide_once`](super::decide_once) has charged the budget, and not the key.
+    pub(crate) const fn is_free_retry(&self) -> bool {
+        self.admitted == BUDGET
     }
 
-    /// Returns what a [`decide_once`](super::decide_once) has done about a key whose standing is in force, with the state at its
-    /// end. What is owed is no debt of free retries, so these pass.
-    pub(crate) fn once_in_force<A: Scripted>(
+    /// Returns the receipt of the budget if the request is a free retry: the record had one left, and the budget has admitted
+    /// it. What a key owes is no debt of free retries, so these pass, unless it `is_banned`.
+    pub(crate) fn free_retry<B: Scripted>(
         &self,
-        algorithm: &A,
-        budget: &A::Budget,
+        budget: &B,
         cost: u64,
-        (standing, state): (Standing, Option<A::State>),
-    ) -> Result<Once<A::State>, BadReply> {
-        let is_banned = standing.banned_until > self.now;
-        let free = if is_banned { None } else { self.free(budget, cost)? };
-        let (charged, cost) = if free.is_some() { (BUDGET, 0) } else { (0, cost) };
-        let decision = standing.decide(algorithm, state, self.now, cost).ok_or(BadReply::Disagreement)?;
-        let once = match free {
-            Some(free) => Once::Free(decision, free.receipt(), state),
-            None => Once::AsEver(decision, state),
-        };
-        if charged == self.admitted { Ok(once) } else { Err(BadReply::Disagreement) }
-    }
-
-    /// The decision on a free retry, if the record had one and the budget has admitted it.
-    fn free<B: Scripted>(&self, budget: &B, cost: u64) -> Result<Option<Decision>, BadReply> {
-        let free = if self.free_retries()? > 0 { Some(self.decision(budget, 1, cost)?) } else { None };
-        Ok(free.filter(Decision::is_allowed))
+        is_banned: bool,
+    ) -> Result<Option<Receipt>, BadReply> {
+        let mut receipt = None;
+        if !is_banned && self.free_retries()? > 0 {
+            let decision = budget.decide(self.state(budget, 1)?, self.now, cost).0;
+            receipt = decision.is_allowed().then(|| decision.receipt());
+        }
+        if receipt.is_some() == self.is_free_retry() { Ok(receipt) } else { Err(BadReply::Disagreement) }
     }
 
     /// For how long the record lives, if the request is a free retry.

@@ -6,8 +6,7 @@ use std::fmt;
 use ::redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Scripted, whole};
-use crate::store::remote::{Applied, Standing};
+use super::{KeyText, Scripted, whole};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
@@ -19,8 +18,8 @@ type Text = SmallVec<[u8; 24]>;
 pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
-    /// With one key: how many requests. With several: 1 if all were charged. Of a request that may be a retry: which key
-    /// was charged, see [`Once`](super::Once). Of a refund: 1 if something was refunded.
+    /// With one key: how many requests. With several: 1 if all were charged. Of a request that may be a retry: 1 if
+    /// the key was charged, 2 if the budget was. Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
     /// What each key held before.
     old: SmallVec<[Option<Text>; 1]>,
@@ -128,16 +127,9 @@ impl ScriptReply {
         self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
     }
 
-    /// Leaves the first bytes of what the key at `index` held: its state without the quota.
-    pub(super) fn truncate(&mut self, index: usize, length: usize) {
-        if let Some(old) = &mut self.old[index] {
-            old.truncate(length);
-        }
-    }
-
-    /// Replaces what the key at `index` held by what it counts as.
-    pub(super) fn put(&mut self, index: usize, state: Option<Vec<u8>>) {
-        self.old[index] = state.map(Text::from);
+    /// Returns what the key at `index` held, in its parts.
+    pub(crate) fn text(&self, index: usize) -> Result<KeyText<'_>, BadReply> {
+        KeyText::read(self.old(index)?)
     }
 
     /// Returns the state that the key at `index` had.
@@ -145,27 +137,9 @@ impl ScriptReply {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
     }
 
-    /// Returns what a call for one key has read and done.
-    pub(crate) fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
-        let (old, standing) = (self.state(algorithm, 0)?, Standing::default());
-        Ok(Applied { now: self.now, old, standing, kept: None, charged: self.admitted })
-    }
-
-    /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,
-    /// its numbers are those without a charge.
-    pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u64) -> Result<Decision, BadReply> {
-        Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
-    }
-
     /// Checks that nothing was admitted.
     pub(crate) const fn charged_nothing(&self) -> Result<(), BadReply> {
         if self.admitted == 0 { Ok(()) } else { Err(BadReply::Disagreement) }
-    }
-
-    /// Whether a call was decided without what it takes to decide at the server's time, since it was made for `asked`:
-    /// then it charged nothing, and may be made once more for [`now`](Self::now).
-    pub(crate) fn is_uncovered<A: Scripted>(&self, algorithm: &A, asked: Timestamp) -> bool {
-        self.admitted == 0 && !algorithm.covers(asked, self.now)
     }
 
     /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.

@@ -2,8 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::server::Reply;
 use crate::store::redis::script::{BUCKET, REFUND, SEVERAL};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reply {
+    Nil,
+    Ok,
+    Number(i64),
+    Text(Vec<u8>),
+    List(Vec<Self>),
+    /// With its code.
+    Error(String),
+}
 
 /// The accounts of a server. They are lost where its data is lost: when it starts empty, and when a replica takes its
 /// place that lacks the last writes. That is the documented bound: what was forgotten is admitted once more at the most.

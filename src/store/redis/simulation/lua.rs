@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use mlua::{Function, IntoLua, Lua, Value, Variadic};
 
-use super::server::{Keys, Reply};
+use super::account::Reply;
+use super::server::Keys;
 
 /// The commands that a script may call.
 pub(super) trait Commands {

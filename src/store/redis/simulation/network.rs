@@ -11,7 +11,8 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::server::{Data, Reply, Server, take_command};
+use super::account::Reply;
+use super::server::{Data, Server, take_command};
 use crate::store::redis::connection::Connector;
 use crate::store::redis::key::{SLOTS, crc16};
 use crate::store::redis::script::random::Random;

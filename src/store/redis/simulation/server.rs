@@ -5,20 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::account::Accounts;
+use super::account::{Accounts, Reply};
 use super::lua;
 use crate::store::redis::evalsha::Script;
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reply {
-    Nil,
-    Ok,
-    Number(i64),
-    Text(Vec<u8>),
-    List(Vec<Self>),
-    /// With its code.
-    Error(String),
-}
 
 /// What a replica has copied.
 #[derive(Clone, Default)]

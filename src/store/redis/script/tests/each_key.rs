@@ -15,7 +15,7 @@ use crate::store::redis::evalsha::Call;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{OwnQuota, ScriptReply, Scripted, add_one, decide};
+use crate::store::redis::script::{Charge, OwnQuota, ScriptReply, Scripted, decide};
 use crate::values::Quota;
 
 /// Runs with one quota, sent together.
@@ -38,8 +38,10 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Ran
             let (cost, count) = (cost(&mut random, algorithm.max_cost()).max(1), 1 + random.below(3) as u32);
             let keys: Vec<u64> = (0..2 + random.below(31)).map(|_| random.below(24)).collect();
             let names = keys.iter().map(|id| key(format!("{batch} {id}"))).collect();
-            let mut call = Call { keys: names, ..decide(&algorithm, key(""), cost, count, at(now)) };
-            add_one(&mut call, OwnQuota { quota: own, conversion: None });
+            let mut charge = Charge::new(&algorithm, key(""), cost, at(now));
+            charge.count = count;
+            let own_quota = OwnQuota { quota: own, conversion: None };
+            let call = Call { keys: names, ..charge.under(own_quota).alone() };
             server.add(now, &call);
             let is_charge = cost <= algorithm.max_cost();
             let decisions = keys.iter().map(|id| {
@@ -59,12 +61,9 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Ran
         for (reply, (now, cost, count, decisions)) in server.replies().iter().zip(expected) {
             let replies = ScriptReply::read_each(reply, decisions.len()).unwrap();
             for (reply, decisions) in replies.into_iter().zip(decisions) {
-                let mut reply = reply.expect("nothing is wrong with this key");
+                let reply = reply.expect("nothing is wrong with this key");
                 assert_eq!(reply.now, at(now));
-                if let (Some(_), Some(old)) = (own, reply.old(0).unwrap()) {
-                    let length = old.iter().position(|byte| *byte == b'@').expect("a quota");
-                    reply.truncate(0, length);
-                }
+                assert!(reply.text(0).unwrap().is_under(own));
                 let (found, _) = reply.replay(&algorithm, cost, count).unwrap();
                 assert_eq!(&found[..], &decisions[..], "{algorithm:?}, cost {cost}, {reply:?}");
                 let allowed = found.iter().filter(|decision| decision.is_allowed()).count();

@@ -6,13 +6,13 @@ use ::redis::{Connection, ErrorKind, Value, cmd};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::{NOW, start};
+use super::{NOW, refund, start};
 use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::script::manual_server::{START, at, key};
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{ScriptReply, Scripted, decide, refund};
+use crate::store::redis::script::{ScriptReply, Scripted, decide};
 use crate::values::{Quota, Receipt};
 
 /// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and

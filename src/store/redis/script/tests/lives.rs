@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use ::redis::{Connection, Pipeline, Value, cmd};
 
-use super::{ALL, NOW, run, start};
+use super::{ALL, NOW, refund, run, start};
 use crate::algorithm::{CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, refund, reset};
+use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, reset};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
 

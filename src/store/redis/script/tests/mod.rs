@@ -14,16 +14,20 @@ mod variants;
 
 use ::redis::{Connection, cmd};
 
+use super::manual_server::{ManualServer, at};
 use super::variant::{hash_of, source_of};
 use super::{
-    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
-    SLIDING_WINDOW, SWAP, ScriptReply, Scripted,
+    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, Charge, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET,
+    SEVERAL, SLIDING_WINDOW, SWAP, ScriptReply, Scripted, is_charge,
 };
 use crate::store::redis::connection::evalsha;
+use crate::store::redis::conversation::{KeyPart, Part};
 use crate::store::redis::evalsha::{Call, Script};
+use crate::store::redis::key::Key;
 use crate::store::redis::servers::RedisServer;
-use crate::store::remote::{Decisions, GaveUp};
+use crate::store::remote::{Applied, Decisions, GaveUp, Standing, Tag, Target};
 use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
 
 static ALL: [&Script; 12] = [
     &BUCKET,
@@ -69,7 +73,73 @@ fn run(connection: &mut Connection, call: &Call) -> ScriptReply {
     ScriptReply::read(evalsha(call, &hash_of(call.script)).query(connection).unwrap()).unwrap()
 }
 
+/// What the server has done with a request that may be a retry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Once<S> {
+    /// It is a free retry: the key's numbers without a charge, the receipt of the budget, and the state of the key.
+    Free(Decision, Receipt, Option<S>),
+    /// It was charged or rejected as ever: the decision, and the state of the key after it.
+    AsEver(Decision, Option<S>),
+}
+
+/// The refund of a charge under the quota of `algorithm` to a state under that of `kept`. `None` if nothing was charged.
+fn refund<A: Scripted>(
+    algorithm: &A,
+    kept: &A,
+    key: Key,
+    cost: u64,
+    receipt: Receipt,
+    asked: Timestamp,
+) -> Option<Call> {
+    let refund = || Charge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked);
+    (!receipt.is_none() && cost > 0).then(|| refund().alone())
+}
+
+/// Holds a conversation about one key at `micros`, and returns how many calls it took.
+fn talk<A: Scripted>(server: &mut ManualServer, part: &mut KeyPart<'_, A>, micros: u64) -> u64 {
+    for calls in 1..4 {
+        let call = part.charge(at(micros)).alone();
+        let answer = server.run(micros, &call);
+        if part.hear(&answer, 0, is_charge(&call, 0)).unwrap() {
+            return calls;
+        }
+        answer.charged_nothing().unwrap();
+    }
+    panic!("the state is not converted");
+}
+
+/// A key whose names do not matter.
+fn target<'a, A: Scripted>(algorithm: &'a A, quota: Option<Quota>, limiter: Quota) -> Target<'a, A> {
+    Target::new(algorithm, quota, limiter, Tag::from_bits(0))
+}
+
 impl ScriptReply {
+    /// Returns what a call for one key has read and done.
+    fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
+        let (old, standing) = (self.text(0)?.state(algorithm, self.now)?, Standing::default());
+        Ok(Applied { now: self.now, old, standing, kept: None, charged: self.admitted })
+    }
+
+    /// Returns the decision on the key at `index` of a `decide_all`, by itself.
+    fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u64) -> Result<Decision, BadReply> {
+        Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
+    }
+
+    /// Whether a call was decided without the window of the server's time, since it was made for `asked`.
+    fn is_uncovered<A: Scripted>(&self, algorithm: &A, asked: Timestamp) -> bool {
+        self.admitted == 0 && !algorithm.covers(asked, self.now)
+    }
+
+    /// Returns what a `decide_once` with the same algorithms and cost has done.
+    fn once<A: Scripted>(&self, algorithm: &A, budget: &A::Budget, cost: u64) -> Result<Once<A::State>, BadReply> {
+        if let Some(receipt) = self.free_retry(budget, cost, false)? {
+            let old = self.state(algorithm, 0)?;
+            return Ok(Once::Free(algorithm.decide(old, self.now, 0).0, receipt, old));
+        }
+        let (decisions, state) = self.replay(algorithm, cost, 1)?;
+        Ok(Once::AsEver(decisions[0], state))
+    }
+
     /// Returns the decisions on the requests of a charge with the same arguments, and the state after them.
     fn replay<A: Scripted>(
         &self,

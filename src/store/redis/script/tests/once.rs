@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::redis::{Connection, Value, cmd};
 
 use super::traces::lives_as_long;
-use super::{ALL, run, start};
+use super::{ALL, Once, run, start};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::Call;
@@ -16,7 +16,7 @@ use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{
-    BadReply, Charge, Once, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
+    BadReply, Charge, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
 };
 use crate::values::Quota;
 use crate::values::time::{Clock, Monotonic, Timestamp};

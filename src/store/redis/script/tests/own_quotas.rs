@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::ALL;
+use super::{ALL, talk, target};
 use crate::algorithm::gcra::GcraState;
-use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::MemoryStore;
+use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::sealed::Steps;
-use crate::store::redis::script::{MOST_UNITS, OwnQuota, Scripted, Under, add_one, decide, refund};
+use crate::store::redis::script::{Charge, MOST_UNITS, OwnQuota, Scripted, Under};
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 
@@ -33,21 +34,10 @@ fn charge<A: Scripted>(
     cost: u64,
     micros: u64,
 ) -> (Decision, u64) {
-    let algorithm = limiter.under(quota).unwrap();
-    let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
-    let (mut own, mut calls) = (OwnQuota { quota: Some(algorithm.quota()), conversion: None }, 0);
-    loop {
-        let mut call = decide(&algorithm, key.clone(), cost, 1, at(micros));
-        add_one(&mut call, own.clone());
-        let mut answer = server.run(micros, &call);
-        calls += 1;
-        own.conversion = under.convert(&mut answer, 0, own.quota).unwrap();
-        if own.conversion.is_none() {
-            return (answer.replay(&algorithm, cost, 1).unwrap().0[0], calls);
-        }
-        answer.charged_nothing().unwrap();
-        assert!(calls < 3, "the state is not converted");
-    }
+    let (algorithm, quotas) = (limiter.under(quota).unwrap(), Quotas::default());
+    let mut part = KeyPart::charging(target(&algorithm, Some(quota), limiter.quota()), &quotas, key.clone(), cost);
+    let calls = talk(server, &mut part, micros);
+    (part.found.replay(&algorithm, cost, 1).unwrap().0[0], calls)
 }
 
 /// Refunds as a caller does.
@@ -59,20 +49,10 @@ fn give_back<A: Scripted>(
     (cost, receipt): (u64, Receipt),
     micros: u64,
 ) {
-    let algorithm = limiter.under(quota).unwrap();
-    let under = Under { algorithm: &algorithm, limiter: limiter.quota() };
-    let mut quota = Some(algorithm.quota());
+    let (algorithm, quotas) = (limiter.under(quota).unwrap(), Quotas::default());
+    let target = target(&algorithm, Some(quota), limiter.quota());
     // A state that nobody else changes is kept under the quota of the first answer.
-    for _ in 0..2 {
-        let kept = under.kept_under(quota.as_ref()).unwrap();
-        let mut call = refund(&algorithm, &kept, key.clone(), cost, receipt, at(micros)).unwrap();
-        add_one(&mut call, OwnQuota { quota, conversion: None });
-        match under.kept_quota(&server.run(micros, &call), quota) {
-            Some(kept) => quota = kept,
-            None => return,
-        }
-    }
-    panic!("the refund is not made");
+    assert!(talk(server, &mut KeyPart::charging(target, &quotas, key.clone(), cost).refunding(receipt), micros) <= 2);
 }
 
 /// All units are multiples of `scale`.
@@ -173,13 +153,20 @@ pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
     let mut server = ManualServer::new(&ALL);
     let (limiter, hour) = (FixedWindow::new(Quota::per_hour(10)), 3_600_000_000);
     assert!(charge(&mut server, &limiter, &key("a"), Quota::per_hour(5), 3, START).0.is_allowed());
-    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(7), 9, START);
+    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(7), 6, START);
     assert_eq!((rejected.remaining(), calls), (4, 2));
     let ends = i64::try_from((START / hour + 1) * hour / 1_000).unwrap();
     assert!((ends..=ends + 2).contains(&server.expiry(&key("a"))));
     // Nothing is owed under the next.
-    let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(8), 9, START + 2 * hour);
-    assert_eq!((rejected.remaining(), calls), (8, 2));
+    let (now, eight) = (START + 2 * hour, FixedWindow::new(Quota::per_hour(8)));
+    let under = Under { algorithm: &eight, limiter: limiter.quota() };
+    let charge = |cost, conversion| {
+        let own = OwnQuota { quota: Some(eight.quota()), conversion };
+        Charge::new(&eight, key("a"), cost, at(now)).under(own).alone()
+    };
+    let answer = server.run(now, &charge(1, None));
+    let conversion = under.convert(answer.old(0).unwrap(), at(now)).unwrap().0;
+    assert_eq!(server.run(now, &charge(9, Some(conversion))).admitted, 0);
     assert_eq!(server.get(&key("a")), None);
 }
 

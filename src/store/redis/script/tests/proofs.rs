@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::{ALL, NOW, estimate};
+use super::{ALL, NOW, estimate, refund};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::evalsha::Call;
 use crate::store::redis::script::manual_server::{ManualServer, key};
-use crate::store::redis::script::{Grid, Scripted, Span, decide, refund};
+use crate::store::redis::script::{Grid, Scripted, Span, decide};
 use crate::values::counterexamples::{Counterexample, each};
 use crate::values::{Quota, Receipt};
 

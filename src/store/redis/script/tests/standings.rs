@@ -3,14 +3,14 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{ALL, hostile};
+use super::{ALL, hostile, talk, target};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
 use crate::store::redis::script::{
-    Charge, Once, OwnQuota, Scripted, Under, add_one, ban, begin_record, decide, decide_all, decide_once, refund,
-    reset, swap,
+    Charge, OwnQuota, Scripted, Under, ban, begin_record, decide_all, decide_once, reset, swap,
 };
 use crate::store::remote::{Applied, Standing};
 use crate::values::time::Timestamp;
@@ -41,6 +41,16 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         Under { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
     }
 
+    /// Holds a conversation about the key, with or without the quota behind its states, of which nothing is repeated.
+    fn talk(&mut self, cost: u64, receipt: Option<Receipt>) -> Applied<A::State> {
+        let quotas = Quotas::default();
+        let target = target(&self.algorithm, self.quota, self.algorithm.quota());
+        let part = KeyPart::charging(target, &quotas, self.key.clone(), cost);
+        let mut part = if let Some(receipt) = receipt { part.refunding(receipt) } else { part };
+        assert_eq!(talk(&mut self.server, &mut part, self.now), 1);
+        part.found
+    }
+
     fn pass(&mut self, micros: u64) {
         self.now += micros;
         if !self.standing.is_in_force(at(self.now)) {
@@ -60,16 +70,11 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
 
     /// What the server answers to a request, and whether it charges it.
     fn charge(&mut self, cost: u64) -> Decision {
-        let mut call = decide(&self.algorithm, self.key.clone(), cost, 1, at(self.now));
-        add_one(&mut call, self.own());
-        let mut answer = self.server.run(self.now, &call);
-        let (decision, next) = match self.under().in_force(&mut answer).unwrap() {
-            Some(Applied { now, old, standing, .. }) => {
-                (standing.decide(&self.algorithm, old, now, cost).unwrap(), None)
-            }
+        let (found, algorithm) = (self.talk(cost, None), &self.algorithm);
+        let (decision, next) = match found.standing.decide(algorithm, found.old, found.now, cost) {
+            Some(decision) => (decision, None),
             None => {
-                assert_eq!(self.under().convert(&mut answer, 0, self.quota).unwrap(), None);
-                let (decisions, next) = answer.replay(&self.algorithm, cost, 1).unwrap();
+                let (decisions, next) = found.replay(algorithm, cost, 1).unwrap();
                 (decisions[0], next)
             }
         };
@@ -87,11 +92,11 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
             [self.key.clone(), other.clone()].map(|key| Charge::new(&self.algorithm, key, cost, at(self.now)));
         let [_, beside] = charges;
         let first = Charge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
-        let mut answer = self.server.run(self.now, &decide_all([first, beside]));
+        let answer = self.server.run(self.now, &decide_all([first, beside]));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
         assert_eq!(self.server.get(&other).is_some(), expected.is_allowed());
-        let standing = answer.take_standing(0).unwrap();
+        let standing = answer.text(0).unwrap().standing;
         assert_eq!(standing.is_in_force(at(self.now)), self.standing.is_in_force(at(self.now)));
         if expected.is_allowed() && !is_read {
             self.state = self.algorithm.decide(self.state, at(self.now), cost).1.or(self.state);
@@ -108,50 +113,38 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.server.replies();
         let state = Charge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
         let budget_charge = Charge::new(&budget, budget_key, cost, at(self.now));
-        let mut answer = self.server.run(self.now, &decide_once(state, budget_charge, record));
-        let standing = answer.take_standing(0).unwrap();
+        let answer = self.server.run(self.now, &decide_once(state, budget_charge, record));
         let (is_banned, now) = (self.standing.banned_until > at(self.now), at(self.now));
-        let is_free = free > 0 && !is_banned;
-        let once = if standing.is_in_force(now) {
-            let state = self.under().state_at(&answer, 0, standing.until()).unwrap();
-            answer.once_in_force(&self.algorithm, &budget, cost, (standing, state)).unwrap()
-        } else {
-            let _ = self.under().convert(&mut answer, 0, self.quota).unwrap();
-            answer.once(&self.algorithm, &budget, cost).unwrap()
-        };
-        match once {
-            Once::Free(decision, ..) => {
-                assert!(is_free);
-                assert_eq!(decision, self.expected(0));
-            }
-            Once::AsEver(decision, _) => {
-                assert!(!is_free);
-                assert_eq!(decision, self.expected(cost));
-                if decision.is_allowed() {
-                    self.state = self.algorithm.decide(self.state, now, cost).1;
-                }
-            }
+        let receipt = answer.free_retry(&budget, cost, is_banned).unwrap();
+        assert_eq!(receipt.is_some(), free > 0 && !is_banned);
+        let expected = self.expected(cost);
+        assert!(receipt.is_some() || answer.admitted == u32::from(expected.is_allowed() && cost > 0));
+        let text = answer.text(0).unwrap();
+        assert_eq!(text.standing.is_in_force(now), self.standing.is_in_force(now));
+        let state = self.under().state_at(&text, now.max(text.standing.until())).unwrap();
+        let found = self.standing.decide(&self.algorithm, state, now, cost);
+        assert_eq!(found.unwrap_or_else(|| self.algorithm.decide(state, now, cost).0), expected);
+        if receipt.is_none() && expected.is_allowed() {
+            self.state = self.algorithm.decide(self.state, now, cost).1;
         }
     }
 
     /// Nothing is refunded while the standing lasts.
     fn refund(&mut self, cost: u64, receipt: Receipt) {
-        let call = refund(&self.algorithm, &self.algorithm, self.key.clone(), cost, receipt, at(self.now));
-        let Some(mut call) = call else { return };
-        add_one(&mut call, self.own());
-        let mut answer = self.server.run(self.now, &call);
-        let in_force = self.under().in_force(&mut answer).unwrap();
-        assert_eq!(in_force.is_some(), self.standing.is_in_force(at(self.now)));
-        if in_force.is_none() {
+        if receipt.is_none() || cost == 0 {
+            return;
+        }
+        let found = self.talk(cost, Some(receipt));
+        assert_eq!(found.standing.is_some(), self.standing.is_in_force(at(self.now)));
+        if !found.standing.is_some() {
             self.state = self.state.map(|state| self.algorithm.refund(state, at(self.now), cost, receipt));
         }
     }
 
     fn ban(&mut self, span: Duration) {
-        let mut answer = self.server.run(self.now, &ban(self.key.clone(), span));
+        let answer = self.server.run(self.now, &ban(self.key.clone(), span));
         self.standing = self.standing.ban(at(self.now), span);
-        let applied = self.under().in_force(&mut answer).unwrap().unwrap();
-        assert_eq!(applied.standing, self.standing);
+        assert_eq!(answer.text(0).unwrap().standing, self.standing);
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
     }
 
@@ -160,8 +153,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let round_up = |until: Timestamp| at(until.as_nanos().div_ceil(1_000));
         self.standing = Standing { owing_until: round_up(standing.owing_until), ..standing };
         self.state = state;
-        let mut answer = self.server.run(self.now, &swap(self.key.clone(), None));
-        let (_, next) = self.under().owing(&mut answer, self.quota, units).unwrap();
+        let answer = self.server.run(self.now, &swap(self.key.clone(), None));
+        let (_, next) = self.under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();
         let put = swap(self.key.clone(), Some(next.expect("something changes")));
         // Another process is faster than the second one: that changes nothing.
         assert_eq!(self.server.run(self.now, &put).admitted, 1);
@@ -254,8 +247,8 @@ pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
         assert_eq!(server.get(&name).as_deref(), Some(value));
         let bucket = TokenBucket::new(Quota::per_day(1));
         let under = Under { algorithm: &bucket, limiter: bucket.quota() };
-        let mut answer = server.run(START, &swap(name.clone(), None));
-        assert!(under.owing(&mut answer, None, 1).is_err(), "{value}");
+        let answer = server.run(START, &swap(name.clone(), None));
+        assert!(under.owing(answer.old(0).unwrap(), answer.now, None, 1).is_err(), "{value}");
     }
     assert!(hostile::FOREIGN.contains(&"!5"));
 }

@@ -8,13 +8,13 @@ use ::redis::Value;
 
 use super::model::Model;
 use super::traces::{bucket_quota, cost, lives_as_long, window_quota};
-use super::{ALL, estimate};
+use super::{ALL, estimate, refund};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::script::bucket::{Grid, Span};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
-use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide, refund};
+use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide};
 use crate::values::{Quota, Receipt};
 
 const BATCHES: u64 = 60;

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::ALL;
 use super::model::Model;
+use super::{ALL, refund};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Random;
-use crate::store::redis::script::{Charge, MOST_UNITS, Scripted, decide, decide_all, refund, variant};
+use crate::store::redis::script::{Charge, MOST_UNITS, Scripted, decide, decide_all, variant};
 use crate::util::effort::rounds;
 use crate::values::{Decision, Quota, Receipt};
 

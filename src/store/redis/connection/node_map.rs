@@ -1,29 +1,39 @@
-//! A Redis cluster: which node has which slots.
+//! [`NodeMap`]: which node has which slots, as a cluster or its sentinels say.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ::redis::{Cmd, ConnectionInfo, FromRedisValue, Value};
 use tokio::time::Instant;
 
 use super::address;
 use super::fault::{Fault, FaultKind};
-use super::node::{Node, Settings};
+use super::node::Node;
 use super::refresh::Refresh;
+use super::sentinels::Sentinels;
+use super::settings::Settings;
 use crate::store::redis::key::SLOTS;
+use crate::util::lock::Lock;
 use crate::util::log;
 use crate::util::random::random;
 
-/// Many primaries, each with some of the slots.
-pub(super) struct Cluster {
-    seeds: Vec<Arc<Node>>,
-    /// User, password and TLS for nodes that are not among the seeds.
+/// The primaries, each with some of the slots: many in a cluster, and one that sentinels watch over.
+pub(super) struct NodeMap {
+    source: Source,
+    /// User, password, database and TLS for nodes that are not among the seeds.
     like: ConnectionInfo,
     settings: Arc<Settings>,
     map: RwLock<Arc<[Range]>>,
     /// By address. Replicas as well: when a primary is gone, they know its successor.
-    nodes: Mutex<BTreeMap<String, Arc<Node>>>,
+    nodes: Lock<BTreeMap<String, Arc<Node>>>,
     refresh: Refresh,
+}
+
+/// What knows the nodes.
+enum Source {
+    /// They are themselves a cluster. These are known from the beginning.
+    Seeds(Vec<Arc<Node>>),
+    Sentinels(Sentinels),
 }
 
 /// Adjacent slots of one node. In the map, ranges are sorted, and do not overlap.
@@ -37,26 +47,52 @@ struct Range {
 /// A range of slots, and all nodes that have it: the primary first.
 type Assignment = (Range, Vec<Arc<Node>>);
 
-impl Cluster {
-    pub(super) fn new(seeds: Vec<ConnectionInfo>, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
+impl NodeMap {
+    pub(super) fn of_cluster(seeds: Vec<ConnectionInfo>, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
         let like = seeds.first().cloned().ok_or_else(|| Fault::new(FaultKind::Misconfigured, "no address is given"))?;
         let seeds: Vec<_> = seeds.into_iter().map(|it| Node::new(it, settings.clone())).collect::<Result<_, _>>()?;
-        let nodes = Mutex::new(by_address(seeds.iter().cloned()));
-        let (map, refresh) = (RwLock::new(Arc::from([])), Refresh::default());
-        Ok(Arc::new(Self { seeds, like, settings, map, nodes, refresh }))
+        Ok(Self::new(Source::Seeds(seeds), like, settings))
     }
 
-    /// Returns the node that has a slot. Asks the cluster first if that is unknown.
+    pub(super) fn of_sentinels(
+        master: String,
+        sentinels: Vec<ConnectionInfo>,
+        like: ConnectionInfo,
+        settings: Arc<Settings>,
+    ) -> Result<Arc<Self>, Fault> {
+        let sentinels = Sentinels::new(master, sentinels, settings.connect_timeout)?;
+        Ok(Self::new(Source::Sentinels(sentinels), like, settings))
+    }
+
+    fn new(source: Source, like: ConnectionInfo, settings: Arc<Settings>) -> Arc<Self> {
+        let nodes = Lock::new(by_address(source.seeds().iter().cloned()));
+        let (map, refresh) = (RwLock::new(Arc::from([])), Refresh::default());
+        Arc::new(Self { source, like, settings, map, nodes, refresh })
+    }
+
+    pub(super) const fn is_cluster(&self) -> bool {
+        matches!(self.source, Source::Seeds(_))
+    }
+
+    /// Returns the node that has a slot. Asks for it first if that is unknown.
     pub(super) async fn node(self: &Arc<Self>, slot: u16, deadline: Instant) -> Result<Arc<Node>, Fault> {
-        if let Some(node) = self.owner(slot) {
+        if let Some(node) = self.owner(|| slot) {
             return Ok(node);
         }
         self.refresh_now(deadline).await?;
-        self.owner(slot).ok_or_else(|| Fault::new(FaultKind::ClusterDown, format!("no node has slot {slot}")))
+        self.owner(|| slot).ok_or_else(|| Fault::new(FaultKind::ClusterDown, format!("no node has slot {slot}")))
     }
 
-    /// Returns the node at `HOST:PORT`, as reported by `source`.
+    /// Returns the node at `HOST:PORT`, to which `source` redirected.
+    ///
+    /// # Errors
+    ///
+    /// [`FaultKind::Misconfigured`] unless this is a cluster: only nodes of one redirect. [`FaultKind::Unintelligible`] if
+    /// the address cannot be read.
     pub(super) fn node_at(&self, text: &str, source: &Node) -> Result<Arc<Node>, Fault> {
+        if !self.is_cluster() {
+            return Err(is_of_a_cluster());
+        }
         let Some((host, port)) = address::host_and_port(text) else {
             return Err(Fault::new(FaultKind::Unintelligible, format!("redirected to `{text}`")));
         };
@@ -64,27 +100,39 @@ impl Cluster {
     }
 
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.lock().values().cloned().collect()
+        self.nodes.lock().values().cloned().collect()
     }
 
     pub(super) async fn refresh_now(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
-        self.refresh.run(deadline, || self.clone().ask_any_node()).await
+        self.refresh.run(deadline, || self.clone().ask()).await
     }
 
     pub(super) fn refresh_soon(self: &Arc<Self>) {
-        self.refresh.start(|| self.clone().ask_any_node());
+        self.refresh.start(|| self.clone().ask());
     }
 
-    /// Returns the node that has a slot, if that is known.
-    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+    /// Returns the node that has a slot, if that is known. The slot is only worked out if there is a choice.
+    pub(super) fn owner(&self, slot: impl FnOnce() -> u16) -> Option<Arc<Node>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let [Range { first: 0, last: LAST, node }] = &*map {
+            return Some(node.clone());
+        }
+        let slot = slot();
         let range = map.get(map.partition_point(|range| range.last < slot))?;
         (range.first <= slot).then(|| range.node.clone())
     }
 
+    async fn ask(self: Arc<Self>) -> Result<(), Fault> {
+        let Source::Sentinels(sentinels) = &self.source else { return self.ask_any_node().await };
+        let (host, port) = sentinels.ask().await?;
+        let node = self.node_of(&host, port, &self.like)?;
+        self.adopt(vec![(Range { first: 0, last: LAST, node: node.clone() }, vec![node])]);
+        Ok(())
+    }
+
     /// Asks one node after the other until one answers: healthy nodes first, in a random order, so that processes that lost
     /// a node together do not ask the same one.
-    async fn ask_any_node(self: Arc<Self>) -> Result<(), Fault> {
+    async fn ask_any_node(&self) -> Result<(), Fault> {
         let mut nodes = self.nodes();
         let first = usize::try_from(random() % nodes.len().max(1) as u64).expect("less than the number of nodes");
         nodes.rotate_left(first);
@@ -149,7 +197,7 @@ impl Cluster {
         let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);
         let address = server.addr().to_string();
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(&address) {
             return Ok(node.clone());
         }
@@ -160,7 +208,7 @@ impl Cluster {
 
     /// Replaces the map, and forgets the nodes that are not in it, but for the seeds.
     fn adopt(&self, map: Vec<Assignment>) {
-        let mut nodes = by_address(self.seeds.iter().cloned());
+        let mut nodes = by_address(self.source.seeds().iter().cloned());
         nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
         let mut ranges: Vec<Range> = Vec::with_capacity(map.len());
         for (range, _) in map {
@@ -173,7 +221,10 @@ impl Cluster {
             }
         }
         let text = |ranges: &[Range]| {
-            let ranges = ranges.iter().map(|it| format!("{}-{} {}", it.first, it.last, it.node.address()));
+            let ranges = ranges.iter().map(|it| match it {
+                Range { first: 0, last: LAST, node } => node.address().to_string(),
+                Range { first, last, node } => format!("{first}-{last} {}", node.address()),
+            });
             ranges.collect::<Vec<_>>().join(", ")
         };
         let after = text(&ranges);
@@ -181,15 +232,28 @@ impl Cluster {
         let before = text(&map);
         *map = ranges.into();
         drop(map);
-        *self.lock() = nodes;
+        *self.nodes.lock() = nodes;
         if !before.is_empty() && before != after {
             log::redis_topology_changed(&after);
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Node>>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+impl Source {
+    fn seeds(&self) -> &[Arc<Node>] {
+        match self {
+            Self::Seeds(nodes) => nodes,
+            Self::Sentinels(_) => &[],
+        }
     }
+}
+
+/// The last slot.
+const LAST: u16 = SLOTS - 1;
+
+/// The fault of a server that redirects, and was not named as a node of a cluster.
+pub(super) fn is_of_a_cluster() -> Fault {
+    Fault::new(FaultKind::Misconfigured, "this is a node of a cluster: use Redis::cluster")
 }
 
 /// Returns a slot, unless the number is that of none.
@@ -208,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    fn cluster() -> Arc<Cluster> {
+    fn cluster() -> Arc<NodeMap> {
         let seed = address::parse("redis://10.0.0.1:6379").unwrap();
         let timeout = Duration::from_millis(50);
         let settings = Settings {
@@ -218,7 +282,7 @@ mod tests {
             eviction_checked: AtomicBool::new(false),
             connector: None,
         };
-        Cluster::new(vec![seed], Arc::new(settings)).unwrap()
+        NodeMap::of_cluster(vec![seed], Arc::new(settings)).unwrap()
     }
 
     /// An answer to `CLUSTER SLOTS`, with a port for each range.
@@ -230,17 +294,15 @@ mod tests {
         Value::Array(ranges.iter().map(row).collect())
     }
 
-    const LAST: u16 = SLOTS - 1;
-
-    fn owner(cluster: &Cluster, slot: u16) -> Option<String> {
-        cluster.owner(slot).map(|node| node.address().to_string())
+    fn owner(cluster: &NodeMap, slot: u16) -> Option<String> {
+        cluster.owner(|| slot).map(|node| node.address().to_string())
     }
 
     #[test]
     fn each_slot_has_the_node_that_the_map_names() {
         let cluster = cluster();
         let answer = answer(&[(200, LAST.into(), 3), (0, 99, 1), (100, 149, 1)]);
-        let map = cluster.read(answer, &cluster.seeds[0]).unwrap();
+        let map = cluster.read(answer, &cluster.source.seeds()[0]).unwrap();
         cluster.adopt(map);
         for (slot, port) in [(0, 1), (99, 1), (100, 1), (149, 1), (200, 3), (LAST, 3)] {
             assert_eq!(owner(&cluster, slot), Some(format!("10.0.0.1:{port}")), "{slot}");
@@ -266,7 +328,7 @@ mod tests {
             // Greater than any port.
             (&[(0, 5, greatest + 1)], FaultKind::Unintelligible),
         ] {
-            let fault = cluster.read(answer(ranges), &cluster.seeds[0]).map(drop).unwrap_err();
+            let fault = cluster.read(answer(ranges), &cluster.source.seeds()[0]).map(drop).unwrap_err();
             assert_eq!(fault.kind(), kind, "{ranges:?}");
         }
     }

@@ -1,0 +1,223 @@
+//! The conversation with the server by which a decision is made, about one key or several: each call carries the quotas of
+//! its keys, and is made again as long as a key is kept under another one, or our clock is wrong.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::bundle::Bundles;
+use super::connection::Fault;
+use super::evalsha::Call;
+use super::key::Key;
+use super::script::{self, BadReply, Charge, OwnQuota, ScriptReply, Scripted, Swap, Under};
+use crate::store::remote::{Applied, CallLimits, Observation, Standing, Target};
+use crate::store::{SharingStats, quota_change};
+use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{Quota, Receipt};
+
+/// Whether keys of a limiter may have quotas of their own, and how often one was converted.
+#[derive(Default)]
+pub(super) struct Quotas {
+    /// Since questions have some, or since a key was found to have one. From then on, all calls carry the quotas of their
+    /// keys.
+    are_carried: AtomicBool,
+    conversions: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Quotas {
+    /// The quota that a call carries, if any. To be read once per call: another thread may note quotas meanwhile.
+    pub(super) fn carried<A: Scripted>(&self, target: &Target<'_, A>) -> Option<Quota> {
+        if target.quota().is_some() {
+            self.note();
+        }
+        self.are_carried.load(Ordering::Relaxed).then(|| target.algorithm().quota())
+    }
+
+    fn note(&self) {
+        // Relaxed: a call without the quota of its key is answered as one with the wrong quota, and made once more.
+        self.are_carried.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a conversion that a call was sent with. It is lost if the key has changed since it was read.
+    pub(super) fn count(&self, is_lost: bool) {
+        let count = if is_lost { &self.lost } else { &self.conversions };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn stats(&self) -> SharingStats {
+        let [conversions, lost_swaps] = [&self.conversions, &self.lost].map(|count| count.load(Ordering::Relaxed));
+        SharingStats { conversions, lost_swaps, number: None }
+    }
+}
+
+/// What a conversation asks of one key, and what it has heard.
+pub(super) struct KeyPart<'a, A: Scripted> {
+    target: Target<'a, A>,
+    quotas: &'a Quotas,
+    key: Key,
+    cost: u64,
+    /// How many requests there are, and how many of them wait: others are not charged under another quota.
+    count: u32,
+    waiting: u32,
+    /// Of a refund.
+    receipt: Option<Receipt>,
+    /// What the last call was made with: the time on our clock, the quota, and whether a conversion.
+    asked: Timestamp,
+    carried: Option<Quota>,
+    is_converting: bool,
+    /// How to convert the key with the next call.
+    conversion: Option<Swap>,
+    /// The quota behind the state, and the algorithm under it, once the key is charged under that: its conversion was lost.
+    pub(super) kept: Option<(Option<Quota>, A)>,
+    /// What the last call has read.
+    pub(super) found: Applied<A::State>,
+    /// Whether the key was only read, and stays under another quota.
+    pub(super) is_foreign: bool,
+}
+
+/// What a call charges each of its keys.
+pub(super) type Charges = SmallVec<[Charge; 4]>;
+
+/// A [`KeyPart`] without its algorithm in the type.
+pub(super) trait Part: Send {
+    /// What the next call charges.
+    fn charge(&mut self, asked: Timestamp) -> Charge;
+
+    /// Takes what a call has answered about the key at `index`. Returns whether that is the outcome; if not, the call has
+    /// charged nothing, and is made again. `may_repeat` says whether it would have charged this key.
+    fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply>;
+}
+
+impl<'a, A: Scripted> KeyPart<'a, A> {
+    /// A charge of `cost`; of 0, it only reads the key.
+    pub(super) fn charging(target: Target<'a, A>, quotas: &'a Quotas, key: Key, cost: u64) -> Self {
+        let asked = Timestamp::ZERO;
+        let found = Applied { now: asked, old: None, standing: Standing::NONE, kept: None, charged: 0 };
+        Self {
+            target,
+            quotas,
+            key,
+            cost,
+            count: 1,
+            waiting: 1,
+            receipt: None,
+            asked,
+            carried: None,
+            is_converting: false,
+            conversion: None,
+            kept: None,
+            found,
+            is_foreign: false,
+        }
+    }
+
+    /// So many charges, for `waiting` of which requests wait.
+    pub(super) fn times(self, count: u32, waiting: u32) -> Self {
+        Self { count, waiting: waiting.min(count), ..self }
+    }
+
+    /// The refund of such a charge.
+    pub(super) fn refunding(self, receipt: Receipt) -> Self {
+        Self { receipt: Some(receipt), ..self }
+    }
+}
+
+impl<A: Scripted> Part for KeyPart<'_, A> {
+    fn charge(&mut self, asked: Timestamp) -> Charge {
+        let (algorithm, quota) = match &self.kept {
+            Some((quota, kept)) => (kept, *quota),
+            None => (self.target.algorithm(), self.quotas.carried(&self.target)),
+        };
+        let conversion = self.conversion.take();
+        (self.asked, self.carried, self.is_converting) = (asked, quota, conversion.is_some());
+        let mut charge = Charge::new(algorithm, self.key.clone(), self.cost, asked);
+        charge.count = if self.kept.is_some() { self.waiting } else { self.count };
+        if let Some(receipt) = self.receipt {
+            charge = charge.refunding(self.target.algorithm(), self.cost, receipt, asked);
+        }
+        charge.under(OwnQuota { quota, conversion })
+    }
+
+    fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply> {
+        let (now, under, text) = (answer.now, Under::of(&self.target), answer.text(index)?);
+        let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: answer.admitted };
+        (self.found, self.is_foreign) = (found, false);
+        if text.standing.is_in_force(now) {
+            if may_repeat {
+                answer.charged_nothing()?;
+            }
+            (self.found.standing, self.found.old) = (text.standing, under.state_at(&text, text.standing.until())?);
+            return Ok(true);
+        }
+        let is_here = text.is_under(self.carried);
+        if self.is_converting {
+            self.quotas.count(!is_here);
+        }
+        if is_here {
+            let algorithm = self.kept.as_ref().map_or(self.target.algorithm(), |(_, kept)| kept);
+            self.found.old = text.state(algorithm, now)?;
+            self.found.kept = self.kept.as_ref().map(|(_, kept)| kept.quota());
+            // If our clock is so wrong that the call did not have the window of the server's time, then nothing was charged
+            // that would be.
+            let is_uncovered = may_repeat && answer.admitted == 0 && !algorithm.covers(self.asked, now);
+            let is_refund = self.receipt.is_some();
+            return Ok(is_refund || !is_uncovered || algorithm.decide(self.found.old, now, self.cost).1.is_none());
+        }
+        self.quotas.note();
+        let kept = under.kept(text.quota)?;
+        if self.receipt.is_some() {
+            // It is made under the quota of the state, if that has its units; else the charge stays.
+            let is_refundable = quota_change::has_units_of(self.target.algorithm(), &kept.quota());
+            self.kept = is_refundable.then_some((text.quota, kept));
+            return Ok(!is_refundable);
+        }
+        let is_lost = self.is_converting || self.kept.is_some();
+        if may_repeat && is_lost && self.cost <= kept.max_cost() {
+            // On a hot key it would be lost again and again, and a charge under the quota that the key has is not.
+            self.kept = Some((text.quota, kept));
+            return Ok(false);
+        }
+        let (conversion, old) = under.convert(answer.old(index)?, now)?;
+        self.found.old = old;
+        self.is_foreign = true;
+        if may_repeat {
+            // Once more, with the state that the key has under the quota of the question.
+            self.conversion = Some(conversion).filter(|_| self.kept.is_none());
+            self.kept = None;
+        }
+        Ok(!may_repeat)
+    }
+}
+
+/// Makes calls until their answer holds: one, unless a key has another quota until now, or our clock is so wrong that a call
+/// did not have the window of the server's time. If a key changes while it is converted, one more call charges it under the
+/// quota that it has. Returns the last answer.
+///
+/// Our clock shows `asked`. `compose` makes a call of what it charges each key.
+pub(super) async fn converse(
+    bundles: &Bundles,
+    mut asked: Timestamp,
+    parts: &mut [&mut dyn Part],
+    compose: impl Fn(Charges) -> Call,
+    limits: CallLimits,
+) -> Result<(ScriptReply, Observation), Fault> {
+    loop {
+        let call = compose(parts.iter_mut().map(|part| part.charge(asked)).collect());
+        let are_charged: SmallVec<[bool; 4]> = (0..parts.len()).map(|index| script::is_charge(&call, index)).collect();
+        let (is_once, sent) = (script::is_once(&call), Monotonic.now());
+        let answer = bundles.call(call, limits).await?;
+        let seen = Observation { server: answer.now, sent, answered: Monotonic.now() };
+        // A free retry has charged the budget, whatever the key holds.
+        let may_repeat = !(is_once && answer.is_free_retry());
+        let mut holds = true;
+        for (index, part) in parts.iter_mut().enumerate() {
+            holds &= part.hear(&answer, index, may_repeat && are_charged[index])?;
+        }
+        if holds {
+            return Ok((answer, seen));
+        }
+        answer.charged_nothing()?;
+        asked = answer.now;
+    }
+}

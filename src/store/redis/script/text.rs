@@ -1,0 +1,201 @@
+//! What a key holds, as text: `[!<banned>:<owing>!]<state>[@<limit>:<burst>:<period>]`, the standing, the state and the quota.
+
+use std::time::Duration;
+
+use super::{BadReply, EXACT, Scripted, whole};
+use crate::store::quota_change;
+use crate::store::remote::{Applied, Standing, Target};
+use crate::values::Quota;
+use crate::values::time::Timestamp;
+
+/// The text of a key in its parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyText<'a> {
+    /// Scripts take it off once it is over, if they look at the state.
+    pub(crate) standing: Standing,
+    /// `None` if the key owes nothing.
+    state: Option<&'a [u8]>,
+    /// `None`: that of the limiter.
+    pub(crate) quota: Option<Quota>,
+}
+
+/// The replacement of a key's text, unless that has changed meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Swap {
+    /// What the key held.
+    pub(super) read: String,
+    /// What it is to hold. Of a conversion, empty if nothing is owed any more.
+    pub(super) written: String,
+    /// From when on that owes nothing, in milliseconds.
+    pub(super) expires: u64,
+}
+
+impl Swap {
+    /// `None` if the text is none of ours, which is ASCII.
+    fn new(read: Option<&[u8]>, written: String, expires: Timestamp) -> Option<Self> {
+        // What a bucket owes was rounded up to a microsecond, so a millisecond more.
+        let (read, expires) =
+            (String::from_utf8(read.unwrap_or_default().to_vec()).ok()?, expires.as_nanos() / 1_000_000 + 2);
+        Some(Self { read, written, expires })
+    }
+}
+
+impl<'a> KeyText<'a> {
+    /// Reads what a key holds, if it holds anything.
+    pub(crate) fn read(stored: Option<&'a [u8]>) -> Result<Self, BadReply> {
+        let Some(stored) = stored else { return Ok(Self::default()) };
+        let (standing, rest) = match stored.strip_prefix(b"!") {
+            Some(rest) => read_standing(rest).ok_or(BadReply::State)?,
+            None => (Standing::default(), stored),
+        };
+        if standing.is_some() && rest.is_empty() {
+            return Ok(Self { standing, ..Self::default() });
+        }
+        let (state, quota) = read_quota(rest).ok_or(BadReply::State)?;
+        Ok(Self { standing, state: Some(state), quota })
+    }
+
+    /// Whether there is no state, or one that is kept under this quota, as a script compares them.
+    pub(crate) fn is_under(&self, quota: Option<Quota>) -> bool {
+        self.state.is_none() || self.quota.map(parts) == quota.map(parts)
+    }
+
+    /// Returns the state as it counts at `now`, of an algorithm under the quota of this text.
+    pub(crate) fn state<A: Scripted>(&self, kept: &A, now: Timestamp) -> Result<Option<A::State>, BadReply> {
+        self.state.map(|state| kept.read(state, now).ok_or(BadReply::State)).transpose()
+    }
+}
+
+/// An algorithm under the quota of a question, and what is needed to read states that are kept under other quotas.
+pub(crate) struct Under<'a, A> {
+    /// With the quota of the question.
+    pub(crate) algorithm: &'a A,
+    /// The quota of the limiter, which is that of states without one.
+    pub(crate) limiter: Quota,
+}
+
+impl<'a, A: Scripted> Under<'a, A> {
+    pub(crate) const fn of(target: &Target<'a, A>) -> Self {
+        Self { algorithm: target.algorithm(), limiter: target.limiter_quota() }
+    }
+
+    /// Returns the algorithm under the quota that was stored with a state.
+    pub(crate) fn kept(&self, quota: Option<Quota>) -> Result<A, BadReply> {
+        let kept = self.algorithm.under(quota.unwrap_or(self.limiter)).ok_or(BadReply::State)?;
+        kept.check_fit().map(|()| kept).map_err(|_| BadReply::State)
+    }
+
+    /// Returns a state as it counts at `at` under the quota of the question.
+    pub(crate) fn state_at(&self, text: &KeyText<'_>, at: Timestamp) -> Result<Option<A::State>, BadReply> {
+        let kept = self.kept(text.quota)?;
+        let state = text.state(&kept, at)?;
+        if kept.quota() == self.algorithm.quota() {
+            return Ok(state);
+        }
+        Ok(state.and_then(|state| quota_change::converted(self.algorithm, state, &kept.quota(), at)))
+    }
+
+    /// Returns the conversion of what a key `holds` to the quota of the question, and the state after it as the scripts read
+    /// that: what a bucket owes is rounded up.
+    pub(crate) fn convert(&self, holds: Option<&[u8]>, now: Timestamp) -> Result<(Swap, Option<A::State>), BadReply> {
+        let state = self.state_at(&KeyText::read(holds)?, now)?.filter(|state| self.algorithm.owed(state, now) > 0);
+        let Some(state) = state else {
+            let nothing = Swap { expires: 0, ..Swap::new(holds, String::new(), now).ok_or(BadReply::State)? };
+            return Ok((nothing, None));
+        };
+        let written = self.algorithm.write(&state, now);
+        let rounded = self.algorithm.read(written.as_bytes(), now).ok_or(BadReply::State)?;
+        let swap = Swap::new(holds, written + &behind(self.algorithm.quota()), self.algorithm.expires_at(&state));
+        Ok((swap.ok_or(BadReply::State)?, Some(rounded)))
+    }
+
+    /// Lets a key owe these units, as [`Standing::charge`] does. `quota` is written behind the state, if the process carries
+    /// one. Returns the outcome, and the replacement of what the key `holds` if that changes.
+    pub(crate) fn owing(
+        &self,
+        holds: Option<&[u8]>,
+        now: Timestamp,
+        quota: Option<Quota>,
+        units: u64,
+    ) -> Result<(Applied<A::State>, Option<Swap>), BadReply> {
+        let text = KeyText::read(holds)?;
+        let old = self.state_at(&text, now.max(text.standing.owing_until))?;
+        let (standing, state) = text.standing.charge(self.algorithm, old, now, units);
+        let applied = Applied { now, old: state, standing, kept: None, charged: 0 };
+        let Some(state) = state.filter(|_| units > 0) else { return Ok((applied, None)) };
+        let [banned, owing] = [standing.banned_until, standing.owing_until].map(|until| to_micros(until, now));
+        let end = Timestamp::from_nanos(owing * 1_000).max(now);
+        let mut written = self.algorithm.write(&state, end) + &quota.map(behind).unwrap_or_default();
+        if standing.is_in_force(now) {
+            written.insert_str(0, &format!("!{banned}:{owing}!"));
+        }
+        let swap = Swap::new(holds, written, self.algorithm.expires_at(&state).max(standing.until()));
+        Ok((applied, Some(swap.ok_or(BadReply::State)?)))
+    }
+}
+
+/// Lua's numbers are exact up to here.
+const MAX_MICROS: u64 = EXACT - 1;
+
+/// In microseconds, rounded up; zero if it has passed.
+fn to_micros(until: Timestamp, now: Timestamp) -> u64 {
+    if until > now { until.as_nanos().div_ceil(1_000).min(MAX_MICROS) } else { 0 }
+}
+
+/// Splits `<banned>:<owing>!<rest>`, in microseconds.
+fn read_standing(stored: &[u8]) -> Option<(Standing, &[u8])> {
+    let end = stored.iter().position(|byte| *byte == b'!')?;
+    let colon = stored[..end].iter().position(|byte| *byte == b':')?;
+    let time = |digits| whole(digits).map(|micros| Timestamp::from_nanos(micros * 1_000));
+    let (banned_until, owing_until) = (time(&stored[..colon])?, time(&stored[colon + 1..end])?);
+    Some((Standing { banned_until, owing_until }, &stored[end + 1..]))
+}
+
+/// Returns what stands behind the states of a quota.
+fn behind(quota: Quota) -> String {
+    let [limit, burst, period] = parts(quota);
+    format!("@{limit}:{burst}:{period}")
+}
+
+/// Returns the numbers by which a quota is written.
+pub(super) fn parts(quota: Quota) -> [u64; 3] {
+    [quota.limit(), quota.max_burst(), quota.period_nanos()]
+}
+
+/// Splits `<state>@<limit>:<burst>:<period>` into the state and the quota. `None` if that is no quota, or not spelled as by
+/// a script: else the server would compare two spellings, and never find them equal.
+fn read_quota(stored: &[u8]) -> Option<(&[u8], Option<Quota>)> {
+    let Some(at) = stored.iter().position(|byte| *byte == b'@') else { return Some((stored, None)) };
+    let mut parts = stored[at + 1..].split(|byte| *byte == b':').map(canonical);
+    let (limit, burst, period) = (parts.next()??, parts.next()??, parts.next()??);
+    let quota = Quota::try_per(limit, Duration::from_nanos(period)).ok().filter(|_| parts.next().is_none())?;
+    let quota = if burst == limit { quota } else { quota.try_burst(burst).ok()? };
+    Some((&stored[..at], Some(quota)))
+}
+
+/// Parses a whole number above zero without leading zeros.
+fn canonical(digits: &[u8]) -> Option<u64> {
+    let is_canonical = digits.iter().all(u8::is_ascii_digit) && digits.first() != Some(&b'0');
+    std::str::from_utf8(digits).ok().filter(|_| is_canonical)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standing_is_read_or_an_error() {
+        let standing = |banned, owing| {
+            let [banned_until, owing_until] = [banned, owing].map(|micros: u64| Timestamp::from_nanos(micros * 1_000));
+            Standing { banned_until, owing_until }
+        };
+        let quota = Some(Quota::per(1, Duration::from_nanos(3)).burst(2));
+        let both = KeyText { standing: standing(5, 0), state: Some(b"-7"), quota };
+        assert_eq!(KeyText::read(Some(b"!5:0!-7@1:2:3")), Ok(both));
+        let alone = KeyText { standing: standing(0, MAX_MICROS), state: None, quota: None };
+        assert_eq!(KeyText::read(Some(b"!0:9007199254740991!")), Ok(alone));
+        for foreign in ["!", "!5!", "!5:!", "!:5!", "!5:6", "!5:6:7!", "!-5:6!", "!0:9007199254740992!"] {
+            assert_eq!(KeyText::read(Some(foreign.as_bytes())), Err(BadReply::State), "{foreign:?}");
+        }
+    }
+}

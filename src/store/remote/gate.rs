@@ -1,0 +1,130 @@
+//! [`Gate`]: the way to one node, and [`Watch`], the watch of a call in flight to it: what comes of it is evidence for the
+//! circuit breaker.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::backend::{CallLimits, GaveUp};
+use super::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
+use crate::store::NodeHealth;
+use crate::util::lock::Lock;
+use crate::util::log;
+
+/// The circuit breaker of a node, and the number of calls in flight to it.
+pub(crate) struct Gate {
+    name: Arc<str>,
+    pub(crate) breaker: Lock<CircuitBreaker>,
+    in_flight: AtomicUsize,
+}
+
+/// What a call says about its node.
+#[derive(Clone, Copy)]
+pub(crate) enum Evidence<'a> {
+    /// The node answered, if only with an error that is not its own.
+    Healthy,
+    /// With the reason, for the log.
+    Failed(Failure, &'a dyn Display),
+    /// The outcome of the call did not become known.
+    Unknown,
+}
+
+impl Gate {
+    /// For calls that take no longer than `timeout`, to a node that is called `name` in log lines and metrics.
+    pub(crate) fn new(name: Arc<str>, timeout: Duration) -> Arc<Self> {
+        let breaker = Lock::new(CircuitBreaker::new(Instant::now(), timeout));
+        Arc::new(Self { name, breaker, in_flight: AtomicUsize::new(0) })
+    }
+
+    pub(crate) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the circuit breaker is not closed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.breaker.lock().is_failing()
+    }
+
+    pub(crate) fn health(&self) -> NodeHealth {
+        let breaker = self.breaker.lock().state(Instant::now());
+        NodeHealth::new(Arc::clone(&self.name), breaker).with_in_flight(self.in_flight.load(Ordering::Relaxed))
+    }
+
+    /// Takes a slot, and asks the breaker. If all slots are taken, waits for one for half of the time that is left: the other
+    /// half is for the call.
+    pub(crate) async fn enter(self: &Arc<Self>, slots: Arc<Semaphore>, limits: CallLimits) -> Result<Watch, GaveUp> {
+        let slot = match Arc::clone(&slots).try_acquire_owned() {
+            Ok(slot) => slot,
+            Err(_) if self.breaker.lock().rejects_calls(Instant::now()) => return Err(GaveUp::BreakerOpen),
+            Err(_) => {
+                let now = Instant::now();
+                let patience = limits.deadline.saturating_duration_since(now) / 2;
+                let slot = timeout_at(now + patience, slots.acquire_owned()).await;
+                slot.ok().and_then(Result::ok).ok_or(GaveUp::TooManyInFlight)?
+            }
+        };
+        let now = Instant::now();
+        if limits.deadline <= now {
+            return Err(GaveUp::TimedOut);
+        }
+        // It may have opened in the meantime.
+        let permit = self.breaker.lock().try_enter(now, limits.requests).ok_or(GaveUp::BreakerOpen)?;
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        Ok(Watch { gate: Arc::clone(self), permit: Some(permit), slot: Some(slot), began: now })
+    }
+}
+
+/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the probe, the
+/// breaker must not wait for it.
+pub(crate) struct Watch {
+    gate: Arc<Gate>,
+    permit: Option<CallPermit>,
+    slot: Option<OwnedSemaphorePermit>,
+    pub(crate) began: Instant,
+}
+
+impl Watch {
+    pub(crate) fn end(mut self, evidence: Evidence<'_>) {
+        self.record(evidence);
+    }
+
+    /// Gives the slot to another call: nobody waits for this one any more.
+    pub(crate) fn leave(&mut self) {
+        if self.slot.take().is_some() {
+            self.gate.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn record(&mut self, evidence: Evidence<'_>) {
+        self.leave();
+        let Some(permit) = self.permit.take() else { return };
+        let (now, mut opened, mut closed) = (Instant::now(), None, false);
+        {
+            let mut breaker = self.gate.breaker.lock();
+            match evidence {
+                Evidence::Healthy => closed = breaker.succeeded(&permit),
+                Evidence::Failed(failure, reason) => opened = breaker.failed(&permit, now, failure).then_some(reason),
+                Evidence::Unknown => breaker.abandoned(&permit, now),
+            }
+        }
+        if let Some(reason) = opened {
+            log::breaker_opened(&self.gate.name, reason);
+        }
+        if closed {
+            log::breaker_closed(&self.gate.name);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Unless it is counted, a store that panics is called for every request.
+        let panicked = Evidence::Failed(Failure::Silent, &"the call panicked");
+        self.record(if thread::panicking() { panicked } else { Evidence::Unknown });
+    }
+}

@@ -1,0 +1,43 @@
+//! [`Lock`] and [`Shards`]: state that threads share, behind locks whose holders leave nothing half done.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A mutex that a panic does not poison: no change under it can panic half way.
+#[derive(Debug, Default)]
+pub(crate) struct Lock<T>(Mutex<T>);
+
+/// A map by key in several parts with a lock each, so that two threads rarely want the same one.
+#[derive(Debug)]
+pub(crate) struct Shards<T>(Box<[Lock<T>]>);
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Shards<T> {
+    pub(crate) fn new(count: usize, mut part: impl FnMut() -> T) -> Self {
+        Self((0..count).map(|_| Lock::new(part())).collect())
+    }
+
+    /// Locks the part with the keys of this hash.
+    pub(crate) fn of(&self, hash: u64) -> MutexGuard<'_, T> {
+        self.0[self.index(hash)].lock()
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
+    pub(crate) const fn index(&self, hash: u64) -> usize {
+        hash as usize % self.0.len()
+    }
+
+    /// Locks one part after the other.
+    #[cfg(any(test, feature = "redis"))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
+        self.0.iter().map(Lock::lock)
+    }
+}
