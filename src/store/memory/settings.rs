@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{MemoryTable, WhenFull};
+use super::MemoryTable;
+use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
 use crate::store::OpenStore;
 use crate::values::time::{Clock, Monotonic};

@@ -69,7 +69,7 @@ impl Slots {
         // that the table's pages begin where the system's do.
         let count = pages * SLOTS_PER_PAGE + SYSTEM_PAGE / word;
         let words = bytemuck::allocation::try_zeroed_slice_box::<AtomicU64>(count)
-            .unwrap_or_else(|()| crate::store::memory::no_memory(keys, count * word));
+            .unwrap_or_else(|()| crate::store::memory::occupancy::no_memory(keys, count * word));
         let first = words.as_ptr().addr().wrapping_neg() % SYSTEM_PAGE / word;
         Self { words, first }
     }
