@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn a_kept_state_takes_no_more_than_a_slot() {
         use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
-        use crate::store::memory::keeps::QuotaState;
+        use crate::store::memory::quota_state::QuotaState;
 
         fn of<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
             assert!(size_of::<KeptState<S>>() <= bytes_of_a_key / 2);

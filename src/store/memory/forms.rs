@@ -4,11 +4,12 @@
 use std::sync::{Arc, Weak};
 
 use super::debt_copies::{Copying, Debtor, Source};
-use super::keeps::{KeepsAs, Part, QuotaState};
+use super::keeps::{KeepsAs, Part};
 use super::kept::Kept;
 use super::ledger::base_of;
 use super::locked::local_of;
 use super::own_quota::Under;
+use super::quota_state::QuotaState;
 use super::table::{Codec, Geometry, Tag};
 use crate::algorithm::Algorithm;
 use crate::store::quota_change;

@@ -6,11 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::debt_copies::MOST_COPIES;
 use super::forms::{Change, Form, FromTable, States, WithQuotas, Words};
-use super::keeps::{Keeps, Part, QuotaState, cast, is_same};
+use super::keeps::{Keeps, Part};
 use super::kept::{Kept, QuotaTable, Table};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::own_quota::Under;
+use super::quota_state::{QuotaState, cast, is_same};
 use super::settings::MemoryStore;
 use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks};
 use super::when_full::WhenFull;

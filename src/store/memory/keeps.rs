@@ -1,21 +1,13 @@
 //! What a table hands to an heir: states, each with the quota that it counts under, whatever form the table has for them.
 
-use std::any::{Any, TypeId};
 use std::sync::Arc;
 
 use super::debt_copies::Past;
 use super::occupancy::Occupancy;
+use super::quota_state::QuotaState;
 use super::table::{Geometry, Tag};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
-
-/// The state of a key, and the quota that it counts under. Tables keep either both, or, of keys under the limiter's own
-/// quota, something shorter that stands for both: the state alone, or a word.
-#[derive(Clone, Copy)]
-pub(super) struct QuotaState<S> {
-    pub(super) state: S,
-    pub(super) quota: Quota,
-}
 
 /// A table, and what its keys inherit.
 pub(super) trait Keeps {
@@ -64,13 +56,4 @@ pub(super) trait KeepsAs<T>: Keeps {
     /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`; with
     /// the limiter's `own` quota, if keys have no others.
     fn each(&self, part: Part, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>));
-}
-
-/// Returns the same state, if the types are the same.
-pub(super) fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
-    (&state as &dyn Any).downcast_ref().copied()
-}
-
-pub(super) fn is_same<T: 'static, U: 'static>() -> bool {
-    TypeId::of::<T>() == TypeId::of::<U>()
 }

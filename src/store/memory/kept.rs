@@ -3,11 +3,12 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
-use super::keeps::{Keeps, KeepsAs, QuotaState};
+use super::keeps::{Keeps, KeepsAs};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::occupancy::Occupancy;
 use super::own_quota::Under;
+use super::quota_state::QuotaState;
 use super::resets::Resets;
 use super::settings::MemoryStore;
 use super::table::{Codec, FixedRule, SlidingRule, TickBucket};

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use super::debt_copies::{DebtCopies, PackedDebts, Past, Source};
-use super::keeps::{Keeps, KeepsAs, Part, QuotaState, is_same};
+use super::keeps::{Keeps, KeepsAs, Part};
 use super::occupancy::Occupancy;
+use super::quota_state::{QuotaState, is_same};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{

@@ -1,7 +1,7 @@
 //! The memory store: tables of a fixed size in this process, by the settings in `settings`.
 //!
 //! *Where does a key's state live?* In the table of its limiter (`kept`), in one of two candidate sets, which a keyed hash
-//! chooses. A key's state is that of its algorithm and its quota (`keeps`). Under the limiter's own quota, buckets and
+//! chooses. A key's state is that of its algorithm and its quota (`quota_state`). Under the limiter's own quota, buckets and
 //! windows that fit are kept as words, without a lock (`table`), and all other states alone, behind locks (`locked`). From
 //! the first question under a quota of a key's own on, all keys are in a second table with locks, with their quotas
 //! (`own_quota`).
@@ -27,6 +27,7 @@ mod models;
 mod occupancy;
 mod own_quota;
 mod published;
+mod quota_state;
 mod resets;
 mod settings;
 mod table;
@@ -48,7 +49,7 @@ use self::kept::{Kept, QuotaTable, Table};
 use self::locked::LockedTable;
 use self::occupancy::Occupancy;
 use self::own_quota::Under;
-use super::TableStats;
+use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, ChargedIn, Kind};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
@@ -64,6 +65,23 @@ pub struct MemoryTable<S, C = Monotonic> {
 impl<S, C> Clone for MemoryTable<S, C> {
     fn clone(&self) -> Self {
         Self { store: self.store.clone(), kept: self.kept.clone(), start: Arc::clone(&self.start) }
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
+    pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
+        MemoryTable::new(self)
+    }
+}
+
+impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
+    type Table = MemoryTable<A::State, C>;
+
+    fn open(self, algorithm: &A) -> Self::Table {
+        let table = self.table();
+        table.prepare(algorithm);
+        table
     }
 }
 

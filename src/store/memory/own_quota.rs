@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::store::memory::keeps::QuotaState;
+use crate::store::memory::quota_state::QuotaState;
 use crate::store::quota_change;
 use crate::values::time::Timestamp;
 use crate::values::{Ask, Decision, Quota, Receipt};

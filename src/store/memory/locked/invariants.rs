@@ -40,11 +40,11 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::WhenFull;
     use crate::store::memory::debt_copies::{Copying, Debtor, Source};
     use crate::store::memory::keeps::Keeps;
     use crate::store::memory::locked::set::Tag64;
     use crate::store::memory::table::{Geometry, Tag};
+    use crate::store::memory::when_full::WhenFull;
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7 << 28 | 7;

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
 use super::debt_copies::{Copying, DebtCopies, KeptStates, Past, Source};
-use super::keeps::{Keeps, KeepsAs, Part, QuotaState, cast, is_same};
+use super::keeps::{Keeps, KeepsAs, Part};
 use super::occupancy::{self, Occupancy};
+use super::quota_state::{QuotaState, cast, is_same};
 use super::table::{GROUPS, Geometry, SETS_PER_PAGE, Tag};
 use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
@@ -231,24 +232,10 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// inherited, it must not be changed to one that counts for longer: it is forgotten there when the last inherited
     /// state is expected to have expired.
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
-        let Some(past) = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos())) else { return };
-        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
-        let own = local(algorithm, tag, now);
-        let changes = |state| algorithm.decide(Some(state), own, 0).1.is_some();
-        loop {
-            let (mut low, mut high) = (self.lock(low), self.lock(high));
-            let is_found = low.find(tag).or_else(|| high.find(tag)).is_some();
-            let size = |state: &S| algorithm.owed(state, own);
-            if is_found || !past.get(hash, now.as_nanos(), size).is_some_and(changes) {
-                return;
-            }
-            let missing = self.missing(hash);
-            if missing.is_empty() {
-                let _ = self.insert(algorithm, hash, 0, now, [&mut *low, &mut *high]);
-                return;
-            }
-            drop((low, high));
-            missing.iter().for_each(|heir| heir.copy_pages_of(hash));
+        let own = local(algorithm, tag_of(hash), now);
+        let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
+        if self.has_past(now) && inherited().is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
+            let _ = self.check(algorithm, hash, 0, || now, || now);
         }
     }
 

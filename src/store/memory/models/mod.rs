@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::WhenFull;
-use super::keeps::QuotaState;
+use super::quota_state::QuotaState;
 use super::table::{
     Bounded, Codec, FixedRule, PaidAt, Rule, SetAssociativeTable, SlidingRule, Tag, Tick, TickBucket, Ticks,
 };

@@ -2,7 +2,7 @@
 
 use super::rule::Rule;
 use super::word::Tag;
-use crate::store::memory::keeps::QuotaState;
+use crate::store::memory::quota_state::QuotaState;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 

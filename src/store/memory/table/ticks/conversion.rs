@@ -2,7 +2,7 @@
 
 use super::{DEBT_BITS, Tick, TickBucket};
 use crate::algorithm::GcraState;
-use crate::store::memory::keeps::{QuotaState, cast};
+use crate::store::memory::quota_state::{QuotaState, cast};
 use crate::store::memory::table::{Codec, Rule, Tag};
 use crate::values::Quota;
 use crate::values::time::Timestamp;

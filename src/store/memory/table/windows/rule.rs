@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::{Moment, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
-use crate::store::memory::keeps::{QuotaState, cast};
+use crate::store::memory::quota_state::{QuotaState, cast};
 use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
