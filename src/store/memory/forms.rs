@@ -34,13 +34,20 @@ pub(super) trait Form: Send + Sync + 'static {
 
 /// Stamps of a rule, counted from that of nothing; made of states of type `T`.
 pub(super) struct Words<R, T> {
-    pub(super) rule: R,
-    pub(super) at: Timestamp,
-    /// Returns what of a key's state is owed, as the rule stamps it.
-    pub(super) stamp_of: Box<StampOf<T>>,
+    rule: R,
+    base: u64,
+    at: Timestamp,
+    stamp_of: Box<StampOf<T>>,
 }
 
 type StampOf<T> = dyn Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync;
+
+impl<R: Codec, T> Words<R, T> {
+    /// `stamp_of` returns what of a key's state is owed, as the rule stamps it.
+    pub(super) fn new(rule: R, at: Timestamp, stamp_of: Box<StampOf<T>>) -> Self {
+        Self { rule, base: base_of(&rule, at), at, stamp_of }
+    }
+}
 
 impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
     type State = T;
@@ -48,16 +55,16 @@ impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
 
     fn debt(&self, tag: Tag, kept: QuotaState<T>) -> Option<u64> {
         let stamp = (self.stamp_of)(tag, kept)?;
-        Some(stamp.saturating_sub(base_of(&self.rule, self.at))).filter(|debt| *debt > 0)
+        Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0)
     }
 
     fn ends(&self, debt: &u64) -> u64 {
-        self.rule.ends(base_of(&self.rule, self.at) + debt)
+        self.rule.ends(self.base + debt)
     }
 
     fn size(&self, tag: Tag, debt: &u64) -> u64 {
         let rule = &self.rule;
-        rule.size(rule.stamped(base_of(rule, self.at) + debt, rule.local(rule.read(self.at), tag)))
+        rule.size(rule.stamped(self.base + debt, rule.local(rule.read(self.at), tag)))
     }
 }
 

@@ -67,10 +67,13 @@ pub(super) fn make<A: Algorithm, C: Clock>(
                 OnceLock::from(quotas(&**algorithm, predecessor, change, (heir.capacity, store.when_full), at));
         }
         Held::States => {
-            let mut own = LockedTable::new(heir.capacity, store.when_full);
-            let source = beginning.source(States { algorithm: Arc::clone(algorithm), at });
-            begin_locked(&mut own, source, |_| terms.quota);
-            heir.table = Table::Locked(own);
+            if !matches!(heir.table, Table::Locked(_)) {
+                heir.table = Table::Locked(LockedTable::new(heir.capacity, store.when_full));
+            }
+            if let Table::Locked(own) = &mut heir.table {
+                let source = beginning.source(States { algorithm: Arc::clone(algorithm), at });
+                begin_locked(own, source, |_| terms.quota);
+            }
         }
     }
     heir.secret = predecessor.secret;
@@ -115,7 +118,7 @@ impl<A: Algorithm> Beginning<'_, A> {
             return None;
         }
         let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
-        let rule = TickBucket::holding(&quota, false, tokens)?.numbered(own.occupancy().number());
+        let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
         if !rule.holds(tokens) && inherits_states && Under::keeping(&**self.algorithm).is_some() {
             return Some(Held::WithQuotas);
@@ -153,7 +156,7 @@ impl<A: Algorithm> Beginning<'_, A> {
         rule: R,
         stamp_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
     ) -> bool {
-        let source = self.source(Words { rule, at: self.at, stamp_of: Box::new(stamp_of) });
+        let source = self.source(Words::new(rule, self.at, Box::new(stamp_of)));
         let (origin, overflow) = (source.origin(), source.overflow());
         own.inherit(rule, origin, self.at, &overflow, Box::new(source));
         !overflow.is_empty()

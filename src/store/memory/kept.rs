@@ -56,6 +56,7 @@ macro_rules! any_table {
         }
     };
 }
+#[cfg(feature = "test-util")]
 pub(super) use any_table;
 
 /// What the states in a table depend on, for heirs.
@@ -110,7 +111,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
         Some(match kind {
             Kind::Bucket { quota } => {
                 let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
-                Table::Bucket(ledger(rule, store, capacity).numbered())
+                Table::Bucket(ledger(rule, store, capacity))
             }
             Kind::FixedWindow { quota, staggered } => {
                 Table::Fixed(ledger(FixedRule::holding(&quota, staggered, 0)?, store, capacity))

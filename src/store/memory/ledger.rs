@@ -11,9 +11,7 @@ use super::occupancy::Occupancy;
 use super::quota_state::{QuotaState, is_same};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
-use super::table::{
-    Codec, Geometry, InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, TickBucket, stamp_of_nothing,
-};
+use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
 use super::when_full::WhenFull;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -23,8 +21,9 @@ pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
     inherited: Option<Debts>,
-    /// The rules of a bucket before, under whose charges something may still be owed; the oldest first.
-    ancestors: Vec<Ancestor<R>>,
+    /// The rules of a bucket before, under whose charges something may still be owed, and until when they were in force; the
+    /// oldest first.
+    before: Vec<(R, Timestamp)>,
 }
 
 /// What keys owed at the instant of a change, as stamps.
@@ -35,20 +34,13 @@ struct Debts {
     base: u64,
 }
 
-/// A rule that was in force earlier, and until when.
-#[derive(Clone, Copy)]
-struct Ancestor<R> {
-    rule: R,
-    until: Timestamp,
-}
-
 /// Charges from before so many changes can be refunded. The list is copied at each change, and takes 16 KiB at most.
-const MOST_ANCESTORS: usize = 256;
+const MOST_BEFORE: usize = 256;
 
-impl<R: Rule> Ledger<R> {
+impl<R: Codec> Ledger<R> {
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        Self { rule, table, inherited: None, ancestors: Vec::new() }
+        Self { rule: rule.numbered(table.occupancy().number()), table, inherited: None, before: Vec::new() }
     }
 
     pub(super) const fn rule(&self) -> &R {
@@ -71,13 +63,25 @@ impl<R: Rule> Ledger<R> {
         overflow: &[(Tag, u64)],
         source: Box<dyn Source<u64>>,
     ) {
-        self.rule = rule;
+        self.rule = rule.numbered(self.table.occupancy().number());
         let base = base_of(&rule, now);
         let inherited = DebtCopies::new(predecessor, &geometries, self.table.occupancy(), source);
         let debts = Debts { inherited, base };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
         overflow.iter().for_each(|(tag, debt)| self.inherit_overflow(now, *tag, base + debt));
+    }
+
+    /// Remembers by which rules the receipts are read of the ledger before this one, which this one replaces at `now`.
+    pub(super) fn remember(&mut self, from: &Self, now: Timestamp, has_overflow: bool) {
+        let forgotten = if from.has_past(now) || has_overflow {
+            from.before.len().saturating_sub(MOST_BEFORE - 1)
+        } else {
+            // All that was charged under them is paid, in overflow slots as well.
+            from.before.len()
+        };
+        self.before = from.before[forgotten..].to_vec();
+        self.before.push((from.rule, now));
     }
 
     /// Lets the overflow slot of a tag begin with the debt that a stamp stands for. For a ledger that was not used yet.
@@ -101,8 +105,8 @@ impl<R: Rule> Ledger<R> {
     }
 
     /// Refunds what is still owed for a charge: see [`Rule::refunded`].
-    pub(super) fn refund(&self, hash: u64, cost: u64, charged: Option<u64>, now: Timestamp) {
-        if let Some(charged) = charged {
+    pub(super) fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
+        if let Some(charged) = self.rule.charged(receipt, &self.before) {
             self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
         }
     }
@@ -207,39 +211,6 @@ impl<R: Bounded + Codec> Ledger<R> {
     }
 }
 
-impl Ledger<TickBucket> {
-    /// Remembers by which rules the receipts are read of the ledger before this one, which this one replaces at `now`.
-    pub(super) fn remember(&mut self, from: &Self, now: Timestamp, has_overflow: bool) {
-        let forgotten = if from.has_past(now) || has_overflow {
-            from.ancestors.len().saturating_sub(MOST_ANCESTORS - 1)
-        } else {
-            // All that was charged under them is paid, in overflow slots as well.
-            from.ancestors.len()
-        };
-        self.ancestors = from.ancestors[forgotten..].to_vec();
-        self.ancestors.push(Ancestor { rule: from.rule, until: now });
-    }
-
-    /// Returns when a charge is paid off, in the ticks of this ledger, also if it was made before a change; `None` if
-    /// the table in which it was made is forgotten.
-    pub(super) fn paid_at(&self, receipt: Receipt) -> Option<u64> {
-        let PaidAt { table, tick } = receipt.read()?;
-        if table == self.rule.number() {
-            return Some(tick);
-        }
-        let first = self.ancestors.iter().position(|before| before.rule.number() == table)?;
-        let before = &self.ancestors[first..];
-        let after = before[1..].iter().map(|table| &table.rule).chain([&self.rule]);
-        Some(before.iter().zip(after).fold(tick, |tick, (from, to)| to.converted(&from.rule, from.until, tick)))
-    }
-
-    /// Lets its receipts carry the number of its table.
-    pub(super) fn numbered(mut self) -> Self {
-        self.rule = self.rule.numbered(self.table.occupancy().number());
-        self
-    }
-}
-
 impl InheritedDebts for Debts {
     fn stamp_of(&self, hash: u64, present: u64) -> u64 {
         self.inherited.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
@@ -261,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::store::memory::debt_copies::{Copying, Debtor};
-    use crate::store::memory::table::Ticks;
+    use crate::store::memory::table::{PaidAt, TickBucket, Ticks};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;
@@ -293,14 +264,14 @@ mod tests {
     }
 
     fn bucket(burst: u64, keys: usize, when_full: WhenFull) -> Ledger<TickBucket> {
-        Ledger::new(TickBucket::new(&Quota::per_day(1).burst(burst)).unwrap(), keys, when_full).numbered()
+        Ledger::new(TickBucket::new(&Quota::per_day(1).burst(burst)).unwrap(), keys, when_full)
     }
 
     /// Lets a bucket inherit.
     fn after(before: &Arc<Ledger<TickBucket>>, mut heir: Ledger<TickBucket>) -> Ledger<TickBucket> {
         let quota = Quota::per_day(1).burst(heir.rule.most_units(false));
         let rule = TickBucket::holding(&quota, false, before.most_owed(NOW).unwrap()).unwrap();
-        let rule = rule.numbered(heir.rule.number()).continuing(before.rule(), NOW);
+        let rule = rule.continuing(before.rule(), NOW);
         let (source, mut overflow) = (FromBucket(Arc::clone(before), rule), Vec::new());
         source.each(Part::Overflow, |_, tag, debt| overflow.push((tag, debt)));
         heir.inherit(rule, (0, before.geometries(NOW)), NOW, &overflow, Box::new(source));
@@ -379,10 +350,10 @@ mod tests {
         let before = with_overflow();
         let tick = before.rule().read(NOW).count + before.rule().capacity();
         before.inherit_overflow(NOW, Tag::from_hash(HASH), tick);
-        let receipt = Receipt::of(PaidAt { table: before.rule().number(), tick });
+        let receipt = Receipt::of(PaidAt { table: before.table.occupancy().number(), tick });
         let heir = after(after(before));
         assert_eq!(heir.peek(HASH, 0, NOW).remaining(), 0);
-        heir.refund(HASH, 2, heir.paid_at(receipt), NOW);
+        heir.refund(HASH, 2, receipt, NOW);
         assert_eq!(heir.peek(HASH, 0, NOW).remaining(), 2);
         heir.check_invariants(NOW);
     }

@@ -50,7 +50,7 @@ use self::locked::LockedTable;
 use self::occupancy::Occupancy;
 use self::own_quota::Under;
 use super::{OpenStore, TableStats};
-use crate::algorithm::{Algorithm, ChargedIn, Kind};
+use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
 
@@ -159,6 +159,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 
     /// Puts the table that was made into use. From now on it inherits nothing.
+    #[cold]
+    #[inline(never)]
     fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
         self.start.in_use.get_or_init(|| {
             let made = self.start.made().take();
@@ -316,9 +318,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         match &kept.table {
-            Table::Bucket(ledger) => ledger.refund(hash, units, ledger.paid_at(receipt), self.store.clock.now()),
-            Table::Fixed(ledger) => ledger.refund(hash, units, ChargedIn::read(receipt), self.store.clock.now()),
-            Table::Sliding(ledger) => ledger.refund(hash, units, ChargedIn::read(receipt), self.store.clock.now()),
+            Table::Bucket(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            Table::Fixed(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            Table::Sliding(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
             Table::Locked(table) => table.refund(algorithm, hash, self.store.clock.now(), units, receipt),
         }
     }

@@ -13,7 +13,7 @@ use crate::store::memory::keeps::{Keeps, KeepsAs, Part};
 use crate::store::memory::ledger::{Ledger, base_of};
 use crate::store::memory::table::{FixedRule, Geometry, SlidingRule, Tag, TickBucket};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Quota};
+use crate::values::{Decision, Quota, Receipt};
 
 const NOW: Timestamp = Timestamp::from_nanos(5);
 const LIMIT: u64 = 2;
@@ -77,12 +77,12 @@ fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
 }
 
 /// Makes a ledger in which the key has one unit of two left, and an heir of it.
-fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
+fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, Receipt) {
     let before = Arc::new(ledger());
     let first = ask(&before);
     assert!(first.is_allowed());
     let heir = heir_of(&before);
-    (before, heir, R::charged(first.receipt()))
+    (before, heir, first.receipt())
 }
 
 /// A request inserts the key, and the thread that calls `replace` copies its page: one copy counts, once.
@@ -144,7 +144,7 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
 fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
-        let other = beside(&heir, move |heir| heir.refund(KEY, 1, Some(receipt), NOW));
+        let other = beside(&heir, move |heir| heir.refund(KEY, 1, receipt, NOW));
         let mine = admitted(&heir);
         other.join().unwrap();
         copy_all(&heir);

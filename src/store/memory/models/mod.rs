@@ -61,13 +61,13 @@ pub(super) trait Modelled: Bounded + Codec {
     fn at(&self, epoch: u64, rest: u64) -> Self::Now;
 
     /// Returns when a charge is paid off, or which window was charged: see [`Rule::refunded`].
-    fn charged(receipt: Receipt) -> u64;
+    fn proof(receipt: Receipt) -> u64;
 
     /// Returns whether nothing is owed any more for that charge.
     fn is_over(charged: u64, epoch: u64, rest: u64) -> bool;
 
     fn is_paid(receipt: Receipt, epoch: u64, rest: u64) -> bool {
-        Self::is_over(Self::charged(receipt), epoch, rest)
+        Self::is_over(Self::proof(receipt), epoch, rest)
     }
 }
 
@@ -90,7 +90,7 @@ impl Modelled for TickBucket {
         Tick::at((epoch << 32) + rest)
     }
 
-    fn charged(receipt: Receipt) -> u64 {
+    fn proof(receipt: Receipt) -> u64 {
         receipt.read().map(|PaidAt { tick, .. }| tick).unwrap()
     }
 
@@ -129,7 +129,7 @@ impl Modelled for FixedRule {
         self.read(five_seconds_in(epoch, rest))
     }
 
-    fn charged(receipt: Receipt) -> u64 {
+    fn proof(receipt: Receipt) -> u64 {
         ChargedIn::read(receipt).unwrap()
     }
 
@@ -157,7 +157,7 @@ impl Modelled for SlidingRule {
         self.read(five_seconds_in(epoch, rest))
     }
 
-    fn charged(receipt: Receipt) -> u64 {
+    fn proof(receipt: Receipt) -> u64 {
         ChargedIn::read(receipt).unwrap()
     }
 
@@ -180,7 +180,7 @@ impl<R: Modelled> Judged<R> {
     }
 
     fn refund(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
-        self.table.refund(&self.rule, hash, 1, R::charged(receipt), self.rule.at(epoch, rest));
+        self.table.refund(&self.rule, hash, 1, R::proof(receipt), self.rule.at(epoch, rest));
     }
 
     /// Checks the table once all threads are joined, at the latest time of the model.

@@ -3,8 +3,8 @@
 use super::rule::Rule;
 use super::word::Tag;
 use crate::store::memory::quota_state::QuotaState;
-use crate::values::Quota;
 use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
 /// A [`Rule`] whose words stand for states of an algorithm under one quota, that of the limiter.
 pub(in crate::store::memory) trait Codec: Rule {
@@ -17,6 +17,15 @@ pub(in crate::store::memory) trait Codec: Rule {
 
     /// Returns whether its words hold so many units. Of more, the rest is forgiven.
     fn holds(&self, units: u64) -> bool;
+
+    /// Returns the rule for the table of a number, which its receipts may carry.
+    fn numbered(self, _: u64) -> Self {
+        self
+    }
+
+    /// Returns what was charged, as [`Rule::refunded`] takes it, also by one of the rules `before`: the oldest first, each
+    /// with the instant until which it was in force. `None` if that is not known.
+    fn charged(&self, receipt: Receipt, before: &[(Self, Timestamp)]) -> Option<u64>;
 
     /// Returns the most units that a key may owe: those of its quota, or if it has inherited, as many as a word holds.
     fn most_units(&self, has_inherited: bool) -> u64;

@@ -111,7 +111,7 @@ pub(super) use self::invariants::{Bounded, Meetings};
 pub(super) use self::rule::{Rule, stamp_of_nothing};
 pub(super) use self::search::Geometry;
 pub(super) use self::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
-pub(super) use self::ticks::{PaidAt, TickBucket, Ticks};
+pub(super) use self::ticks::{TickBucket, Ticks};
 pub(super) use self::windows::{FixedRule, SlidingRule};
 pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};
 
@@ -122,7 +122,7 @@ use self::placement::OVERFLOW;
 use self::slots::Slots;
 use self::stripe::Stripes;
 #[cfg(test)]
-pub(super) use self::ticks::Tick;
+pub(super) use self::ticks::{PaidAt, Tick};
 use self::word::Word;
 use super::occupancy::Occupancy;
 use super::when_full::WhenFull;

@@ -1,11 +1,11 @@
 //! Live changes: debts in ticks as states, and in the ticks of another bucket.
 
-use super::{DEBT_BITS, Tick, TickBucket};
+use super::{DEBT_BITS, PaidAt, Tick, TickBucket};
 use crate::algorithm::GcraState;
 use crate::store::memory::quota_state::{QuotaState, cast};
 use crate::store::memory::table::{Codec, Rule, Tag};
-use crate::values::Quota;
 use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
 /// What a bucket owes, in its own ticks. Between two buckets in words, debts are not converted by way of states: these count
 /// in units that may be longer than a tick, and each change would cost one.
@@ -53,7 +53,7 @@ impl TickBucket {
     }
 
     /// Returns when a charge of the bucket `from` is paid off by this one, which replaced it at `at`.
-    pub(in crate::store::memory) fn converted(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
+    fn converted(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
         let before = from.read(at);
         match paid_at.saturating_sub(before.count) {
             0 => 0,
@@ -77,6 +77,21 @@ impl Codec for TickBucket {
 
     fn holds(&self, tokens: u64) -> bool {
         tokens <= self.most_units(true)
+    }
+
+    fn numbered(self, number: u64) -> Self {
+        Self { number, ..self }
+    }
+
+    /// Returns when the charge is paid off, in these ticks.
+    fn charged(&self, receipt: Receipt, before: &[(Self, Timestamp)]) -> Option<u64> {
+        let PaidAt { table, tick } = receipt.read()?;
+        if table == self.number {
+            return Some(tick);
+        }
+        let before = &before[before.iter().position(|(rule, _)| rule.number == table)?..];
+        let after = before[1..].iter().map(|(rule, _)| rule).chain([self]);
+        Some(before.iter().zip(after).fold(tick, |tick, ((from, until), to)| to.converted(from, *until, tick)))
     }
 
     fn most_units(&self, has_inherited: bool) -> u64 {

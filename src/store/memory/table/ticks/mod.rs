@@ -99,19 +99,9 @@ impl TickBucket {
         Some(Self { number: 0, burst, shift, capacity, clock })
     }
 
-    /// Returns this bucket for the table of a number, which its receipts carry.
-    pub(in crate::store::memory) const fn numbered(mut self, number: u64) -> Self {
-        self.number = number;
-        self
-    }
-
     /// Returns this bucket with a [clock that runs](TickClock::started_before) at `now`.
     pub(in crate::store::memory) fn started_before(self, now: Timestamp) -> Self {
         Self { clock: self.clock.started_before(now), ..self }
-    }
-
-    pub(in crate::store::memory) const fn number(&self) -> u64 {
-        self.number
     }
 
     /// Returns a debt in ticks, rounded up, of which a token is `price`; as much of it as a word can hold.
@@ -133,6 +123,7 @@ impl TickBucket {
         u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(in crate::store::memory) const fn capacity(&self) -> u64 {
         self.capacity
     }

@@ -270,6 +270,10 @@ impl<W: Counts> Codec for WindowRule<W> {
         count <= self.most_units(true)
     }
 
+    fn charged(&self, receipt: Receipt, _: &[(Self, Timestamp)]) -> Option<u64> {
+        ChargedIn::read(receipt)
+    }
+
     fn most_units(&self, has_inherited: bool) -> u64 {
         if has_inherited { self.greatest().into() } else { self.limit() }
     }
