@@ -132,7 +132,10 @@ impl<S: Copy + Send + 'static> Kept<S> {
 
     /// Returns the table that has the keys, to be read as states of type `T`.
     pub(super) fn keeps_as<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
-        self.quotas.get().map_or_else(|| self.without_quotas(), |quotas| quotas)
+        match self.quotas.get() {
+            Some(quotas) => quotas,
+            None => self.without_quotas(),
+        }
     }
 
     /// Returns the table of keys under the limiter's own quota, also if that has handed its keys on.

@@ -54,6 +54,7 @@ fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
 fn heir_with<R: Modelled>(keys: usize, from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
     let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::EvictLeast);
     heir.inherit(R::of(LIMIT), (0, from.geometries(NOW)), NOW, &[], Box::new(Debts { from: Arc::clone(from) }));
+    heir.remember(from, NOW, false);
     Arc::new(heir)
 }
 
