@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 
 use super::debt_copies::{Copying, Debtor, Source};
 use super::keeps::{KeepsAs, Part};
-use super::kept::Kept;
-use super::ledger::base_of;
+use super::kept::{Kept, Table};
+use super::ledger::{Ledger, base_of};
 use super::locked::local_of;
 use super::own_quota::Under;
 use super::quota_state::QuotaState;
-use super::table::{Codec, Geometry, Tag};
+use super::table::{Codec, Geometry, Tag, TickBucket};
 use crate::algorithm::Algorithm;
 use crate::store::quota_change;
 use crate::values::time::Timestamp;
@@ -135,31 +135,60 @@ impl<A: Algorithm> Form for WithQuotas<A> {
     }
 }
 
-/// Copies what keys owe in a predecessor's table, in the form of the heir.
-pub(super) struct FromTable<S, F> {
+/// The table of a predecessor that has the keys at the instant of a change.
+#[derive(Clone)]
+pub(super) struct Origin<S> {
     pub(super) predecessor: Arc<Kept<S>>,
-    /// Whether to read its table of keys with quotas; else the other, also if the heir is that table of the same limiter.
+    /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
+    /// be that table.
     pub(super) has_quotas: bool,
     pub(super) at: Timestamp,
+}
+
+impl<S: Copy + Send + 'static> Origin<S> {
+    pub(super) fn new(predecessor: &Arc<Kept<S>>, at: Timestamp) -> Self {
+        Self { predecessor: Arc::clone(predecessor), has_quotas: predecessor.quotas.get().is_some(), at }
+    }
+
+    /// Returns the table, to be read as states of type `T`.
+    pub(super) fn table<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
+        if self.has_quotas { self.predecessor.keeps_as() } else { self.predecessor.without_quotas() }
+    }
+
+    /// Returns the table if it is that of words of a bucket.
+    pub(super) fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.predecessor.table {
+            Table::Bucket(ledger) if !self.has_quotas => Some(ledger),
+            _ => None,
+        }
+    }
+
+    pub(super) fn each<T: Copy + 'static>(&self, part: Part, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+        self.table().each(part, &self.predecessor.terms.quota, self.at, act);
+    }
+
+    pub(super) fn geometries(&self) -> Vec<Geometry> {
+        self.table::<S>().geometries(self.at)
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.table::<S>().occupancy().number()
+    }
+}
+
+/// Copies what keys owe in a predecessor's table, in the form of the heir.
+pub(super) struct FromTable<S, F> {
+    pub(super) origin: Origin<S>,
     pub(super) form: F,
 }
 
 impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
-    fn table(&self) -> &dyn KeepsAs<F::State> {
-        if self.has_quotas { self.predecessor.keeps_as() } else { self.predecessor.without_quotas() }
-    }
-
     fn each(&self, part: Part, mut act: impl FnMut(usize, Tag, F::Debt)) {
-        self.table().each(part, &self.predecessor.terms.quota, self.at, &mut |set, tag, kept| {
+        self.origin.each(part, &mut |set, tag, kept| {
             if let Some(debt) = self.form.debt(tag, kept) {
                 act(set, tag, debt);
             }
         });
-    }
-
-    /// Returns the number of that table, and how its keys are spread.
-    pub(super) fn origin(&self) -> (u64, Vec<Geometry>) {
-        (self.table().occupancy().number(), self.table().geometries(self.at))
     }
 
     /// Returns what keys share that something is owed of, each with a tag of the keys.
@@ -172,7 +201,7 @@ impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
 
 impl<S: Copy + Send + 'static, F: Form> Source<F::Debt> for FromTable<S, F> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
-        if let Some(past) = self.table().inherited() {
+        if let Some(past) = self.origin.table::<S>().inherited() {
             past.announce(heir);
         }
     }

@@ -5,7 +5,7 @@ use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
 use super::debt_copies::MOST_COPIES;
-use super::forms::{Change, Form, FromTable, States, WithQuotas, Words};
+use super::forms::{Change, Form, FromTable, Origin, States, WithQuotas, Words};
 use super::keeps::{Keeps, Part};
 use super::kept::{Kept, QuotaTable, Table};
 use super::ledger::Ledger;
@@ -35,15 +35,16 @@ pub(super) fn make<A: Algorithm, C: Clock>(
     let mut heir = made.unwrap_or_else(|| Kept::new(&**algorithm, store, store.capacity));
     // One instant for all of it, read once.
     let at = store.clock.now();
-    let geometries = predecessor.keeps().geometries(at);
+    let origin = Origin::new(predecessor, at);
+    let geometries = origin.geometries();
     if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.keeps().geometry()) {
         // With another capacity, the heir of this heir would have to inherit from more tables than it can.
         heir = Kept::new(&**algorithm, store, predecessor.capacity);
     }
     let terms = heir.terms;
     let inherits_states =
-        before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && predecessor.keeps().is_read();
-    let beginning = Beginning { algorithm, predecessor, at };
+        before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<A::State>().is_read();
+    let beginning = Beginning { algorithm, origin: &origin, at };
     let form = match &mut heir.table {
         _ if takes_quotas => Held::WithQuotas,
         Table::Bucket(own) if before.is_bucket => beginning.bucket(own, inherits_states)?,
@@ -63,8 +64,7 @@ pub(super) fn make<A: Algorithm, C: Clock>(
                 true if is_rescheduled => Change::Schedule,
                 true => Change::None,
             };
-            heir.quotas =
-                OnceLock::from(quotas(&**algorithm, predecessor, change, (heir.capacity, store.when_full), at));
+            heir.quotas = OnceLock::from(quotas(&**algorithm, &origin, change, (heir.capacity, store.when_full)));
         }
         Held::States => {
             if !matches!(heir.table, Table::Locked(_)) {
@@ -79,10 +79,9 @@ pub(super) fn make<A: Algorithm, C: Clock>(
     heir.secret = predecessor.secret;
     // Receipts name windows by number: after another change of the schedule, that may be the number of another window. Those
     // of a bucket that keeps states count in the units of its rate; each key that keeps its quota keeps them.
-    let has_units =
-        || heir.bucket().is_none() && predecessor.quotas.get().is_none() && before.quota.has_rate_of(&terms.quota);
+    let has_units = || !matches!(form, Held::Words) && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
     let voids_receipts = if terms.is_bucket {
-        !takes_quotas && predecessor.bucket().is_none() && !has_units()
+        !takes_quotas && origin.bucket().is_none() && !has_units()
     } else {
         terms.schedule != before.schedule
     };
@@ -103,7 +102,7 @@ enum Held {
 /// An heir that is to begin with what is owed at an instant.
 struct Beginning<'a, A: Algorithm> {
     algorithm: &'a Arc<A>,
-    predecessor: &'a Arc<Kept<A::State>>,
+    origin: &'a Origin<A::State>,
     at: Timestamp,
 }
 
@@ -114,7 +113,7 @@ impl<A: Algorithm> Beginning<'_, A> {
     /// crate.
     fn bucket(&self, own: &mut Ledger<TickBucket>, inherits_states: bool) -> Option<Held> {
         let Kind::Bucket { quota } = self.algorithm.kind() else { return None };
-        if !self.predecessor.keeps_as::<GcraState>().is_read() {
+        if !self.origin.table::<GcraState>().is_read() {
             return None;
         }
         let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
@@ -123,7 +122,7 @@ impl<A: Algorithm> Beginning<'_, A> {
         if !rule.holds(tokens) && inherits_states && Under::keeping(&**self.algorithm).is_some() {
             return Some(Held::WithQuotas);
         }
-        if let Some(from) = self.predecessor.bucket() {
+        if let Some(from) = self.origin.bucket() {
             let rule = rule.continuing(from.rule(), at);
             let (base, conversion) = (rule.read(at).count, rule.conversion(from.rule(), from.rule().read(at)));
             let stamp_of = move |_, kept: QuotaState<Ticks>| Some(base + conversion.debt(kept.state.0));
@@ -157,54 +156,48 @@ impl<A: Algorithm> Beginning<'_, A> {
         stamp_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
     ) -> bool {
         let source = self.source(Words::new(rule, self.at, Box::new(stamp_of)));
-        let (origin, overflow) = (source.origin(), source.overflow());
-        own.inherit(rule, origin, self.at, &overflow, Box::new(source));
+        let (from, overflow) = ((self.origin.number(), self.origin.geometries()), source.overflow());
+        own.inherit(rule, from, self.at, &overflow, Box::new(source));
         !overflow.is_empty()
     }
 
     fn source<F: Form>(&self, form: F) -> FromTable<A::State, F> {
-        from_table(self.predecessor, self.at, form)
+        FromTable { origin: self.origin.clone(), form }
     }
 
     /// Returns the most units that a key may owe, with what it may be charged until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
-        let (table, own) = (self.predecessor.keeps_as::<R::State>(), self.predecessor.terms.quota);
-        let known = table.most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&own));
+        let known = self.origin.table::<R::State>().most_owed(self.at);
+        let mut most = known.unwrap_or_else(|| R::most_of(&self.origin.predecessor.terms.quota));
         let mut look_at = |part| {
-            table.each(part, &own, self.at, &mut |_, _, kept| {
+            self.origin.each(part, &mut |_, _, kept: QuotaState<R::State>| {
                 most = most.max(R::units_of(&kept, self.at)).max(R::most_of(&kept.quota));
             });
         };
         look_at(Part::Overflow);
         if known.is_none() {
             let pages = |geometry: Geometry| (0..geometry.pages()).map(move |page| Part::Page(geometry, page));
-            table.geometries(self.at).into_iter().flat_map(pages).for_each(look_at);
+            self.origin.geometries().into_iter().flat_map(pages).for_each(look_at);
         }
         most
     }
 }
 
-/// Makes a table of keys with their quotas that begin with what they owe in `predecessor`'s table; with nothing, if the
+/// Makes a table of keys with their quotas that begin with what they owe at the origin; with nothing, if the
 /// algorithm takes no quotas.
 pub(super) fn quotas<A: Algorithm>(
     algorithm: &A,
-    predecessor: &Arc<Kept<A::State>>,
+    origin: &Origin<A::State>,
     change: Change,
     (capacity, when_full): (usize, WhenFull),
-    at: Timestamp,
 ) -> QuotaTable<A::State> {
     let mut quotas = LockedTable::new(capacity, when_full);
-    quotas.occupancy().inherit(predecessor.occupancy());
+    quotas.occupancy().inherit(origin.table::<A::State>().occupancy());
     if let Some(under) = Under::keeping(algorithm) {
-        begin_locked(&mut quotas, from_table(predecessor, at, WithQuotas { under, change, at }), |kept| kept.quota);
+        let form = WithQuotas { under, change, at: origin.at };
+        begin_locked(&mut quotas, FromTable { origin: origin.clone(), form }, |kept| kept.quota);
     }
     quotas
-}
-
-fn from_table<S, F>(predecessor: &Arc<Kept<S>>, at: Timestamp, form: F) -> FromTable<S, F> {
-    let has_quotas = predecessor.quotas.get().is_some();
-    FromTable { predecessor: Arc::clone(predecessor), has_quotas, at, form }
 }
 
 /// Lets a table with locks begin. Keys share a state with those of the same quota.
@@ -216,7 +209,7 @@ fn begin_locked<S: Copy + Send + 'static, F: Form<Debt: Send>>(
     for (tag, state) in source.overflow() {
         own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
     }
-    own.inherit(source.origin(), Box::new(source));
+    own.inherit((source.origin.number(), source.origin.geometries()), Box::new(source));
 }
 
 #[cfg(all(test, not(sluice_loom)))]

@@ -147,14 +147,6 @@ impl<S: Copy + Send + 'static> Kept<S> {
         self.keeps_as()
     }
 
-    /// Returns the table of words of a bucket, if that has the keys.
-    pub(super) fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match (&self.table, self.quotas.get()) {
-            (Table::Bucket(ledger), None) => Some(ledger),
-            _ => None,
-        }
-    }
-
     pub(super) fn inherits_from(&self, predecessor: &Self) -> bool {
         self.keeps().inherited().is_some_and(|past| past.predecessor() == predecessor.occupancy().number())
     }

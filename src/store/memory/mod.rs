@@ -43,7 +43,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::forms::Change;
+use self::forms::{Change, Origin};
 use self::keeps::Keeps;
 use self::kept::{Kept, QuotaTable, Table};
 use self::locked::LockedTable;
@@ -181,8 +181,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut is_made = false;
         let quotas = kept.quotas.get_or_init(|| {
             is_made = true;
-            let (size, now) = ((kept.capacity, self.store.when_full), self.store.clock.now());
-            heir::quotas(algorithm, kept, Change::None, size, now)
+            let origin = Origin::new(kept, self.store.clock.now());
+            heir::quotas(algorithm, &origin, Change::None, (kept.capacity, self.store.when_full))
         });
         if let Some(past) = quotas.inherited().filter(|_| is_made) {
             // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
