@@ -4,7 +4,7 @@
 //! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter to inherit from the
 //!    old one.
 //! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/traits.rs`) says what each
-//!    limiter keeps. In memory, `store/memory/heir_table.rs` makes the new table.
+//!    limiter keeps. In memory, `store/memory/heir.rs` makes the new table.
 
 use std::sync::Arc;
 

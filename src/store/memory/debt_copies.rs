@@ -9,9 +9,9 @@
 //! No thread waits for a page that another one copies: that thread may be descheduled, for milliseconds. Both copy it
 //! then, and the copy that is published first counts ([`Published`]).
 //!
-//! A **table copy** is what was copied from tables of one geometry, by which its keys are found. A predecessor that has
-//! inherited itself hands on what is left of its own copies: that of its own geometry is merged with its table, the
-//! others stay apart. A page of a copy has no more debts than a page of the table has slots. If there are more, the keys
+//! A **table copy** is what was copied from tables of one [`Geometry`], by which its keys are found: of words or of states
+//! behind locks alike. A predecessor that has inherited itself hands on what is left of its own copies: that of its own
+//! geometry is merged with its table, the others stay apart. A page of a copy has no more debts than a page of the table has slots. If there are more, the keys
 //! that owe least are forgotten, and counted as evicted: so a chain of changes takes no more memory than one change.
 //!
 //! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back
@@ -34,56 +34,14 @@ use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, Weak};
 
+use super::occupancy::Occupancy;
 use super::published::Published;
-use super::table::{PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag, candidate_sets};
-use super::{Occupancy, locked};
+use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
-
-/// How the keys of a table are spread over its sets. The secret of their hashes is handed on with them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Geometry {
-    SetAssociative { sets: usize },
-    Locked { sets: usize },
-}
 
 /// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all that was
 /// inherited is paid.
-///
-/// There may still be up to twice as many: a change between words and states adds a copy without adding a capacity, so
-/// each capacity may have one copy of either kind.
 pub(super) const MOST_COPIES: usize = 4;
-
-impl Geometry {
-    pub(super) const fn pages(self) -> usize {
-        match self {
-            Self::SetAssociative { sets } | Self::Locked { sets } => sets.div_ceil(SETS_PER_PAGE),
-        }
-    }
-
-    /// Returns how many slots a page has: the last one may have fewer sets.
-    fn slots_of(self, page: usize) -> usize {
-        let (sets, slots) = match self {
-            Self::SetAssociative { sets } => (sets, SLOTS_PER_SET),
-            Self::Locked { sets } => (sets, locked::SLOTS),
-        };
-        slots * SETS_PER_PAGE.min(sets - page * SETS_PER_PAGE)
-    }
-
-    /// Returns the tag by which a key is found.
-    const fn tag(self, hash: u64) -> Tag {
-        match self {
-            Self::SetAssociative { .. } => Tag::from_hash(hash),
-            Self::Locked { .. } => Tag::folded(hash),
-        }
-    }
-
-    fn candidate_sets(self, hash: u64) -> [usize; 2] {
-        match self {
-            Self::SetAssociative { sets } => candidate_sets(sets, hash),
-            Self::Locked { sets } => locked::candidate_sets(sets, hash).into(),
-        }
-    }
-}
 
 /// What the keys of a page owe, until that is cleared. One thread at a time writes the debt of a key, under a lock of the
 /// key in the heir's table, while an heir of that heir may read.
@@ -198,10 +156,25 @@ pub(super) struct Debtor<T> {
     pub(super) ends: u64,
 }
 
+/// What an heir's keys owed in its predecessor's tables, whichever form that has.
+pub(super) trait Past: Send + Sync {
+    /// Returns the number of the predecessor's table: it identifies a second change to the same heir of the same limiter.
+    fn predecessor(&self) -> u64;
+
+    /// Returns those of the copies.
+    fn geometries(&self) -> Vec<Geometry>;
+
+    /// Adds an heir of this heir. To be called before that copies a page: then a thread that does not find it in
+    /// [`missing`](DebtCopies::missing) has inserted its key before, and the heir finds the key in the table.
+    fn announce(&self, heir: &Weak<dyn Copying>);
+
+    /// Copies the pages that no request has needed yet, and drops the predecessor.
+    fn copy_all(&self);
+}
+
 /// Copies of what an heir's keys owed in its predecessor's tables.
 pub(super) struct DebtCopies<T, D> {
     this: Weak<Self>,
-    /// The number of the predecessor's table: identifies a second change to the same heir of the same limiter.
     predecessor: u64,
     copies: Box<[TableCopy<D>]>,
     /// Empty once all is copied.
@@ -249,7 +222,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         occupancy: &Arc<Occupancy>,
         source: Box<dyn Source<T>>,
     ) -> Arc<Self> {
-        assert!(geometries.len() <= 2 * MOST_COPIES, "each limiter leaves room for the copies of its heir");
+        assert!(geometries.len() <= MOST_COPIES, "each limiter leaves room for the copies of its heir");
         let copy = |geometry: &Geometry| TableCopy {
             geometry: *geometry,
             pages: (0..geometry.pages()).map(|_| Published::nothing()).collect(),
@@ -266,10 +239,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
             heirs: Mutex::default(),
             occupancy: Arc::clone(occupancy),
         })
-    }
-
-    pub(super) const fn predecessor(&self) -> u64 {
-        self.predecessor
     }
 
     /// Returns whether all that was inherited is paid at `now`.
@@ -303,7 +272,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     /// Calls `act` with the pages in which a key is, and its index there.
     fn visit(&self, hash: u64, mut act: impl FnMut(&PageCopy<D>, usize)) {
         for copy in &self.copies {
-            let tag = copy.geometry.tag(hash);
+            let tag = Tag::from_hash(hash);
             for set in copy.geometry.candidate_sets(hash) {
                 let page = self.page(copy, set / SETS_PER_PAGE);
                 for index in page.set(set % SETS_PER_PAGE) {
@@ -312,16 +281,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
                     }
                 }
             }
-        }
-    }
-
-    /// Adds an heir of this heir. To be called before that copies a page: then a thread that does not find it in
-    /// [`missing`](Self::missing) has inserted its key before, and the heir finds the key in the table.
-    pub(super) fn announce(&self, heir: &Weak<dyn Copying>) {
-        let mut heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
-        if !heirs.iter().any(|known| known.ptr_eq(heir)) {
-            heirs.retain(|known| known.strong_count() > 0);
-            heirs.push(Weak::clone(heir));
         }
     }
 
@@ -339,23 +298,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         for set in 0..SETS_PER_PAGE {
             let left = page.set(set).filter_map(|index| page.debts.get(index));
             left.for_each(|(tag, debt)| act(set, tag, debt));
-        }
-    }
-
-    /// Copies the pages that no request has needed yet, and drops the predecessor.
-    pub(super) fn copy_all(&self) {
-        for copy in &self.copies {
-            for index in 0..copy.pages.len() {
-                drop(self.page(copy, index));
-            }
-        }
-        // After the last page: were it stored earlier, debts of pages that are not copied yet would count as paid.
-        self.ends.store(self.latest.load(Ordering::Relaxed), Ordering::Relaxed);
-        let Some(mut source) = self.source.take() else { return };
-        // Freeing a large table takes milliseconds. A request that is still copying a page, which another thread has
-        // published meanwhile, holds the source too: it must not be the last one to drop it.
-        while Arc::get_mut(&mut source).is_none() {
-            yield_now();
         }
     }
 
@@ -393,7 +335,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         if debtors.is_empty() {
             return (Arc::clone(&self.empty), 0);
         }
-        let (room, found) = (geometry.slots_of(index), debtors.len());
+        let (room, found) = (SLOTS_PER_SET * geometry.sets_of(index), debtors.len());
         if found > room {
             let size = |debtor: &Debtor<T>| Reverse(source.size(debtor.tag, &debtor.debt));
             debtors.sort_by_cached_key(size);
@@ -417,6 +359,40 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         }
         if count > 0 {
             self.dropped.fetch_max(begin + count, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T: Copy + 'static, D: PageDebts<Debt = T>> Past for DebtCopies<T, D> {
+    fn predecessor(&self) -> u64 {
+        self.predecessor
+    }
+
+    fn geometries(&self) -> Vec<Geometry> {
+        self.copies.iter().map(|copy| copy.geometry).collect()
+    }
+
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        let mut heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !heirs.iter().any(|known| known.ptr_eq(heir)) {
+            heirs.retain(|known| known.strong_count() > 0);
+            heirs.push(Weak::clone(heir));
+        }
+    }
+
+    fn copy_all(&self) {
+        for copy in &self.copies {
+            for index in 0..copy.pages.len() {
+                drop(self.page(copy, index));
+            }
+        }
+        // After the last page: were it stored earlier, debts of pages that are not copied yet would count as paid.
+        self.ends.store(self.latest.load(Ordering::Relaxed), Ordering::Relaxed);
+        let Some(mut source) = self.source.take() else { return };
+        // Freeing a large table takes milliseconds. A request that is still copying a page, which another thread has
+        // published meanwhile, holds the source too: it must not be the last one to drop it.
+        while Arc::get_mut(&mut source).is_none() {
+            yield_now();
         }
     }
 }
@@ -454,12 +430,6 @@ impl<D: PageDebts> PageCopy<D> {
     }
 }
 
-/// Returns a table's own geometry, and those of what it inherits.
-pub(super) fn geometries<T, D>(own: Geometry, past: Option<&Arc<DebtCopies<T, D>>>) -> Vec<Geometry> {
-    let before = past.into_iter().flat_map(|past| past.copies.iter().map(|copy| copy.geometry));
-    std::iter::once(own).chain(before.filter(|geometry| *geometry != own)).collect()
-}
-
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
@@ -488,7 +458,7 @@ mod tests {
     #[test]
     fn requests_drop_all_copies_once_they_are_paid_a_few_pages_at_a_time() {
         let pages = 3 * DROPPED_AT_ONCE + 1;
-        let geometries = [Geometry::SetAssociative { sets: pages * SETS_PER_PAGE }, Geometry::Locked { sets: 1 }];
+        let geometries = [Geometry::with_sets(pages * SETS_PER_PAGE), Geometry::with_sets(1)];
         let debts = copies(&geometries, OneEach { paid_at: 100 });
         debts.copy_all();
         let left = || {
@@ -523,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_page_keeps_as_many_debts_as_it_has_slots_and_counts_those_that_it_forgets() {
-        let geometry = Geometry::SetAssociative { sets: 8 };
+        let geometry = Geometry::with_sets(8);
         let debts = copies(&[geometry], Twice);
         for _ in 0..2 {
             let mut left = Vec::new();
@@ -540,7 +510,7 @@ mod tests {
     #[test]
     fn a_kept_state_takes_no_more_than_a_slot() {
         use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
-        use crate::store::memory::own_quota::QuotaState;
+        use crate::store::memory::quota_state::QuotaState;
 
         fn of<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
             assert!(size_of::<KeptState<S>>() <= bytes_of_a_key / 2);

@@ -1,16 +1,25 @@
 //! The memory store: tables of a fixed size in this process, by the settings in `settings`.
 //!
-//! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
-//! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
-//! has inherited. Keys that have quotas of their own are kept in a second table with locks, with their quotas
-//! (`own_quota`). At a live change, `heir_table` makes the new table, and `debt_copies` holds what its keys owe from
-//! before, which `debt_sources` reads from the old table.
+//! *Where does a key's state live?* In the table of its limiter (`kept`), in one of two candidate sets, which a keyed hash
+//! chooses. A key's state is that of its algorithm and its quota (`quota_state`). Under the limiter's own quota, buckets and
+//! windows that fit are kept as words, without a lock (`table`), and all other states alone, behind locks (`locked`). From
+//! the first question under a quota of a key's own on, all keys are in a second table with locks, with their quotas
+//! (`own_quota`).
+//!
+//! *What happens to it on a change?* The new limiter has tables of its own (`heir`), and copies page by page what keys
+//! owed in the old one (`debt_copies`): read as states, converted once, and put into its own form (`forms`). A key moves
+//! from there into the table with its first request. `ledger` joins a table of words with its rule and with these copies.
+//!
+//! *On an eviction?* A state that owes nothing is a free slot. If both sets of a new key are full of others, the state
+//! that owes least is overwritten, unless [`WhenFull`] says otherwise, and counted (`occupancy`).
 
 mod debt_copies;
-mod debt_sources;
-mod heir_table;
+mod forms;
+mod heir;
 #[cfg(feature = "test-util")]
 mod invariants;
+mod keeps;
+mod kept;
 mod ledger;
 mod locked;
 #[cfg(all(test, sluice_loom))]
@@ -18,6 +27,7 @@ mod models;
 mod occupancy;
 mod own_quota;
 mod published;
+mod quota_state;
 mod resets;
 mod settings;
 mod table;
@@ -29,22 +39,20 @@ pub use self::when_full::WhenFull;
 #[cfg(feature = "test-util")]
 pub(crate) use self::invariants::check_invariants_of;
 
-use std::any::TypeId;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::ledger::Ledger;
+use self::forms::{Change, Origin};
+use self::keeps::Keeps;
+use self::kept::{Kept, QuotaTable, Table};
 use self::locked::LockedTable;
 use self::occupancy::Occupancy;
-use self::own_quota::{QuotaState, Under};
-use self::resets::Resets;
-use self::table::{FixedRule, SlidingRule, TickBucket};
-use super::TableStats;
-use crate::algorithm::{Algorithm, ChargedIn, Kind};
-use crate::util::keyed_hash::Secret;
+use self::own_quota::Under;
+use super::{OpenStore, TableStats};
+use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
@@ -57,6 +65,23 @@ pub struct MemoryTable<S, C = Monotonic> {
 impl<S, C> Clone for MemoryTable<S, C> {
     fn clone(&self) -> Self {
         Self { store: self.store.clone(), kept: self.kept.clone(), start: Arc::clone(&self.start) }
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
+    pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
+        MemoryTable::new(self)
+    }
+}
+
+impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
+    type Table = MemoryTable<A::State, C>;
+
+    fn open(self, algorithm: &A) -> Self::Table {
+        let table = self.table();
+        table.prepare(algorithm);
+        table
     }
 }
 
@@ -85,123 +110,12 @@ impl<S> Start<S> {
     }
 }
 
-/// What a store keeps: its table, and what an heir needs of it.
-struct Kept<S> {
-    secret: Secret,
-    capacity: usize,
-    table: Table<S>,
-    /// Made for the first question under a quota of its key's own. From then on it has all keys, and `table` none.
-    quotas: OnceLock<QuotaTable<S>>,
-    resets: Resets,
-    terms: Terms,
-    /// Frees large tables on a thread of their own.
-    free: fn(&mut Self),
-}
-
-/// The table of keys with quotas of their own.
-type QuotaTable<S> = LockedTable<QuotaState<S>>;
-
-/// No request must free more bytes than these, since that takes as much longer. A request may be the last to hold a
-/// table, if it came before a live change and is answered long after it.
-const LARGE: usize = 16 << 20;
-
-impl<S> Drop for Kept<S> {
-    fn drop(&mut self) {
-        if self.size_in_bytes() > LARGE {
-            (self.free)(self);
-        }
-    }
-}
-
-fn free<S: Copy + Send + 'static>(kept: &mut Kept<S>) {
-    let table = std::mem::replace(&mut kept.table, Table::Locked(LockedTable::new(1, WhenFull::default())));
-    let tables = (table, kept.quotas.take());
-    // If no thread can be spawned, the closure, and with it the tables, is dropped here.
-    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(tables));
-}
-
-/// What the states in a table depend on, for heirs.
-#[derive(Clone, Copy)]
-struct Terms {
-    algorithm: TypeId,
-    clock: TypeId,
-    quota: Quota,
-    /// When windows begin, for receipts: see [`Algorithm::schedule`].
-    schedule: u64,
-    /// Whether the windows of each key begin at an instant of its own.
-    staggered: bool,
-    /// Whether the states are those of buckets.
-    is_bucket: bool,
-}
-
-impl Terms {
-    /// Whether an heir with the terms `to` has the same algorithm, and the windows of each key begin at the same
-    /// instants. If a key's phase changes, its counts are of no window of the heir.
-    fn has_windows_of(&self, to: &Self) -> bool {
-        let same_period = || self.quota.period_nanos() == to.quota.period_nanos();
-        let same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
-        same_algorithm && self.staggered == to.staggered && (!to.staggered || same_period())
-    }
-}
-
-enum Table<S> {
-    /// One word per key, for buckets.
-    Bucket(Ledger<TickBucket>),
-    /// One word per key, for windows whose counts fit.
-    Fixed(Ledger<FixedRule>),
-    Sliding(Ledger<SlidingRule>),
-    /// Any state, behind locks.
-    Locked(LockedTable<S>),
-}
-
-/// Evaluates one expression for whichever table it is.
-macro_rules! any_table {
-    ($which:expr, $table:ident => $answer:expr) => {
-        match $which {
-            Table::Bucket($table) => $answer,
-            Table::Fixed($table) => $answer,
-            Table::Sliding($table) => $answer,
-            Table::Locked($table) => $answer,
-        }
-    };
-}
-use any_table;
-
-impl<S> Table<S> {
-    fn size_in_bytes(&self) -> usize {
-        any_table!(self, table => table.size_in_bytes())
-    }
-}
-
-/// The rule by which an algorithm's keys can be kept in words.
-enum WordRule {
-    Bucket(TickBucket),
-    Fixed(FixedRule),
-    Sliding(SlidingRule),
-}
-
-impl WordRule {
-    fn of(algorithm: &impl Algorithm) -> Option<Self> {
-        match algorithm.kind() {
-            Kind::Bucket { quota } => TickBucket::new(&quota).map(Self::Bucket),
-            Kind::FixedWindow { quota, staggered } => FixedRule::holding(&quota, staggered, 0).map(Self::Fixed),
-            Kind::SlidingWindow { quota, staggered } => SlidingRule::holding(&quota, staggered, 0).map(Self::Sliding),
-            Kind::Other => None,
-        }
-    }
-}
-
 #[cold]
 fn another_kind() -> ! {
     unreachable!("an algorithm stays what it is: its `kind` must always be the same");
 }
 
-#[cold]
-fn no_memory(keys: usize, bytes: usize) -> ! {
-    panic!("a store for {keys} keys takes {bytes} bytes, and there is not so much memory; choose a smaller capacity");
-}
-
-impl<S: Copy, C> MemoryTable<S, C> {
+impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
     fn new(store: MemoryStore<C>) -> Self {
         Self::starting(store, Start::new(OnceLock::new(), false))
     }
@@ -229,7 +143,7 @@ impl<S: Copy, C> MemoryTable<S, C> {
     }
 
     fn occupancy(&self) -> Option<&Occupancy> {
-        self.in_use().map(|kept| kept.occupancy())
+        self.in_use().map(|kept| &**kept.occupancy())
     }
 
     /// What is kept since the first question, if there was one.
@@ -245,33 +159,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 
     /// Puts the table that was made into use. From now on it inherits nothing.
+    #[cold]
+    #[inline(never)]
     fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
         self.start.in_use.get_or_init(|| {
             let made = self.start.made().take();
-            Arc::new(made.unwrap_or_else(|| self.make(algorithm, self.store.capacity)))
+            Arc::new(made.unwrap_or_else(|| Kept::new(algorithm, &self.store, self.store.capacity)))
         })
-    }
-
-    fn make<A: Algorithm<State = S>>(&self, algorithm: &A, capacity: usize) -> Kept<S> {
-        let (keys, when_full) = (capacity, self.store.when_full);
-        let table = match WordRule::of(algorithm) {
-            Some(WordRule::Bucket(rule)) => {
-                Table::Bucket(Ledger::new(rule.started_before(self.store.clock.now()), keys, when_full).numbered())
-            }
-            Some(WordRule::Fixed(rule)) => Table::Fixed(Ledger::new(rule, keys, when_full)),
-            Some(WordRule::Sliding(rule)) => Table::Sliding(Ledger::new(rule, keys, when_full)),
-            None => Table::Locked(LockedTable::new(keys, when_full)),
-        };
-        let terms = Terms {
-            algorithm: TypeId::of::<A>(),
-            clock: TypeId::of::<C>(),
-            quota: algorithm.quota(),
-            schedule: algorithm.schedule(),
-            staggered: !algorithm.phase(u64::MAX).is_zero(),
-            is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
-        };
-        let quotas = OnceLock::new();
-        Kept { secret: Secret::random(), capacity, table, quotas, resets: Resets::default(), terms, free }
     }
 
     /// Returns the table of keys with quotas of their own, made if there is none yet: of a store that was asked without
@@ -287,18 +181,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut is_made = false;
         let quotas = kept.quotas.get_or_init(|| {
             is_made = true;
-            heir_table::quotas_from(
-                algorithm,
-                kept,
-                true,
-                (kept.capacity, self.store.when_full),
-                self.store.clock.now(),
-            )
+            let origin = Origin::new(kept, self.store.clock.now());
+            heir::quotas(algorithm, &origin, Change::None, (kept.capacity, self.store.when_full))
         });
         if let Some(past) = quotas.inherited().filter(|_| is_made) {
             // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
             // store until all is copied.
-            let shared = Arc::clone(past);
+            let shared = Arc::clone(&past);
             let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
             if thread.spawn(move || shared.copy_all()).is_err() {
                 past.copy_all();
@@ -330,32 +219,6 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     ) -> Decision {
         self.quotas(algorithm, self.kept(algorithm)).peek(under, hash, now, cost)
     }
-
-    /// Returns how to judge a question for which the keys' own quotas matter: since it has one, or since questions
-    /// before had.
-    #[inline(always)]
-    fn under<A: Algorithm<State = S>>(kept: &Kept<S>, algorithm: &A, ask: &Ask<'_>) -> Option<Under<A>> {
-        // One branch for all others.
-        if ask.quota().is_some() | kept.quotas.get().is_some() { Under::of(algorithm, ask) } else { None }
-    }
-}
-
-impl<S> Kept<S> {
-    #[inline(always)]
-    fn hash(&self, key: &PartitionKey) -> u64 {
-        self.secret.hash(key.as_bytes())
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        match self.quotas.get() {
-            Some(quotas) => quotas.occupancy(),
-            None => any_table!(&self.table, table => table.occupancy()),
-        }
-    }
-
-    fn size_in_bytes(&self) -> usize {
-        self.table.size_in_bytes() + self.quotas.get().map_or(0, LockedTable::size_in_bytes)
-    }
 }
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
@@ -363,7 +226,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
-        if let Some(under) = Self::under(kept, algorithm, ask) {
+        if let Some(under) = kept.under(algorithm, ask) {
             return self.charge_under(&under, algorithm, ask);
         }
         let hash = kept.hash(ask.key());
@@ -386,7 +249,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
         let now = ask.now(&self.store.clock);
-        if let Some(under) = Self::under(kept, algorithm, ask) {
+        if let Some(under) = kept.under(algorithm, ask) {
             return self.peek_under(&under, algorithm, (hash, now, ask.cost()));
         }
         match &kept.table {
@@ -403,13 +266,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
-        kept.resets.run(hash, || match (kept.quotas.get(), &kept.table) {
-            (Some(quotas), _) => quotas.reset(hash),
-            (None, Table::Bucket(ledger)) => ledger.reset(hash, self.store.clock.now()),
-            (None, Table::Fixed(ledger)) => ledger.reset(hash, self.store.clock.now()),
-            (None, Table::Sliding(ledger)) => ledger.reset(hash, self.store.clock.now()),
-            (None, Table::Locked(table)) => table.reset(hash),
-        });
+        kept.resets.run(hash, || kept.keeps().reset(hash, self.store.clock.now()));
         self.charge(algorithm, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
@@ -426,7 +283,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Makes the table, so that a limiter that cannot have its memory fails when it is created.
     pub(super) fn prepare<A: Algorithm<State = S>>(&self, algorithm: &A) {
-        self.start.made().get_or_insert_with(|| self.make(algorithm, self.store.capacity));
+        self.start.made().get_or_insert_with(|| Kept::new(algorithm, &self.store, self.store.capacity));
     }
 
     #[inline(always)]
@@ -461,9 +318,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         match &kept.table {
-            Table::Bucket(ledger) => ledger.refund(hash, units, ledger.paid_at(receipt), self.store.clock.now()),
-            Table::Fixed(ledger) => ledger.refund(hash, units, ChargedIn::read(receipt), self.store.clock.now()),
-            Table::Sliding(ledger) => ledger.refund(hash, units, ChargedIn::read(receipt), self.store.clock.now()),
+            Table::Bucket(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            Table::Fixed(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            Table::Sliding(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
             Table::Locked(table) => table.refund(algorithm, hash, self.store.clock.now(), units, receipt),
         }
     }
@@ -479,7 +336,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
             return;
         }
-        let kept = made.get_or_insert_with(|| self.make(algorithm, self.store.capacity));
+        let kept = made.get_or_insert_with(|| Kept::new(algorithm, &self.store, self.store.capacity));
         kept.quotas.get_or_init(|| LockedTable::new(kept.capacity, self.store.when_full));
     }
 
@@ -515,7 +372,28 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         algorithm: &Arc<A>,
         heritage: &Heritage,
     ) -> Option<Inheritance<Self>> {
-        heir_table::inherit(self, algorithm, &heritage.downcast()?)
+        let predecessor = heritage.downcast()?;
+        if let Some(own) = self.in_use() {
+            if Arc::ptr_eq(own, &predecessor) {
+                return Some(Inheritance::in_place());
+            }
+            // Another layer was first. To inherit once more would forget what was used since.
+            if own.inherits_from(&predecessor) {
+                return Some(Inheritance::in_place().and_then(own.finish()));
+            }
+        }
+        let (made, takes_quotas) = (self.start.made().take(), self.start.takes_quotas());
+        let heir = heir::make(&self.store, made, takes_quotas, algorithm, &predecessor)?;
+        let (keeps_capacity, finish) = (heir.capacity != self.store.capacity, heir.finish());
+        let inheritance = match self.start.in_use.set(Arc::new(heir)) {
+            Ok(()) => Inheritance::in_place(),
+            // The table has debts of its own.
+            Err(heir) => {
+                let start = Start::new(OnceLock::from(heir), takes_quotas);
+                Inheritance::by(Self::starting(self.store.clone(), start))
+            }
+        };
+        Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
     }
 
     /// Hands on what it keeps.
@@ -524,7 +402,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 }
 
-impl<S: Copy, C> fmt::Debug for MemoryTable<S, C> {
+impl<S: Copy + Send + 'static, C> fmt::Debug for MemoryTable<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryTable")
             .field("capacity", &self.capacity())

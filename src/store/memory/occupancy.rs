@@ -1,7 +1,7 @@
 //! How full a table is: keys that were lost, a warning before, and an estimate of the live keys.
 
 #[cfg(feature = "test-util")]
-use super::WhenFull;
+use super::when_full::WhenFull;
 use crate::store::stats::next_table_number;
 use crate::util::log;
 use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
@@ -137,6 +137,11 @@ impl Occupancy {
             warn();
         }
     }
+}
+
+#[cold]
+pub(super) fn no_memory(keys: usize, bytes: usize) -> ! {
+    panic!("a store for {keys} keys takes {bytes} bytes, and there is not so much memory; choose a smaller capacity");
 }
 
 /// Live keys are counted in so many sets of a table that has more: keys are spread evenly over them.

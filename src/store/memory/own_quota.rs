@@ -3,16 +3,10 @@
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::store::memory::quota_state::QuotaState;
 use crate::store::quota_change;
 use crate::values::time::Timestamp;
 use crate::values::{Ask, Decision, Quota, Receipt};
-
-/// The state of a key, and the quota under which it was last asked about.
-#[derive(Clone, Copy)]
-pub(super) struct QuotaState<S> {
-    pub(super) state: S,
-    pub(super) quota: Quota,
-}
 
 /// Judges keys under the quota of one question. A state from under another quota is converted first, as by a live
 /// change of all keys.

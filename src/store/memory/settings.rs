@@ -3,9 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{MemoryTable, WhenFull};
-use crate::algorithm::Algorithm;
-use crate::store::OpenStore;
+use super::when_full::WhenFull;
 use crate::values::time::{Clock, Monotonic};
 
 /// The settings of a table of fixed size in this process's memory: its capacity, its clock, and the choice for a full
@@ -133,23 +131,6 @@ impl<C> MemoryStore<C> {
     pub const fn when_full(mut self, choice: WhenFull) -> Self {
         self.when_full = choice;
         self
-    }
-}
-
-impl<C: Clock> MemoryStore<C> {
-    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
-    pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
-        MemoryTable::new(self)
-    }
-}
-
-impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
-    type Table = MemoryTable<A::State, C>;
-
-    fn open(self, algorithm: &A) -> Self::Table {
-        let table = self.table();
-        table.prepare(algorithm);
-        table
     }
 }
 

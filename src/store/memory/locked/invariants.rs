@@ -40,10 +40,11 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::WhenFull;
-    use crate::store::memory::debt_copies::{Copying, Debtor, Geometry, Source};
+    use crate::store::memory::debt_copies::{Copying, Debtor, Source};
+    use crate::store::memory::keeps::Keeps;
     use crate::store::memory::locked::set::Tag64;
-    use crate::store::memory::table::Tag;
+    use crate::store::memory::table::{Geometry, Tag};
+    use crate::store::memory::when_full::WhenFull;
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7 << 28 | 7;
@@ -111,9 +112,9 @@ mod tests {
         impl Source<()> for One {
             fn announce(&self, _: &Weak<dyn Copying>) {}
 
-            fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {
-                let set = crate::store::memory::locked::candidate_sets(16, HASH).0;
-                put(Debtor { set, tag: Tag::folded(HASH), debt: (), ends: u64::MAX });
+            fn copy(&self, geometry: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {
+                let [set, _] = geometry.candidate_sets(HASH);
+                put(Debtor { set, tag: Tag::from_hash(HASH), debt: (), ends: u64::MAX });
             }
 
             fn size(&self, _: Tag, (): &()) -> u64 {
@@ -121,7 +122,7 @@ mod tests {
             }
         }
         let mut table = table(WhenFull::EvictLeast);
-        table.inherit(0, &[table.geometry()], Box::new(One), 0);
+        table.inherit((0, vec![table.geometry]), Box::new(One));
         table.inherited().unwrap().copy_all();
         table.check_invariants(NOW);
         put(&table, table.candidates(HASH).0);

@@ -5,9 +5,10 @@
 
 use std::num::NonZeroU64;
 
-/// Slots per set: as many as the table of words has, where with a choice of two sets a half-full table loses no key
-/// (`keys_take_17_bytes_each_and_none_is_lost` in `tests/store/table.rs`).
-pub(in crate::store::memory) const SLOTS: usize = 8;
+use crate::store::memory::table::SLOTS_PER_SET;
+
+/// As many as the table of words has.
+pub(super) const SLOTS: usize = SLOTS_PER_SET;
 
 /// Eight slots that are locked together. A slot is free if it was never used, or if what it holds has expired.
 pub(super) struct StateSet<S> {

@@ -8,11 +8,12 @@ use loom::sync::Arc;
 
 use super::{Modelled, beside, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
-use crate::store::memory::debt_copies::{Copying, Debtor, Geometry, Source};
-use crate::store::memory::ledger::Ledger;
-use crate::store::memory::table::{FixedRule, Rule, SlidingRule, Tag, TickBucket};
-use crate::values::Decision;
+use crate::store::memory::debt_copies::{Copying, Debtor, Source};
+use crate::store::memory::keeps::{Keeps, KeepsAs, Part};
+use crate::store::memory::ledger::{Ledger, base_of};
+use crate::store::memory::table::{FixedRule, Geometry, SlidingRule, Tag, TickBucket};
 use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
 
 const NOW: Timestamp = Timestamp::from_nanos(5);
 const LIMIT: u64 = 2;
@@ -21,18 +22,17 @@ const KEY: u64 = key(1);
 /// Copies what is owed in a ledger with the same rule.
 struct Debts<R> {
     from: Arc<Ledger<R>>,
-    base: u64,
 }
 
-impl<R: Rule> Source<u64> for Debts<R> {
+impl<R: Modelled> Source<u64> for Debts<R> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.from.inherited().into_iter().for_each(|past| past.announce(heir));
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
-        let rule = self.from.rule();
-        self.from.each_owed((geometry, page), NOW, |set, tag, debt| {
-            put(Debtor { set, tag, debt: rule.stamp(debt, rule.read(NOW)) - self.base, ends: u64::MAX });
+        self.from.each(Part::Page(geometry, page), &Quota::per_day(LIMIT), NOW, &mut |set, tag, kept| {
+            let stamp = R::stamp_at(self.from.rule(), tag, kept, NOW);
+            put(Debtor { set, tag, debt: stamp - base_of(self.from.rule(), NOW), ends: u64::MAX });
         });
     }
 
@@ -53,8 +53,8 @@ fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
 /// Returns an heir with two slots for each of so many keys.
 fn heir_with<R: Modelled>(keys: usize, from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
     let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::EvictLeast);
-    let (from, geometries) = (Arc::clone(from), from.geometries(NOW));
-    heir.inherit(R::of(LIMIT), 0, NOW, &geometries, |base| Box::new(Debts { from, base }));
+    heir.inherit(R::of(LIMIT), (0, from.geometries(NOW)), NOW, &[], Box::new(Debts { from: Arc::clone(from) }));
+    heir.remember(from, NOW, false);
     Arc::new(heir)
 }
 
@@ -78,12 +78,12 @@ fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
 }
 
 /// Makes a ledger in which the key has one unit of two left, and an heir of it.
-fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
+fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, Receipt) {
     let before = Arc::new(ledger());
     let first = ask(&before);
     assert!(first.is_allowed());
     let heir = heir_of(&before);
-    (before, heir, R::charged(first.receipt()))
+    (before, heir, first.receipt())
 }
 
 /// A request inserts the key, and the thread that calls `replace` copies its page: one copy counts, once.
@@ -145,7 +145,7 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
 fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
-        let other = beside(&heir, move |heir| heir.refund(KEY, 1, Some(receipt), NOW));
+        let other = beside(&heir, move |heir| heir.refund(KEY, 1, receipt, NOW));
         let mine = admitted(&heir);
         other.join().unwrap();
         copy_all(&heir);
@@ -206,7 +206,7 @@ fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
         let (before, mut heir) = (Arc::new(ledger::<R>()), Ledger::new(R::of(LIMIT), 2, WhenFull::Reject));
         assert!(ask(&before).is_allowed());
         let from = Arc::clone(&before);
-        heir.inherit(R::of(LIMIT), 0, NOW, &[before.geometry()], |base| Box::new(Debts { from, base }));
+        heir.inherit(R::of(LIMIT), (0, vec![before.geometry()]), NOW, &[], Box::new(Debts { from }));
         let heir = Arc::new(heir);
         copy_all(&heir);
         let other_keys = 4..8;

@@ -8,8 +8,11 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::WhenFull;
-use super::table::{Bounded, FixedRule, PaidAt, Rule, SetAssociativeTable, SlidingRule, Tick, TickBucket};
-use crate::algorithm::ChargedIn;
+use super::quota_state::QuotaState;
+use super::table::{
+    Bounded, Codec, FixedRule, PaidAt, Rule, SetAssociativeTable, SlidingRule, Tag, Tick, TickBucket, Ticks,
+};
+use crate::algorithm::{ChargedIn, FixedWindowState, SlidingWindowState};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
@@ -39,7 +42,10 @@ pub(super) fn beside<T: 'static, O: 'static>(
 }
 
 /// A rule for limits that are used up for long.
-pub(super) trait Modelled: Bounded {
+pub(super) trait Modelled: Bounded + Codec {
+    /// What an heir reads.
+    type Read: Copy + 'static;
+
     /// From so many epochs on, a word that is written late may look like a debt until its writer takes it back.
     const DISTINCT_FOR: u64;
 
@@ -48,22 +54,27 @@ pub(super) trait Modelled: Bounded {
 
     fn of(limit: u64) -> Self;
 
+    /// Returns the stamp of what a key owes at `at`, in an heir of the same limit.
+    fn stamp_at(&self, tag: Tag, kept: QuotaState<Self::Read>, at: Timestamp) -> u64;
+
     /// Returns an instant a little after the beginning of an epoch.
     fn at(&self, epoch: u64, rest: u64) -> Self::Now;
 
     /// Returns when a charge is paid off, or which window was charged: see [`Rule::refunded`].
-    fn charged(receipt: Receipt) -> u64;
+    fn proof(receipt: Receipt) -> u64;
 
     /// Returns whether nothing is owed any more for that charge.
     fn is_over(charged: u64, epoch: u64, rest: u64) -> bool;
 
     fn is_paid(receipt: Receipt, epoch: u64, rest: u64) -> bool {
-        Self::is_over(Self::charged(receipt), epoch, rest)
+        Self::is_over(Self::proof(receipt), epoch, rest)
     }
 }
 
 /// Tokens take years to be earned, and a full bucket's debt is owed for four epochs.
 impl Modelled for TickBucket {
+    type Read = Ticks;
+
     const DISTINCT_FOR: u64 = 13;
     const COMES_AGAIN: bool = false;
 
@@ -71,11 +82,15 @@ impl Modelled for TickBucket {
         Self::new(&Quota::per_day(1).burst(limit)).unwrap()
     }
 
+    fn stamp_at(&self, _: Tag, kept: QuotaState<Ticks>, at: Timestamp) -> u64 {
+        self.stamp(kept.state.0, self.read(at))
+    }
+
     fn at(&self, epoch: u64, rest: u64) -> Tick {
         Tick::at((epoch << 32) + rest)
     }
 
-    fn charged(receipt: Receipt) -> u64 {
+    fn proof(receipt: Receipt) -> u64 {
         receipt.read().map(|PaidAt { tick, .. }| tick).unwrap()
     }
 
@@ -97,6 +112,8 @@ fn five_seconds_in(window: u64, rest: u64) -> Timestamp {
 
 /// Its charges are owed to the end of their window.
 impl Modelled for FixedRule {
+    type Read = FixedWindowState;
+
     const DISTINCT_FOR: u64 = 10;
     const COMES_AGAIN: bool = true;
 
@@ -104,11 +121,15 @@ impl Modelled for FixedRule {
         Self::holding(&five_seconds(limit), false, u32::MAX.into()).unwrap()
     }
 
+    fn stamp_at(&self, tag: Tag, kept: QuotaState<FixedWindowState>, at: Timestamp) -> u64 {
+        self.stamp_of(tag, kept, at)
+    }
+
     fn at(&self, epoch: u64, rest: u64) -> Self::Now {
         self.read(five_seconds_in(epoch, rest))
     }
 
-    fn charged(receipt: Receipt) -> u64 {
+    fn proof(receipt: Receipt) -> u64 {
         ChargedIn::read(receipt).unwrap()
     }
 
@@ -119,6 +140,8 @@ impl Modelled for FixedRule {
 
 /// Its charges weigh, rounded up, as much as before to the end of the next window.
 impl Modelled for SlidingRule {
+    type Read = SlidingWindowState;
+
     const DISTINCT_FOR: u64 = 11;
     const COMES_AGAIN: bool = true;
 
@@ -126,11 +149,15 @@ impl Modelled for SlidingRule {
         Self::holding(&five_seconds(limit), false, GREATEST).unwrap()
     }
 
+    fn stamp_at(&self, tag: Tag, kept: QuotaState<SlidingWindowState>, at: Timestamp) -> u64 {
+        self.stamp_of(tag, kept, at)
+    }
+
     fn at(&self, epoch: u64, rest: u64) -> Self::Now {
         self.read(five_seconds_in(epoch, rest))
     }
 
-    fn charged(receipt: Receipt) -> u64 {
+    fn proof(receipt: Receipt) -> u64 {
         ChargedIn::read(receipt).unwrap()
     }
 
@@ -153,7 +180,7 @@ impl<R: Modelled> Judged<R> {
     }
 
     fn refund(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
-        self.table.refund(&self.rule, hash, 1, R::charged(receipt), self.rule.at(epoch, rest));
+        self.table.refund(&self.rule, hash, 1, R::proof(receipt), self.rule.at(epoch, rest));
     }
 
     /// Checks the table once all threads are joined, at the latest time of the model.

@@ -79,11 +79,11 @@ impl SetAssociativeTable {
     ) -> Judged<R> {
         let tag = Tag::from_hash(hash);
         let owner = Owner::own(tag);
-        let first = first_candidate(self.sets, hash);
+        let first = first_candidate(self.geometry.sets(), hash);
         if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
             return judged;
         }
-        let second = second_candidate(self.sets, first, tag);
+        let second = second_candidate(self.geometry.sets(), first, tag);
         if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
             return judged;
         }

@@ -7,7 +7,7 @@ use super::placement::Target;
 use super::rule::{Rule, Ruling, stamp_of_nothing};
 use super::search::CandidateSets;
 use super::word::{Tag, Word};
-use crate::store::memory::WhenFull;
+use crate::store::memory::when_full::WhenFull;
 
 impl SetAssociativeTable {
     /// Decides on a key that was not found, and inserts it.

@@ -104,7 +104,7 @@ impl SetAssociativeTable {
     pub(in crate::store::memory) fn check_invariants<R: Bounded>(&self, rule: &R, now: R::Now, most: u64) {
         self.check_pages(rule, now);
         let mut meetings = Meetings::default();
-        for set in 0..self.sets {
+        for set in 0..self.geometry.sets() {
             self.check_keys(set, &mut meetings);
             for (index, word) in self.words(set) {
                 self.check_word(rule, (set, index), (word, word.tag()), now, most);
@@ -115,16 +115,12 @@ impl SetAssociativeTable {
         self.occupancy.check_invariants(self.when_full);
     }
 
-    pub(in crate::store::memory) fn has_overflow(&self) -> bool {
-        self.overflow_page().is_some()
-    }
-
     /// Looks in the table for a key that owes something there which it has inherited, by its tag and a candidate set. Another
     /// key may have both by chance: then the first of the two to be asked about has taken the debt over.
     pub(in crate::store::memory) fn meet(&self, set: usize, tag: Tag, meetings: &mut Meetings) {
-        let second = second_candidate(self.sets, set, tag);
+        let second = second_candidate(self.geometry.sets(), set, tag);
         // The set may be the second candidate itself, as far behind the first as the second is behind it.
-        let first = (2 * set + self.sets - second) % self.sets;
+        let first = (2 * set + self.geometry.sets() - second) % self.geometry.sets();
         for other in [set, second, first] {
             meetings.compared += self.words(other).count() as u64;
             if self.words(other).any(|(_, word)| word.is(tag)) {
@@ -158,7 +154,7 @@ impl SetAssociativeTable {
             assert!(twin.is_none(), "{tag:?} is twice in set {set}");
 
             // Whichever is the key's first candidate set, this one or that one, it is looked at once from it.
-            let second = second_candidate(self.sets, set, tag);
+            let second = second_candidate(self.geometry.sets(), set, tag);
             meetings.compared += self.words(second).count() as u64;
             if self.words(second).any(|(_, word)| word.is(tag)) {
                 meetings.equal.push(format!("{tag:?} is in set {set} and in its other candidate set, {second}"));
@@ -198,9 +194,13 @@ impl SetAssociativeTable {
 
     /// Checks the slots in which no key has a place of its own.
     fn check_other_slots<R: Bounded>(&self, rule: &R, now: R::Now, most: u64) {
-        let own_pages = self.sets.div_ceil(SETS_PER_PAGE);
-        for set in self.sets..own_pages * SETS_PER_PAGE {
-            assert!(self.words(set).next().is_none(), "set {set} is not empty, and there are {} sets", self.sets);
+        let own_pages = self.geometry.pages();
+        for set in self.geometry.sets()..own_pages * SETS_PER_PAGE {
+            assert!(
+                self.words(set).next().is_none(),
+                "set {set} is not empty, and there are {} sets",
+                self.geometry.sets()
+            );
         }
         let Some(page) = self.overflow_page() else { return };
         for set in page * SETS_PER_PAGE..(page + 1) * SETS_PER_PAGE {
@@ -222,9 +222,9 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindowState;
     use crate::store::WhenFull;
-    use crate::store::memory::table::FixedRule;
     use crate::store::memory::table::epoch::Epochs;
     use crate::store::memory::table::ticks::EPOCH_BITS;
+    use crate::store::memory::table::{Codec, FixedRule};
     use crate::values::Quota;
 
     const TAG: Tag = Tag::from_hash(7);

@@ -10,7 +10,7 @@
 //! | `epoch`, `sweep` | the epochs of a page, and its sweeps |
 //! | `stripe` | the striped lock |
 //! | `slots`, `word` | the memory, and the bits of a word |
-//! | `rule`, `ticks`, `windows` | the trait, and its implementations |
+//! | `rule`, `codec`, `ticks`, `windows` | the traits, and their implementations |
 //! | `invariants` | checks for tests |
 //!
 //! # Layout
@@ -86,6 +86,7 @@
 //! Then the thread's charge or refund counts in the present window, or the key's counts are cleared.
 
 mod charge;
+mod codec;
 mod epoch;
 mod insert;
 #[cfg(feature = "test-util")]
@@ -103,13 +104,14 @@ mod ticks;
 mod windows;
 mod word;
 
+pub(super) use self::codec::Codec;
 #[cfg(feature = "test-util")]
 pub(super) use self::invariants::{Bounded, Meetings};
 pub(super) use self::rule::{Rule, stamp_of_nothing};
-pub(super) use self::search::candidate_sets;
+pub(super) use self::search::Geometry;
 pub(super) use self::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
-pub(super) use self::ticks::{Conversion, PaidAt, Tick, TickBucket};
-pub(super) use self::windows::{Counts, FixedRule, SlidingRule, WindowRule};
+pub(super) use self::ticks::{TickBucket, Ticks};
+pub(super) use self::windows::{FixedRule, SlidingRule};
 pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};
 
 use std::sync::Arc;
@@ -117,9 +119,11 @@ use std::sync::Arc;
 use self::epoch::{Epochs, Page};
 use self::placement::OVERFLOW;
 use self::slots::Slots;
+#[cfg(test)]
+pub(super) use self::ticks::{PaidAt, Tick};
 use self::word::Word;
-use super::debt_copies::Geometry;
-use super::{Occupancy, WhenFull};
+use super::occupancy::Occupancy;
+use super::when_full::WhenFull;
 use crate::util::stripes::Stripes;
 
 /// What the keys of a table owe from before a live change. Asked about keys that are not in the table, under their
@@ -138,7 +142,7 @@ pub(super) trait InheritedDebts: Send + Sync {
 
 pub(super) struct SetAssociativeTable {
     slots: Slots,
-    sets: usize,
+    geometry: Geometry,
     pages: Box<[Page]>,
     stripes: Stripes,
     when_full: WhenFull,
@@ -150,14 +154,14 @@ pub(super) struct SetAssociativeTable {
 impl SetAssociativeTable {
     /// Makes a table with slots for `keys` keys at half load.
     pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
-        let sets = keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2);
+        let geometry = Geometry::of(keys);
         // The slots that new keys share when the table is full are one more page.
-        let pages = sets.div_ceil(SETS_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
+        let pages = geometry.pages() + usize::from(when_full == WhenFull::Overflow);
         Self {
             slots: Slots::new(pages, keys),
-            sets,
+            geometry,
             pages: (0..pages).map(|_| Page::default()).collect(),
-            stripes: Stripes::new(sets),
+            stripes: Stripes::new(geometry.sets()),
             when_full,
             occupancy: Arc::new(Occupancy::new()),
             inherited: None,
@@ -169,25 +173,21 @@ impl SetAssociativeTable {
         self.inherited = Some(debts);
     }
 
-    /// Sets what is owed in the overflow slots of these tags, if there are such slots, by the stamps of the debts: the
-    /// greatest, if a tag has several. For a table that was not used yet.
-    pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = (Tag, u64)>) {
-        let Some(page) = self.overflow_page() else { return };
+    /// Sets what is owed in the overflow slot of a tag, if there are such slots, by the stamp of the debt: the greatest,
+    /// if a tag has several. For a table that was not used yet.
+    pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, tag: Tag, stamp: u64) {
+        let Some((set, slot)) = self.overflow_slot(tag) else { return };
         // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
         // for old.
-        let _ = self.pages[page].replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
-        for (tag, stamp) in stamps {
-            if let Some((_, slot)) = self.overflow_slot(tag) {
-                let (own, word) = (rule.local(now, tag), slot.load());
-                if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
-                    let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
-                }
-            }
+        let _ = self.page(set).replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
+        let (own, word) = (rule.local(now, tag), slot.load());
+        if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
+            let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
         }
     }
 
     pub(super) const fn geometry(&self) -> Geometry {
-        Geometry::SetAssociative { sets: self.sets }
+        self.geometry
     }
 
     pub(super) const fn occupancy(&self) -> &Arc<Occupancy> {

@@ -87,7 +87,7 @@ impl SetAssociativeTable {
             return;
         }
         let first = page * SETS_PER_PAGE;
-        for set in first..self.sets.min(first + SETS_PER_PAGE) {
+        for set in first..first + self.geometry.sets_of(page) {
             for slot in self.slots.in_set(set) {
                 let (word, at) = self.read_unswept(rule, page, slot, now);
                 let debt = rule.owed(word, rule.local(at, word.tag()));
@@ -118,14 +118,14 @@ impl SetAssociativeTable {
     /// Returns how many keys owe something, estimated from some pages if there are many. Begins no sweep, and reads no
     /// page that was not touched for [`ALL_PAID`] epochs: to observe an idle table costs next to nothing.
     pub(in crate::store::memory) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
-        let pages = self.sets.div_ceil(SETS_PER_PAGE);
+        let pages = self.geometry.pages();
         let sampled = pages.min(occupancy::SAMPLED_SETS / SETS_PER_PAGE);
         let (mut live, mut seen) = (0, 0);
         for index in 0..sampled {
             let page = index * pages / sampled;
             self.each_owed(rule, page, now, |_, _, _| live += 1);
-            seen += SETS_PER_PAGE.min(self.sets - page * SETS_PER_PAGE);
+            seen += self.geometry.sets_of(page);
         }
-        occupancy::extrapolate(live, seen, self.sets)
+        occupancy::extrapolate(live, seen, self.geometry.sets())
     }
 }

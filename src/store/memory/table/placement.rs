@@ -6,7 +6,7 @@ use super::rule::Rule;
 use super::search::CandidateSets;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_PAGE, SLOTS_PER_SET, Slot};
 use super::word::{GROUPS, Tag, Word};
-use crate::store::memory::WhenFull;
+use crate::store::memory::when_full::WhenFull;
 
 /// The tag of all keys in the overflow slots.
 pub(super) const OVERFLOW: Tag = Tag::from_hash(0);

@@ -1,7 +1,7 @@
 //! Where a key may be: its two candidate sets, and the search in them.
 
 use super::SetAssociativeTable;
-use super::slots::Slot;
+use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET, Slot};
 use super::word::{Tag, Word};
 use crate::util::two_choices;
 
@@ -12,14 +12,47 @@ pub(super) struct CandidateSets {
     pub(super) sets: [usize; 2],
 }
 
-/// Returns the sets in which a key may be, in a table of so many.
-///
-/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first
-/// and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of 2^-28
-/// per slot.
-pub(in crate::store::memory) const fn candidate_sets(sets: usize, hash: u64) -> [usize; 2] {
-    let first = first_candidate(sets, hash);
-    [first, second_candidate(sets, first, Tag::from_hash(hash))]
+/// How the keys of a table are spread over its sets, be they words or states behind locks, and over those of the copies
+/// of what they owe. The secret of their hashes is handed on with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store::memory) struct Geometry {
+    sets: usize,
+}
+
+impl Geometry {
+    /// Returns that of a table with slots for `keys` keys at half load.
+    pub(in crate::store::memory) fn of(keys: usize) -> Self {
+        Self { sets: keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2) }
+    }
+
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(in crate::store::memory) const fn with_sets(sets: usize) -> Self {
+        Self { sets }
+    }
+
+    #[inline(always)]
+    pub(in crate::store::memory) const fn sets(self) -> usize {
+        self.sets
+    }
+
+    pub(in crate::store::memory) const fn pages(self) -> usize {
+        self.sets.div_ceil(SETS_PER_PAGE)
+    }
+
+    /// Returns how many sets a page has: the last one may have fewer.
+    pub(in crate::store::memory) fn sets_of(self, page: usize) -> usize {
+        SETS_PER_PAGE.min(self.sets - page * SETS_PER_PAGE)
+    }
+
+    /// Returns the sets in which a key may be.
+    ///
+    /// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first
+    /// and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of
+    /// 2^-28 per slot.
+    pub(in crate::store::memory) const fn candidate_sets(self, hash: u64) -> [usize; 2] {
+        let first = first_candidate(self.sets, hash);
+        [first, second_candidate(self.sets, first, Tag::from_hash(hash))]
+    }
 }
 
 #[inline(always)]
@@ -35,7 +68,7 @@ pub(super) const fn second_candidate(sets: usize, first: usize, tag: Tag) -> usi
 
 impl SetAssociativeTable {
     pub(super) fn candidates(&self, hash: u64) -> CandidateSets {
-        CandidateSets { tag: Tag::from_hash(hash), sets: candidate_sets(self.sets, hash) }
+        CandidateSets { tag: Tag::from_hash(hash), sets: self.geometry.candidate_sets(hash) }
     }
 
     /// Searches both candidate sets; returns the set and the slot that the key is in.

@@ -61,7 +61,7 @@ impl Slots {
     pub(super) fn new(pages: usize, keys: usize) -> Self {
         let count = pages * SLOTS_PER_PAGE;
         let words = AlignedWords::new(count, SYSTEM_PAGE);
-        Self(words.unwrap_or_else(|| crate::store::memory::no_memory(keys, count * size_of::<AtomicU64>())))
+        Self(words.unwrap_or_else(|| crate::store::memory::occupancy::no_memory(keys, count * size_of::<AtomicU64>())))
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {

@@ -33,14 +33,6 @@ impl Tag {
         Self(if bits == 0 { 1 } else { bits })
     }
 
-    /// Makes the tag by which copies of a locked table find a key, of the same group. Its sets are drawn from the upper bits
-    /// of either half of the hash; so each bit of the tag but those of the group is of both halves. With the lower 28 bits,
-    /// two keys of a set that the lower half has drawn would have the same tag with a probability of 2^-14, in a table for a
-    /// million keys.
-    pub(in crate::store::memory) const fn folded(hash: u64) -> Self {
-        Self::from_hash(hash ^ ((hash >> 32) / GROUPS * GROUPS))
-    }
-
     pub(in crate::store::memory) const fn value(self) -> u64 {
         self.0
     }
@@ -106,17 +98,6 @@ impl Word {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folded_tag_is_of_both_halves_and_of_the_same_group() {
-        for hash in [0x1234_5678_9abc_def0, u64::MAX, 1 << 40 | 3, 7] {
-            let tag = Tag::folded(hash);
-            assert_eq!(tag.group(), Tag::from_hash(hash).group());
-            for bit in (9..28).chain(41..60) {
-                assert_ne!(Tag::folded(hash ^ 1 << bit), tag, "bit {bit}");
-            }
-        }
-    }
 
     #[test]
     fn no_tag_is_zero() {

@@ -1,9 +1,16 @@
-//! Live changes: debts in the ticks of one bucket become debts in those of another.
+//! Live changes: debts in ticks as states, and in the ticks of another bucket.
 
-use super::{DEBT_BITS, Tick, TickBucket};
-use crate::store::memory::table::Rule;
-use crate::values::Quota;
+use super::{DEBT_BITS, PaidAt, Tick, TickBucket};
+use crate::algorithm::GcraState;
+use crate::store::memory::quota_state::{QuotaState, cast};
+use crate::store::memory::table::{Codec, Rule, Tag};
 use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
+
+/// What a bucket owes, in its own ticks. Between two buckets in words, debts are not converted by way of states: these count
+/// in units that may be longer than a tick, and each change would cost one.
+#[derive(Clone, Copy)]
+pub(in crate::store::memory) struct Ticks(pub(in crate::store::memory) u64);
 
 /// How a debt in the ticks of one bucket becomes one in those of another: as many tokens are owed, rounded up.
 #[derive(Clone, Copy, Debug)]
@@ -26,21 +33,6 @@ impl Conversion {
 }
 
 impl TickBucket {
-    /// Makes the bucket of `quota`, in longer ticks if a debt of so many tokens needs them: ticks of up to a 2^16th of
-    /// a token, or a microsecond. It may not [hold](Self::holds) a greater debt, of which it forgives the rest.
-    pub(in crate::store::memory) fn holding(quota: &Quota, tokens: u64) -> Option<Self> {
-        let own = Self::new(quota)?;
-        let is_fine = |shift: &u32| quota.limit() << shift >= quota.period_nanos() / 1_000;
-        let least = (0..16).find(is_fine).unwrap_or(16);
-        let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
-        Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
-    }
-
-    /// Returns whether a debt of so many tokens fits into its words.
-    pub(in crate::store::memory) const fn holds(&self, tokens: u64) -> bool {
-        tokens <= 1 << (DEBT_BITS - self.shift)
-    }
-
     /// Returns this bucket with a clock that continues that of another at `now`: a fraction of a tick that has passed
     /// has passed by this clock, too, but for less than a nanosecond. Else each change would cost a tick.
     pub(in crate::store::memory) fn continuing(self, from: &Self, now: Timestamp) -> Self {
@@ -61,11 +53,79 @@ impl TickBucket {
     }
 
     /// Returns when a charge of the bucket `from` is paid off by this one, which replaced it at `at`.
-    pub(in crate::store::memory) fn converted(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
+    fn converted(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
         let before = from.read(at);
         match paid_at.saturating_sub(before.count) {
             0 => 0,
             debt => self.read(at).count + self.conversion(from, before).debt(debt),
         }
     }
+}
+
+impl Codec for TickBucket {
+    type State = GcraState;
+
+    /// In longer ticks than [its own](Self::new) if a debt of so many tokens needs them: ticks of up to a 2^16th of a token,
+    /// or a microsecond.
+    fn holding(quota: &Quota, _: bool, tokens: u64) -> Option<Self> {
+        let own = Self::new(quota)?;
+        let is_fine = |shift: &u32| quota.limit() << shift >= quota.period_nanos() / 1_000;
+        let least = (0..16).find(is_fine).unwrap_or(16);
+        let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
+        Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
+    }
+
+    fn holds(&self, tokens: u64) -> bool {
+        tokens <= self.most_units(true)
+    }
+
+    fn numbered(self, number: u64) -> Self {
+        Self { number, ..self }
+    }
+
+    /// Returns when the charge is paid off, in these ticks.
+    fn charged(&self, receipt: Receipt, before: &[(Self, Timestamp)]) -> Option<u64> {
+        let PaidAt { table, tick } = receipt.read()?;
+        if table == self.number {
+            return Some(tick);
+        }
+        let before = &before[before.iter().position(|(rule, _)| rule.number == table)?..];
+        let after = before[1..].iter().map(|(rule, _)| rule).chain([self]);
+        Some(before.iter().zip(after).fold(tick, |tick, ((from, until), to)| to.converted(from, *until, tick)))
+    }
+
+    fn most_units(&self, has_inherited: bool) -> u64 {
+        if has_inherited { 1 << (DEBT_BITS - self.shift) } else { self.burst }
+    }
+
+    fn most_of(quota: &Quota) -> u64 {
+        quota.max_burst()
+    }
+
+    fn units_of(kept: &QuotaState<GcraState>, at: Timestamp) -> u64 {
+        let (debt, price) = debt_of(kept, at);
+        u64::try_from(debt.div_ceil(price.into())).unwrap_or(u64::MAX)
+    }
+
+    fn state<T: Copy + 'static>(&self, debt: u64, own: &Quota, at: Timestamp) -> Option<T> {
+        cast(Ticks(debt)).or_else(|| {
+            let units = (u128::from(debt) * u128::from(own.period_nanos())).div_ceil(1 << self.shift);
+            cast(GcraState { tat: u128::from(at.as_nanos()) * u128::from(own.limit()) + units })
+        })
+    }
+
+    fn stamp_of(&self, _: Tag, kept: QuotaState<GcraState>, at: Timestamp) -> u64 {
+        let (debt, price) = debt_of(&kept, at);
+        self.stamp(self.ticks_of(debt, price), self.read(at))
+    }
+
+    fn ends(&self, stamp: u64) -> u64 {
+        stamp
+    }
+}
+
+/// Returns what a bucket owes, and the price of a token in the same units.
+fn debt_of(kept: &QuotaState<GcraState>, at: Timestamp) -> (u128, u64) {
+    let paid = u128::from(at.as_nanos()) * u128::from(kept.quota.limit());
+    (kept.state.tat.saturating_sub(paid), kept.quota.period_nanos())
 }

@@ -7,13 +7,14 @@ mod tests;
 
 pub(in crate::store::memory) use self::clock::Tick;
 use self::clock::TickClock;
-pub(in crate::store::memory) use self::conversion::Conversion;
+pub(in crate::store::memory) use self::conversion::Ticks;
 
 use std::time::Duration;
 
+#[cfg(doc)]
+use super::codec::Codec;
 use super::rule::{Rule, Ruling};
 use super::word::{Tag, Word};
-use crate::algorithm::GcraState;
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
@@ -23,7 +24,7 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
 /// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds
 /// for 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that
-/// greater debts fit: see [`holding`](Self::holding).) Advertised waits are exact all the same: they are the least
+/// greater debts fit: see [`holding`](Codec::holding).) Advertised waits are exact all the same: they are the least
 /// after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
@@ -98,30 +99,9 @@ impl TickBucket {
         Some(Self { number: 0, burst, shift, capacity, clock })
     }
 
-    /// Returns this bucket for the table of a number, which its receipts carry.
-    pub(in crate::store::memory) const fn numbered(mut self, number: u64) -> Self {
-        self.number = number;
-        self
-    }
-
     /// Returns this bucket with a [clock that runs](TickClock::started_before) at `now`.
     pub(in crate::store::memory) fn started_before(self, now: Timestamp) -> Self {
         Self { clock: self.clock.started_before(now), ..self }
-    }
-
-    pub(in crate::store::memory) const fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Returns a debt in tokens, rounded up.
-    pub(in crate::store::memory) const fn tokens(&self, debt: u64) -> u64 {
-        debt.div_ceil(1 << self.shift)
-    }
-
-    /// Returns a debt as the state of the [`Gcra`](crate::algorithm::gcra::Gcra) of its quota.
-    pub(in crate::store::memory) fn state(&self, quota: &Quota, debt: u64, at: Timestamp) -> GcraState {
-        let units = (u128::from(debt) * u128::from(quota.period_nanos())).div_ceil(1 << self.shift);
-        GcraState { tat: u128::from(at.as_nanos()) * u128::from(quota.limit()) + units }
     }
 
     /// Returns a debt in ticks, rounded up, of which a token is `price`; as much of it as a word can hold.
@@ -143,6 +123,7 @@ impl TickBucket {
         u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(in crate::store::memory) const fn capacity(&self) -> u64 {
         self.capacity
     }

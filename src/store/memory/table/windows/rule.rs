@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 
 use super::{Moment, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
+use crate::store::memory::quota_state::{QuotaState, cast};
+use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
 use crate::values::time::Timestamp;
@@ -65,15 +67,6 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 }
 
 impl<W: Counts> WindowRule<W> {
-    /// Makes the windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
-    pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {
-        let count_bits = bits_of(greatest.max(quota.limit()));
-        let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
-        // A word has no room for a count of more than 32 bits.
-        let limit = u32::try_from(quota.limit()).ok()?;
-        Some(Self { windows, limit, count_bits, counts: PhantomData })
-    }
-
     pub(in crate::store::memory) const fn limit(&self) -> u64 {
         self.limit as u64
     }
@@ -87,11 +80,6 @@ impl<W: Counts> WindowRule<W> {
     pub(in crate::store::memory) fn clipped(&self, state: W::State) -> W {
         let (window, counts) = W::parts_of(state);
         W::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
-    }
-
-    /// Returns the first [stamp](Rule::stamp) of nothing at which the state with this stamp no longer counts.
-    pub(in crate::store::memory) const fn ends(&self, stamp: u64) -> u64 {
-        ((stamp >> self.bits()) + W::COUNTS as u64) << self.bits()
     }
 
     /// Returns the bits of all counts.
@@ -264,6 +252,51 @@ impl<W: Counts> Rule for WindowRule<W> {
 
     fn refunded(&self, debt: W, cost: u64, charged: u64, _: Moment) -> W {
         debt.refunded(cost, charged)
+    }
+}
+
+impl<W: Counts> Codec for WindowRule<W> {
+    type State = W::State;
+
+    fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {
+        let count_bits = bits_of(greatest.max(quota.limit()));
+        let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
+        // A word has no room for a count of more than 32 bits.
+        let limit = u32::try_from(quota.limit()).ok()?;
+        Some(Self { windows, limit, count_bits, counts: PhantomData })
+    }
+
+    fn holds(&self, count: u64) -> bool {
+        count <= self.most_units(true)
+    }
+
+    fn charged(&self, receipt: Receipt, _: &[(Self, Timestamp)]) -> Option<u64> {
+        ChargedIn::read(receipt)
+    }
+
+    fn most_units(&self, has_inherited: bool) -> u64 {
+        if has_inherited { self.greatest().into() } else { self.limit() }
+    }
+
+    fn most_of(quota: &Quota) -> u64 {
+        quota.limit()
+    }
+
+    fn units_of(kept: &QuotaState<W::State>, _: Timestamp) -> u64 {
+        W::parts_of(kept.state).1.into_iter().fold(0, u64::max)
+    }
+
+    fn state<T: Copy + 'static>(&self, debt: W, _: &Quota, _: Timestamp) -> Option<T> {
+        cast(debt.state())
+    }
+
+    fn stamp_of(&self, tag: Tag, kept: QuotaState<W::State>, at: Timestamp) -> u64 {
+        let own = self.local(self.read(at), tag);
+        self.stamp(self.stamped(self.stamp(self.clipped(kept.state), own), own), own)
+    }
+
+    fn ends(&self, stamp: u64) -> u64 {
+        ((stamp >> self.bits()) + u64::from(W::COUNTS)) << self.bits()
     }
 }
 

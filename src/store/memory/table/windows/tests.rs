@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
+use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::Word;
 use crate::values::counterexamples::{Counterexample, each};

@@ -1,0 +1,59 @@
+//! What a table hands to an heir: states, each with the quota that it counts under, whatever form the table has for them.
+
+use std::sync::Arc;
+
+use super::debt_copies::Past;
+use super::occupancy::Occupancy;
+use super::quota_state::QuotaState;
+use super::table::{Geometry, Tag};
+use crate::values::Quota;
+use crate::values::time::Timestamp;
+
+/// A table, and what its keys inherit.
+pub(super) trait Keeps {
+    fn geometry(&self) -> Geometry;
+
+    fn occupancy(&self) -> &Arc<Occupancy>;
+
+    fn size_in_bytes(&self) -> usize;
+
+    fn inherited(&self) -> Option<Arc<dyn Past>>;
+
+    /// Returns whether something may still count at `now` of what was inherited key by key: overflow slots, which inherit
+    /// at once, are not looked at.
+    fn has_past(&self, now: Timestamp) -> bool;
+
+    /// Returns the most units that any key may owe at `now`, if that is known without a look at each key. What overflow
+    /// slots have inherited may be more.
+    fn most_owed(&self, now: Timestamp) -> Option<u64>;
+
+    /// Clears what a key owes, in its overflow slot as well.
+    fn reset(&self, hash: u64, now: Timestamp);
+
+    /// Returns how the keys are spread of which something may still count at `now`: the table's own geometry, and those of
+    /// what it inherits.
+    fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
+        let before = self.inherited().filter(|_| self.has_past(now)).map_or_else(Vec::new, |past| past.geometries());
+        let own = self.geometry();
+        std::iter::once(own).chain(before.into_iter().filter(|geometry| *geometry != own)).collect()
+    }
+}
+
+/// A part of a table.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    /// The keys of a page, and those of the same page in copies of that geometry.
+    Page(Geometry, usize),
+    /// What keys share.
+    Overflow,
+}
+
+/// A table whose keys' states may be of type `T`.
+pub(super) trait KeepsAs<T>: Keeps {
+    /// Returns whether they are.
+    fn is_read(&self) -> bool;
+
+    /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`; with
+    /// the limiter's `own` quota, if keys have no others.
+    fn each(&self, part: Part, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>));
+}

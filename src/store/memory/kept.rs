@@ -1,0 +1,196 @@
+//! What a limiter keeps in memory: its tables of keys, and what an heir needs of them.
+
+use std::any::TypeId;
+use std::sync::{Arc, OnceLock};
+
+use super::keeps::{Keeps, KeepsAs};
+use super::ledger::Ledger;
+use super::locked::LockedTable;
+use super::occupancy::Occupancy;
+use super::own_quota::Under;
+use super::quota_state::QuotaState;
+use super::resets::Resets;
+use super::settings::MemoryStore;
+use super::table::{Codec, FixedRule, SlidingRule, TickBucket};
+use super::when_full::WhenFull;
+use crate::algorithm::{Algorithm, Kind};
+use crate::util::keyed_hash::Secret;
+use crate::values::time::Clock;
+use crate::values::{Ask, Finish, PartitionKey, Quota};
+
+/// What a limiter keeps: its table, and what an heir needs of it.
+pub(super) struct Kept<S> {
+    pub(super) secret: Secret,
+    pub(super) capacity: usize,
+    pub(super) table: Table<S>,
+    /// Made for the first question under a quota of its key's own. From then on it has all keys, and `table` none.
+    pub(super) quotas: OnceLock<QuotaTable<S>>,
+    pub(super) resets: Resets,
+    pub(super) terms: Terms,
+    /// Frees large tables on a thread of their own.
+    free: fn(&mut Self),
+}
+
+/// The table of keys with quotas of their own.
+pub(super) type QuotaTable<S> = LockedTable<QuotaState<S>>;
+
+/// The table of keys under the limiter's own quota. With a tag of its own, which each decision reads: one that is encoded in
+/// a field of a variant takes more instructions.
+#[repr(u8)]
+pub(super) enum Table<S> {
+    /// One word per key, for buckets.
+    Bucket(Ledger<TickBucket>),
+    /// One word per key, for windows whose counts fit.
+    Fixed(Ledger<FixedRule>),
+    Sliding(Ledger<SlidingRule>),
+    /// Any state, behind locks.
+    Locked(LockedTable<S>),
+}
+
+/// Evaluates one expression for whichever table it is.
+macro_rules! any_table {
+    ($which:expr, $table:ident => $answer:expr) => {
+        match $which {
+            Table::Bucket($table) => $answer,
+            Table::Fixed($table) => $answer,
+            Table::Sliding($table) => $answer,
+            Table::Locked($table) => $answer,
+        }
+    };
+}
+#[cfg(feature = "test-util")]
+pub(super) use any_table;
+
+/// What the states in a table depend on, for heirs.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    algorithm: TypeId,
+    pub(super) clock: TypeId,
+    pub(super) quota: Quota,
+    /// When windows begin, for receipts: see [`Algorithm::schedule`].
+    pub(super) schedule: u64,
+    /// Whether the windows of each key begin at an instant of its own.
+    pub(super) staggered: bool,
+    /// Whether the states are those of buckets.
+    pub(super) is_bucket: bool,
+}
+
+impl Terms {
+    /// Whether an heir with the terms `to` has the same algorithm, and the windows of each key begin at the same
+    /// instants. If a key's phase changes, its counts are of no window of the heir.
+    pub(super) fn has_windows_of(&self, to: &Self) -> bool {
+        let same_period = || self.quota.period_nanos() == to.quota.period_nanos();
+        let same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
+        same_algorithm && self.staggered == to.staggered && (!to.staggered || same_period())
+    }
+}
+
+impl<S: Copy + Send + 'static> Kept<S> {
+    pub(super) fn new<A: Algorithm<State = S>, C: Clock>(
+        algorithm: &A,
+        store: &MemoryStore<C>,
+        capacity: usize,
+    ) -> Self {
+        let terms = Terms {
+            algorithm: TypeId::of::<A>(),
+            clock: TypeId::of::<C>(),
+            quota: algorithm.quota(),
+            schedule: algorithm.schedule(),
+            staggered: !algorithm.phase(u64::MAX).is_zero(),
+            is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
+        };
+        let table = Self::table_of(algorithm.kind(), store, capacity)
+            .unwrap_or_else(|| Table::Locked(LockedTable::new(capacity, store.when_full)));
+        let quotas = OnceLock::new();
+        Self { secret: Secret::random(), capacity, table, quotas, resets: Resets::default(), terms, free }
+    }
+
+    /// Makes a table of words, if there are words for that kind.
+    fn table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<Table<S>> {
+        fn ledger<R: Codec, C>(rule: R, store: &MemoryStore<C>, capacity: usize) -> Ledger<R> {
+            Ledger::new(rule, capacity, store.when_full)
+        }
+        Some(match kind {
+            Kind::Bucket { quota } => {
+                let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
+                Table::Bucket(ledger(rule, store, capacity))
+            }
+            Kind::FixedWindow { quota, staggered } => {
+                Table::Fixed(ledger(FixedRule::holding(&quota, staggered, 0)?, store, capacity))
+            }
+            Kind::SlidingWindow { quota, staggered } => {
+                Table::Sliding(ledger(SlidingRule::holding(&quota, staggered, 0)?, store, capacity))
+            }
+            Kind::Other => return None,
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn hash(&self, key: &PartitionKey) -> u64 {
+        self.secret.hash(key.as_bytes())
+    }
+
+    /// Returns the table that has the keys, to be read as states of type `T`.
+    pub(super) fn keeps_as<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
+        match self.quotas.get() {
+            Some(quotas) => quotas,
+            None => self.without_quotas(),
+        }
+    }
+
+    /// Returns the table of keys under the limiter's own quota, also if that has handed its keys on.
+    pub(super) fn without_quotas<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
+        any_table!(&self.table, table => table)
+    }
+
+    pub(super) fn keeps(&self) -> &dyn KeepsAs<S> {
+        self.keeps_as()
+    }
+
+    pub(super) fn inherits_from(&self, predecessor: &Self) -> bool {
+        self.keeps().inherited().is_some_and(|past| past.predecessor() == predecessor.occupancy().number())
+    }
+
+    /// Returns what is to be done once the change is in force.
+    pub(super) fn finish(&self) -> Option<Finish> {
+        let past = self.keeps().inherited()?;
+        Some(Box::new(move || past.copy_all()))
+    }
+
+    pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
+        self.keeps().occupancy()
+    }
+
+    pub(super) fn size_in_bytes(&self) -> usize {
+        let quotas = self.quotas.get().map_or(0, Keeps::size_in_bytes);
+        self.without_quotas::<S>().size_in_bytes() + quotas
+    }
+
+    /// Returns how to judge a question for which the keys' own quotas matter: since it has one, or since questions
+    /// before had.
+    #[inline(always)]
+    pub(super) fn under<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Option<Under<A>> {
+        // One branch for all others.
+        if ask.quota().is_some() | self.quotas.get().is_some() { Under::of(algorithm, ask) } else { None }
+    }
+}
+
+/// No request must free more bytes than these, since that takes as much longer. A request may be the last to hold a
+/// table, if it came before a live change and is answered long after it.
+const LARGE: usize = 16 << 20;
+
+impl<S> Drop for Kept<S> {
+    fn drop(&mut self) {
+        (self.free)(self);
+    }
+}
+
+fn free<S: Copy + Send + 'static>(kept: &mut Kept<S>) {
+    if kept.size_in_bytes() <= LARGE {
+        return;
+    }
+    let table = std::mem::replace(&mut kept.table, Table::Locked(LockedTable::new(1, WhenFull::default())));
+    let tables = (table, kept.quotas.take());
+    // If no thread can be spawned, the closure, and with it the tables, is dropped here.
+    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(tables));
+}

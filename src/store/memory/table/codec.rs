@@ -1,0 +1,48 @@
+//! What words stand for: the trait by which the states of keys become words, and words become states again.
+
+use super::rule::Rule;
+use super::word::Tag;
+use crate::store::memory::quota_state::QuotaState;
+use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
+
+/// A [`Rule`] whose words stand for states of an algorithm under one quota, that of the limiter.
+pub(in crate::store::memory) trait Codec: Rule {
+    /// The state of the algorithm that makes the same decisions.
+    type State: Copy + 'static;
+
+    /// Returns the rule of a quota, in words that hold as many units as some key may owe, if there are such words. Those of
+    /// a bucket may not [hold](Self::holds) as many.
+    fn holding(quota: &Quota, staggered: bool, units: u64) -> Option<Self>;
+
+    /// Returns whether its words hold so many units. Of more, the rest is forgiven.
+    fn holds(&self, units: u64) -> bool;
+
+    /// Returns the rule for the table of a number, which its receipts may carry.
+    fn numbered(self, _: u64) -> Self {
+        self
+    }
+
+    /// Returns what was charged, as [`Rule::refunded`] takes it, also by one of the rules `before`: the oldest first, each
+    /// with the instant until which it was in force. `None` if that is not known.
+    fn charged(&self, receipt: Receipt, before: &[(Self, Timestamp)]) -> Option<u64>;
+
+    /// Returns the most units that a key may owe: those of its quota, or if it has inherited, as many as a word holds.
+    fn most_units(&self, has_inherited: bool) -> u64;
+
+    /// Returns the most units that may be charged under a quota.
+    fn most_of(quota: &Quota) -> u64;
+
+    /// Returns how many units a state owes.
+    fn units_of(kept: &QuotaState<Self::State>, at: Timestamp) -> u64;
+
+    /// Returns what a debt at `at` stands for under the quota of the rule, if it can be read as `T`.
+    fn state<T: Copy + 'static>(&self, debt: Self::Debt, own: &Quota, at: Timestamp) -> Option<T>;
+
+    /// Returns the [stamp](Rule::stamp) of as much as a word can hold of a state under the quota of the rule; or, of a
+    /// bucket, under any quota: as many tokens are owed.
+    fn stamp_of(&self, tag: Tag, kept: QuotaState<Self::State>, at: Timestamp) -> u64;
+
+    /// Returns the first stamp of nothing at which the debt with this stamp is paid.
+    fn ends(&self, stamp: u64) -> u64;
+}
