@@ -14,10 +14,10 @@
 //!
 //! Nothing is evicted: a slot with units in flight is free when they are released, and not before.
 
-use super::slots::{Place, Slots};
+use super::slots::{CountSlots, SlotPlace};
 #[cfg(feature = "queue")]
 use super::wait_lists::WaitLists;
-use super::word::Word;
+use super::word::CountWord;
 use crate::store::next_table_number;
 use crate::util::keyed_hash::Secret;
 use crate::util::log;
@@ -28,7 +28,7 @@ use crate::values::PartitionKey;
 /// How many units each key has in flight. Shared by a limiter, its heirs and its permits.
 pub(super) struct Counts {
     secret: Secret,
-    pub(super) slots: Slots,
+    pub(super) slots: CountSlots,
     stripes: Stripes,
     keys: usize,
     turned_away: AtomicU64,
@@ -39,7 +39,7 @@ pub(super) struct Counts {
 
 /// What became of a request for units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
+pub(super) enum AcquireResult {
     /// They are in flight now, in this slot; with them, the key has `units`.
     Taken { slot: usize, units: u64 },
     /// They do not fit, or others wait before: the key has `units` in flight, in this slot.
@@ -55,7 +55,7 @@ impl Counts {
     }
 
     pub(super) fn hashed_by(secret: Secret, keys: usize) -> Self {
-        let slots = Slots::new(keys);
+        let slots = CountSlots::new(keys);
         Self {
             secret,
             stripes: Stripes::new(slots.sets()),
@@ -74,13 +74,13 @@ impl Counts {
     }
 
     #[inline]
-    pub(super) fn place(&self, key: &PartitionKey) -> Place {
+    pub(super) fn place(&self, key: &PartitionKey) -> SlotPlace {
         self.slots.place(self.secret.hash(key.as_bytes()))
     }
 
     /// Takes `cost` units, if no more than `limit` are then in flight. The cost is at most the limit, and not zero.
     #[inline]
-    pub(super) fn acquire(&self, place: &Place, cost: u64, limit: u64) -> Attempt {
+    pub(super) fn acquire(&self, place: &SlotPlace, cost: u64, limit: u64) -> AcquireResult {
         debug_assert!(0 < cost && cost <= limit, "{cost} of {limit}");
         let Some((slot, mut word)) = self.find(place) else { return self.insert(place, cost, limit) };
         loop {
@@ -95,13 +95,13 @@ impl Counts {
     /// Takes `cost` units from a slot in which the key was found. Returns the word that was found instead, if another
     /// thread was faster.
     #[inline(always)]
-    fn take(&self, slot: usize, word: Word, cost: u64, limit: u64) -> Result<Attempt, Word> {
+    fn take(&self, slot: usize, word: CountWord, cost: u64, limit: u64) -> Result<AcquireResult, CountWord> {
         let units = word.units();
         match units.checked_add(cost).filter(|total| *total <= limit && !word.has_waiters()) {
-            None => Ok(Attempt::Full { slot, units }),
+            None => Ok(AcquireResult::Full { slot, units }),
             Some(units) => {
                 let taken = self.slots.replace(slot, word, word.with_units(units));
-                taken.map(|()| Attempt::Taken { slot, units })
+                taken.map(|()| AcquireResult::Taken { slot, units })
             }
         }
     }
@@ -109,7 +109,7 @@ impl Counts {
     /// Takes `cost` units of a key that was not found, under the lock of its stripe.
     #[cold]
     #[inline(never)]
-    fn insert(&self, place: &Place, cost: u64, limit: u64) -> Attempt {
+    fn insert(&self, place: &SlotPlace, cost: u64, limit: u64) -> AcquireResult {
         let _stripe = self.stripes.lock(place.tag.value().into());
         loop {
             // Another thread may have inserted the key before the lock was taken. From here on, none can.
@@ -122,23 +122,23 @@ impl Counts {
                 if self.turned_away.fetch_add(1, Ordering::Relaxed) == 0 {
                     log::counts_are_full(self.keys);
                 }
-                return Attempt::NoSlot;
+                return AcquireResult::NoSlot;
             };
             // Fails if another key was faster, and then another slot may be free.
-            if self.slots.replace(slot, word, Word::new(place.tag, cost)).is_ok() {
-                return Attempt::Taken { slot, units: cost };
+            if self.slots.replace(slot, word, CountWord::new(place.tag, cost)).is_ok() {
+                return AcquireResult::Taken { slot, units: cost };
             }
         }
     }
 
     /// Searches both candidate sets.
     #[inline(always)]
-    pub(super) fn find(&self, place: &Place) -> Option<(usize, Word)> {
+    pub(super) fn find(&self, place: &SlotPlace) -> Option<(usize, CountWord)> {
         place.sets.into_iter().find_map(|set| self.slots.in_set(set).find(|(_, word)| word.is(place.tag)))
     }
 
     /// Chooses a free slot of the emptier candidate set.
-    fn choose(&self, place: &Place) -> Option<(usize, Word)> {
+    fn choose(&self, place: &SlotPlace) -> Option<(usize, CountWord)> {
         let [a, b] = place.sets.map(|set| {
             let mut free = self.slots.in_set(set).filter(|(_, word)| word.is_free());
             let first = free.next();
@@ -166,7 +166,7 @@ impl Counts {
     }
 
     /// The units of a key that are in flight, and whether others wait for them.
-    pub(super) fn peek(&self, place: &Place) -> (u64, bool) {
+    pub(super) fn peek(&self, place: &SlotPlace) -> (u64, bool) {
         self.find(place).map_or((0, false), |(_, word)| (word.units(), word.has_waiters()))
     }
 

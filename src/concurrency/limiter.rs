@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[cfg(feature = "queue")]
-use super::bounds::Bounds;
-use super::counts::{Attempt, Counts};
-use super::slots::Place;
+use super::bounds::WaitBounds;
+use super::counts::{AcquireResult, Counts};
+use super::slots::SlotPlace;
 #[cfg(feature = "queue")]
-use super::wait_lists::{Joined, Wanted};
+use super::wait_lists::{JoinResult, WantedUnits};
 #[cfg(feature = "queue")]
-use super::waiting::Waiting;
+use super::waiting::WaitForUnits;
 use super::{InFlight, admitted, rejected, word};
 use crate::limiter::{IntoLimiter, Limiter, Permit};
 use crate::store::{Stats, TableStats};
@@ -100,7 +100,7 @@ pub struct Concurrency {
     limit: u64,
     max_keys: usize,
     #[cfg(feature = "queue")]
-    queue: Option<Bounds>,
+    queue: Option<WaitBounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
     counts: OnceLock<Arc<Counts>>,
 }
@@ -135,8 +135,8 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
-        Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
+        Self { queue: Some(WaitBounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
@@ -144,8 +144,8 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
-        Self { queue: Some(Bounds { max_wait, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
+        Self { queue: Some(WaitBounds { max_wait, ..queue }), ..self }
     }
 
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
@@ -153,8 +153,8 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
-        Self { queue: Some(Bounds { max_waiters, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
+        Self { queue: Some(WaitBounds { max_waiters, ..queue }), ..self }
     }
 
     /// Sets how many keys may have requests in flight at once; 65,536 unless set. The table takes 16 bytes for each, which
@@ -210,9 +210,9 @@ impl Concurrency {
             return Ok(self.decided(counts.peek(&place).0, cost));
         }
         match counts.acquire(&place, cost, limit) {
-            Attempt::Taken { slot, units } => Ok(admitted(slot, units, limit)),
-            Attempt::Full { slot, units } => Err(Occupied { place, slot, units }),
-            Attempt::NoSlot => Ok(rejected(limit, 0)),
+            AcquireResult::Taken { slot, units } => Ok(admitted(slot, units, limit)),
+            AcquireResult::Full { slot, units } => Err(Occupied { place, slot, units }),
+            AcquireResult::NoSlot => Ok(rejected(limit, 0)),
         }
     }
 
@@ -235,22 +235,23 @@ impl Concurrency {
     }
 
     #[cfg(feature = "queue")]
-    fn charge_or_wait(&self, queue: Bounds, ask: &Ask<'_>) -> Answer {
+    fn charge_or_wait(&self, queue: WaitBounds, ask: &Ask<'_>) -> Answer {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
-        let wanted = Wanted { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
+        let wanted =
+            WantedUnits { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
         loop {
             let Occupied { place, slot, .. } = match self.attempt(ask.key(), cost) {
                 Ok(decision) => return decision.into(),
                 Err(occupied) => occupied,
             };
             return match counts.wait_lists.join(&counts.slots, &place, slot, wanted) {
-                Joined::Taken { units } => admitted(slot, units, limit).into(),
-                Joined::Full { units } => rejected(limit, limit.saturating_sub(units)).into(),
-                Joined::Closed => Answer::Ready(Err(super::closed())),
-                Joined::Gone => continue,
-                Joined::Waits(ticket) => {
+                JoinResult::Taken { units } => admitted(slot, units, limit).into(),
+                JoinResult::Full { units } => rejected(limit, limit.saturating_sub(units)).into(),
+                JoinResult::Closed => Answer::Ready(Err(super::closed())),
+                JoinResult::Gone => continue,
+                JoinResult::Waits(ticket) => {
                     let longest = queue.longest_wait(ask.patience());
-                    match Waiting::new(Arc::clone(counts), ticket, (cost, limit), longest) {
+                    match WaitForUnits::new(Arc::clone(counts), ticket, (cost, limit), longest) {
                         Ok(waiting) => Answer::Pending(Box::pin(waiting)),
                         Err(error) => Answer::Ready(Err(error)),
                     }
@@ -278,7 +279,7 @@ impl Concurrency {
 /// The units of a key are taken.
 struct Occupied {
     #[cfg_attr(not(feature = "queue"), allow(dead_code))]
-    place: Place,
+    place: SlotPlace,
     #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     slot: usize,
     units: u64,

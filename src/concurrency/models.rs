@@ -8,9 +8,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
-use super::counts::{Attempt, Counts};
-use super::slots::Place;
-use super::wait_lists::{Joined, Ticket, Turn, Wanted};
+use super::counts::{AcquireResult, Counts};
+use super::slots::SlotPlace;
+use super::wait_lists::{JoinResult, WaitTicket, WaitTurn, WantedUnits};
 
 /// Counts, and how many units are in flight of the key that a model is about, counted apart.
 struct Shared {
@@ -42,18 +42,18 @@ fn beside<O: 'static>(shared: &Arc<Shared>, act: impl FnOnce(&Shared) -> O + 'st
 }
 
 impl Shared {
-    fn place(&self, hash: u64) -> Place {
+    fn place(&self, hash: u64) -> SlotPlace {
         self.counts.slots.place(hash)
     }
 
     /// Takes a unit of a key, and notes it; returns the slot.
     fn take(&self, hash: u64, limit: u64) -> Option<usize> {
         match self.counts.acquire(&self.place(hash), 1, limit) {
-            Attempt::Taken { slot, .. } => {
+            AcquireResult::Taken { slot, .. } => {
                 self.note(limit);
                 Some(slot)
             }
-            Attempt::Full { .. } | Attempt::NoSlot => None,
+            AcquireResult::Full { .. } | AcquireResult::NoSlot => None,
         }
     }
 
@@ -110,7 +110,7 @@ fn with_one_slot(shared: &Shared) {
         if is_last {
             break;
         }
-        if matches!(shared.counts.acquire(&shared.place(hash), 1, 1), Attempt::Taken { .. }) {
+        if matches!(shared.counts.acquire(&shared.place(hash), 1, 1), AcquireResult::Taken { .. }) {
             taken += 1;
         }
     }
@@ -125,8 +125,9 @@ fn a_key_that_returns_and_a_new_key_do_not_share_a_slot() {
         let slot = shared.take(7, 1).unwrap();
         shared.release(slot);
         let before = shared.counts.totals().1;
-        let other =
-            beside(&shared, |shared| matches!(shared.counts.acquire(&shared.place(8), 1, 1), Attempt::Taken { .. }));
+        let other = beside(&shared, |shared| {
+            matches!(shared.counts.acquire(&shared.place(8), 1, 1), AcquireResult::Taken { .. })
+        });
         let mine = shared.take(7, 1).is_some();
         let theirs = other.join().unwrap();
         assert!(mine != theirs, "the slot has room for one of them");
@@ -143,7 +144,7 @@ fn a_slot_that_changed_hands_twice_takes_no_unit_too_many() {
         let slot = shared.take(7, 1).unwrap();
         shared.release(slot);
         let another_key = beside(&shared, |shared| {
-            if let Attempt::Taken { slot, .. } = shared.counts.acquire(&shared.place(8), 1, 1) {
+            if let AcquireResult::Taken { slot, .. } = shared.counts.acquire(&shared.place(8), 1, 1) {
                 shared.counts.release(slot, 1);
             }
         });
@@ -166,38 +167,38 @@ impl Wake for Flag {
     }
 }
 
-const ROOM: Wanted = Wanted { cost: 1, limit: 1, max_waiters_of_key: 9, max_waiters: 9 };
+const ROOM: WantedUnits = WantedUnits { cost: 1, limit: 1, max_waiters_of_key: 9, max_waiters: 9 };
 
 impl Shared {
     /// Takes a unit of a key, or lines up for it.
-    fn take_or_wait(&self, hash: u64, wanted: Wanted) -> Result<usize, Ticket> {
+    fn take_or_wait(&self, hash: u64, wanted: WantedUnits) -> Result<usize, WaitTicket> {
         let place = self.place(hash);
         loop {
             let slot = match self.counts.acquire(&place, wanted.cost, wanted.limit) {
-                Attempt::Taken { slot, .. } => {
+                AcquireResult::Taken { slot, .. } => {
                     self.note(wanted.limit);
                     return Ok(slot);
                 }
-                Attempt::Full { slot, .. } => slot,
-                Attempt::NoSlot => panic!("there is room"),
+                AcquireResult::Full { slot, .. } => slot,
+                AcquireResult::NoSlot => panic!("there is room"),
             };
             match self.counts.wait_lists.join(&self.counts.slots, &place, slot, wanted) {
-                Joined::Waits(ticket) => return Err(ticket),
-                Joined::Taken { .. } => {
+                JoinResult::Waits(ticket) => return Err(ticket),
+                JoinResult::Taken { .. } => {
                     self.note(wanted.limit);
                     return Ok(slot);
                 }
-                Joined::Gone => {}
-                Joined::Full { .. } | Joined::Closed => panic!("there is room to wait"),
+                JoinResult::Gone => {}
+                JoinResult::Full { .. } | JoinResult::Closed => panic!("there is room to wait"),
             }
         }
     }
 
-    fn poll(&self, ticket: Ticket, flag: &std::sync::Arc<Flag>) -> bool {
+    fn poll(&self, ticket: WaitTicket, flag: &std::sync::Arc<Flag>) -> bool {
         let waker = Waker::from(std::sync::Arc::clone(flag));
         match self.counts.wait_lists.poll(ticket, &mut Context::from_waker(&waker)) {
-            Poll::Ready(Turn::Granted { .. }) => true,
-            Poll::Ready(Turn::Closed) => panic!("not closed"),
+            Poll::Ready(WaitTurn::Granted { .. }) => true,
+            Poll::Ready(WaitTurn::Closed) => panic!("not closed"),
             Poll::Pending => false,
         }
     }
@@ -261,7 +262,7 @@ fn nobody_overtakes_a_waiter() {
     model_of_three(|| {
         let shared = shared();
         let slot = shared.take(7, 2).unwrap();
-        let Err(waiter) = shared.take_or_wait(7, Wanted { cost: 2, limit: 2, ..ROOM }) else { panic!("it waits") };
+        let Err(waiter) = shared.take_or_wait(7, WantedUnits { cost: 2, limit: 2, ..ROOM }) else { panic!("it waits") };
         let late = beside(&shared, |shared| shared.take(7, 2).is_some());
         shared.release(slot);
         assert!(!late.join().unwrap(), "a request that came later has the unit");
@@ -277,8 +278,8 @@ fn a_waiter_that_leaves_beside_a_release_lets_those_behind_it_pass() {
         let shared = shared();
         let slot = shared.take(7, 2).unwrap();
         let (Err(great), Err(small)) = (
-            shared.take_or_wait(7, Wanted { cost: 2, limit: 2, ..ROOM }),
-            shared.take_or_wait(7, Wanted { limit: 2, ..ROOM }),
+            shared.take_or_wait(7, WantedUnits { cost: 2, limit: 2, ..ROOM }),
+            shared.take_or_wait(7, WantedUnits { limit: 2, ..ROOM }),
         ) else {
             panic!("both wait")
         };
@@ -319,7 +320,7 @@ fn the_last_waiter_that_leaves_beside_a_release_unlocks_the_slot() {
 fn two_releases_serve_two_waiters() {
     model_of_three(|| {
         let shared = shared();
-        let wanted = Wanted { limit: 2, ..ROOM };
+        let wanted = WantedUnits { limit: 2, ..ROOM };
         let (a, b) = (shared.take(7, 2).unwrap(), shared.take(7, 2).unwrap());
         let (Err(first), Err(second)) = (shared.take_or_wait(7, wanted), shared.take_or_wait(7, wanted)) else {
             panic!("both wait")

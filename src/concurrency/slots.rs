@@ -1,6 +1,6 @@
 //! The memory of the counts: words in sets of eight, and the two sets in which a key may be.
 
-use super::word::{Tag, Word};
+use super::word::{CountTag, CountWord};
 use crate::util::aligned_words::AlignedWords;
 use crate::util::sync::{Ordering, before_a_step};
 use crate::util::two_choices;
@@ -12,18 +12,18 @@ const CACHE_LINE: usize = 64;
 
 /// A key's tag, and the sets that it may be in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) tag: Tag,
+pub(super) struct SlotPlace {
+    pub(super) tag: CountTag,
     pub(super) sets: [usize; 2],
 }
 
 /// Slots in sets that each begin at a cache line.
-pub(super) struct Slots {
+pub(super) struct CountSlots {
     words: AlignedWords,
     sets: usize,
 }
 
-impl Slots {
+impl CountSlots {
     /// Makes two slots for each of `keys` keys.
     ///
     /// # Panics
@@ -53,15 +53,15 @@ impl Slots {
     ///
     /// The first set is drawn from the upper half of the hash, the tag from the lower one, and the second set from both.
     #[inline]
-    pub(super) const fn place(&self, hash: u64) -> Place {
-        let tag = Tag::from_hash(hash);
+    pub(super) const fn place(&self, hash: u64) -> SlotPlace {
+        let tag = CountTag::from_hash(hash);
         let first = two_choices::first(self.sets, hash >> 32);
-        Place { tag, sets: [first, two_choices::second(self.sets, first, tag.value() as u64)] }
+        SlotPlace { tag, sets: [first, two_choices::second(self.sets, first, tag.value() as u64)] }
     }
 
     /// The slots of a set, each with its word.
     #[inline(always)]
-    pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = (usize, Word)> + '_ {
+    pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = (usize, CountWord)> + '_ {
         let start = set * SLOTS_PER_SET;
         (start..start + SLOTS_PER_SET).map(|slot| (slot, self.load(slot)))
     }
@@ -69,18 +69,18 @@ impl Slots {
     /// Acquire, like a semaphore: what was done under a permit that was released is visible to whoever sees the count
     /// without it.
     #[inline(always)]
-    pub(super) fn load(&self, slot: usize) -> Word {
+    pub(super) fn load(&self, slot: usize) -> CountWord {
         before_a_step();
-        Word::from_bits(self.words.at(slot).load(Ordering::Acquire))
+        CountWord::from_bits(self.words.at(slot).load(Ordering::Acquire))
     }
 
     /// Writes `new` if `old` is still there; else returns the word that is.
     #[inline(always)]
-    pub(super) fn replace(&self, slot: usize, old: Word, new: Word) -> Result<(), Word> {
+    pub(super) fn replace(&self, slot: usize, old: CountWord, new: CountWord) -> Result<(), CountWord> {
         before_a_step();
         let word = self.words.at(slot);
         let swapped = word.compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire);
-        swapped.map(|_| ()).map_err(Word::from_bits)
+        swapped.map(|_| ()).map_err(CountWord::from_bits)
     }
 }
 
@@ -91,11 +91,11 @@ mod tests {
     #[test]
     fn every_key_has_two_sets_that_begin_at_cache_lines() {
         for keys in [1, 2, 7, 1000] {
-            let slots = Slots::new(keys);
+            let slots = CountSlots::new(keys);
             assert!(slots.len() >= 2 * keys && slots.size_in_bytes() >= slots.len() * 8);
             assert_eq!(slots.words.in_range(0, 1).as_ptr().addr() % CACHE_LINE, 0);
             for hash in (0..10_000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).chain([u64::MAX]) {
-                let Place { tag, sets: [a, b] } = slots.place(hash);
+                let SlotPlace { tag, sets: [a, b] } = slots.place(hash);
                 assert!(a != b && a < slots.sets && b < slots.sets && tag.value() != 0);
                 assert_eq!(slots.in_set(b).count(), SLOTS_PER_SET);
             }

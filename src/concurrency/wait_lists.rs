@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //!
-//! The list of a slot is behind the lock of its shard. A slot whose word is marked ([`Word::has_waiters`](super::word::Word::has_waiters)) has at least
+//! The list of a slot is behind the lock of its shard. A slot whose word is marked ([`CountWord::has_waiters`](super::word::Word::has_waiters)) has at least
 //! one waiter, and its word is changed under that lock only: threads without the lock leave a marked word alone, be it to
 //! take units (they line up behind the waiters) or to release some (they take the lock). So no release is missed between
 //! the moment at which a request finds that it does not fit, and the one at which it is in the list: it marks the word
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
-use super::slots::{Place, Slots};
+use super::slots::{CountSlots, SlotPlace};
 use crate::util::sync::{AtomicU64, Mutex, Ordering};
 use crate::util::wake::{let_others_take, wake_all};
 
@@ -20,7 +20,7 @@ const SHARDS: usize = if cfg!(sluice_loom) { 1 } else { 64 };
 
 /// The requests that wait, by slot.
 pub(super) struct WaitLists {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<WaitShard>]>,
     /// The requests in all lists. Changed under the lock of a shard, and read without.
     waiting: AtomicU64,
     /// How many changes of the limit were begun.
@@ -28,27 +28,27 @@ pub(super) struct WaitLists {
 }
 
 #[derive(Default)]
-struct Shard {
-    lists: HashMap<usize, WaitList>,
+struct WaitShard {
+    lists: HashMap<usize, UnitWaitList>,
     /// Waiters that have their units and do not know it yet: how many units their key has, with theirs.
-    granted: HashMap<WaiterId, u64>,
-    next: WaiterId,
+    granted: HashMap<UnitWaiterId, u64>,
+    next: UnitWaiterId,
     is_closed: bool,
     /// The latest change of the limit that was applied.
-    change: Change,
+    change: LimitChange,
 }
 
 /// A change of the limit: the later one is the greater. Two threads may apply theirs in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Change(u64);
+pub(super) struct LimitChange(u64);
 
 /// The waiters of one slot, in the order in which they came. Never empty.
-type WaitList = BTreeMap<WaiterId, Waiter>;
+type UnitWaitList = BTreeMap<UnitWaiterId, UnitWaiter>;
 
 /// Ascends in the order of arrival within a shard.
-type WaiterId = u64;
+type UnitWaiterId = u64;
 
-struct Waiter {
+struct UnitWaiter {
     cost: u64,
     limit: u64,
     waker: Option<Waker>,
@@ -56,12 +56,12 @@ struct Waiter {
 
 /// A waiter's entry in its list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ticket {
+pub(super) struct WaitTicket {
     slot: usize,
-    id: WaiterId,
+    id: UnitWaiterId,
 }
 
-impl Ticket {
+impl WaitTicket {
     pub(super) const fn slot(self) -> usize {
         self.slot
     }
@@ -69,7 +69,7 @@ impl Ticket {
 
 /// What a request wants, and how many may wait for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedUnits {
     pub(super) cost: u64,
     pub(super) limit: u64,
     /// The most waiters of its key, and of all.
@@ -79,9 +79,9 @@ pub(super) struct Wanted {
 
 /// What became of a request that did not fit at once.
 #[derive(Debug)]
-pub(super) enum Joined {
+pub(super) enum JoinResult {
     /// It waits.
-    Waits(Ticket),
+    Waits(WaitTicket),
     /// It has its units after all: with them, its key has so many.
     Taken {
         units: u64,
@@ -97,7 +97,7 @@ pub(super) enum Joined {
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum WaitTurn {
     /// It has its units: with them, its key has so many.
     Granted {
         units: u64,
@@ -117,19 +117,19 @@ impl Default for WaitLists {
     }
 }
 
-impl Shard {
-    fn enlist(&mut self, slot: usize, Wanted { cost, limit, .. }: Wanted) -> Ticket {
+impl WaitShard {
+    fn enlist(&mut self, slot: usize, WantedUnits { cost, limit, .. }: WantedUnits) -> WaitTicket {
         let id = self.next;
         self.next += 1;
-        self.lists.entry(slot).or_default().insert(id, Waiter { cost, limit, waker: None });
-        Ticket { slot, id }
+        self.lists.entry(slot).or_default().insert(id, UnitWaiter { cost, limit, waker: None });
+        WaitTicket { slot, id }
     }
 }
 
 impl WaitLists {
     /// Runs `change` with the shard of a slot locked, and wakes the waiters that it returns after that: a waker may take
     /// locks of its own.
-    fn locked<T>(&self, slot: usize, change: impl FnOnce(&mut Shard, &mut Wakers) -> T) -> T {
+    fn locked<T>(&self, slot: usize, change: impl FnOnce(&mut WaitShard, &mut Wakers) -> T) -> T {
         let mut wakers = Wakers::new();
         // Nothing in the critical sections panics, unless memory runs out.
         let shard = &self.shards[slot % self.shards.len()];
@@ -143,27 +143,27 @@ impl WaitLists {
     }
 
     /// Lines up a request that found its slot too full, unless it fits by now.
-    pub(super) fn join(&self, slots: &Slots, place: &Place, slot: usize, wanted: Wanted) -> Joined {
+    pub(super) fn join(&self, slots: &CountSlots, place: &SlotPlace, slot: usize, wanted: WantedUnits) -> JoinResult {
         self.locked(slot, |shard, _| {
             if shard.is_closed {
-                return Joined::Closed;
+                return JoinResult::Closed;
             }
             let mut word = slots.load(slot);
             loop {
                 if !word.is(place.tag) {
-                    return Joined::Gone;
+                    return JoinResult::Gone;
                 }
                 let units = word.units();
                 let waiting = shard.lists.get(&slot).map_or(0, BTreeMap::len);
                 let fits = units.checked_add(wanted.cost).filter(|total| *total <= wanted.limit && waiting == 0);
                 let may_wait = || waiting < wanted.max_waiters_of_key && self.enter(wanted.max_waiters);
                 if fits.is_none() && !may_wait() {
-                    return Joined::Full { units };
+                    return JoinResult::Full { units };
                 }
                 let next = fits.map_or_else(|| word.with_waiters(true), |total| word.with_units(total));
                 match (slots.replace(slot, word, next), fits) {
-                    (Ok(()), Some(units)) => return Joined::Taken { units },
-                    (Ok(()), None) => return Joined::Waits(shard.enlist(slot, wanted)),
+                    (Ok(()), Some(units)) => return JoinResult::Taken { units },
+                    (Ok(()), None) => return JoinResult::Waits(shard.enlist(slot, wanted)),
                     // At most while the word is not marked: then other threads change it as well.
                     (Err(now), fits) => {
                         if fits.is_none() {
@@ -187,10 +187,10 @@ impl WaitLists {
     }
 
     /// Looks whether a waiter's turn has come. Once it has, the waiter has no ticket any more.
-    pub(super) fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Turn> {
+    pub(super) fn poll(&self, ticket: WaitTicket, context: &mut Context<'_>) -> Poll<WaitTurn> {
         self.locked(ticket.slot, |shard, _| {
             if let Some(units) = shard.granted.remove(&ticket.id) {
-                return Poll::Ready(Turn::Granted { units });
+                return Poll::Ready(WaitTurn::Granted { units });
             }
             match shard.lists.get_mut(&ticket.slot).and_then(|list| list.get_mut(&ticket.id)) {
                 Some(waiter) => {
@@ -201,13 +201,13 @@ impl WaitLists {
                     Poll::Pending
                 }
                 // Taken off the list without units: the lists were closed.
-                None => Poll::Ready(Turn::Closed),
+                None => Poll::Ready(WaitTurn::Closed),
             }
         })
     }
 
     /// Takes a waiter off its list. Returns its units, if it had its turn already: they are its own then.
-    pub(super) fn leave(&self, slots: &Slots, ticket: Ticket) -> Option<u64> {
+    pub(super) fn leave(&self, slots: &CountSlots, ticket: WaitTicket) -> Option<u64> {
         self.locked(ticket.slot, |shard, wakers| {
             if let Some(units) = shard.granted.remove(&ticket.id) {
                 return Some(units);
@@ -222,14 +222,14 @@ impl WaitLists {
     }
 
     /// Releases `cost` units of a slot, and lets the waiters have them whose turn it is.
-    pub(super) fn release(&self, slots: &Slots, slot: usize, cost: u64) {
+    pub(super) fn release(&self, slots: &CountSlots, slot: usize, cost: u64) {
         self.locked(slot, |shard, wakers| self.grant(shard, slots, slot, cost, wakers));
     }
 
     /// As [`release`](Self::release), with the lock held. In the order of arrival: a waiter that does not fit yet keeps
     /// those behind it waiting, or requests of a small cost could starve one of a great cost.
-    fn grant(&self, shard: &mut Shard, slots: &Slots, slot: usize, cost: u64, wakers: &mut Wakers) {
-        let Shard { lists, granted, .. } = shard;
+    fn grant(&self, shard: &mut WaitShard, slots: &CountSlots, slot: usize, cost: u64, wakers: &mut Wakers) {
+        let WaitShard { lists, granted, .. } = shard;
         let mut word = slots.load(slot);
         loop {
             let mut units = word.units().saturating_sub(cost);
@@ -262,12 +262,12 @@ impl WaitLists {
     }
 
     /// Begins a change of the limit, which is later than all that were begun before.
-    pub(super) fn begin_change(&self) -> Change {
-        Change(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
+    pub(super) fn begin_change(&self) -> LimitChange {
+        LimitChange(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Applies another limit to all waiters, and lets those have their units who fit now; unless a later change was applied.
-    pub(super) fn change_limit(&self, slots: &Slots, change: Change, limit: u64) {
+    pub(super) fn change_limit(&self, slots: &CountSlots, change: LimitChange, limit: u64) {
         for shard in 0..self.shards.len() {
             self.locked(shard, |shard, wakers| {
                 if change < shard.change {
@@ -287,7 +287,7 @@ impl WaitLists {
     }
 
     /// Ends all waits, and lets no request wait any more.
-    pub(super) fn close(&self, slots: &Slots) {
+    pub(super) fn close(&self, slots: &CountSlots) {
         for shard in 0..self.shards.len() {
             self.locked(shard, |shard, wakers| {
                 shard.is_closed = true;
@@ -309,7 +309,7 @@ impl WaitLists {
 
     /// Panics if an invariant is broken. No other thread must use the lists meanwhile.
     #[cfg(feature = "test-util")]
-    pub(super) fn check_invariants(&self, slots: &Slots) {
+    pub(super) fn check_invariants(&self, slots: &CountSlots) {
         let mut waiting = 0;
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::counts::Counts;
-use super::wait_lists::{Ticket, Turn};
+use super::wait_lists::{WaitTicket, WaitTurn};
 use super::{admitted, closed, rejected};
 use crate::values::{Decision, LimiterError};
 
@@ -18,10 +18,10 @@ use crate::values::{Decision, LimiterError};
 ///
 /// Dropped, it leaves its list; if it has its units by then, they are released. Which of the two it is, is decided under
 /// the lock of the list, so that units are neither lost nor released twice.
-pub(super) struct Waiting {
+pub(super) struct WaitForUnits {
     counts: Arc<Counts>,
     /// `None` once the result was returned.
-    ticket: Option<Ticket>,
+    ticket: Option<WaitTicket>,
     slot: usize,
     cost: u64,
     limit: u64,
@@ -30,7 +30,7 @@ pub(super) struct Waiting {
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
-impl Waiting {
+impl WaitForUnits {
     /// The future of the waiter with this ticket; it leaves when it has waited for `longest`.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Waiting {
     /// Outside of a tokio runtime. Then the waiter has left.
     pub(super) fn new(
         counts: Arc<Counts>,
-        ticket: Ticket,
+        ticket: WaitTicket,
         (cost, limit): (u64, u64),
         longest: Duration,
     ) -> Result<Self, LimiterError> {
@@ -56,7 +56,7 @@ impl Waiting {
         Ok(waiting)
     }
 
-    fn leave(counts: &Counts, ticket: Ticket, cost: u64) {
+    fn leave(counts: &Counts, ticket: WaitTicket, cost: u64) {
         if counts.wait_lists.leave(&counts.slots, ticket).is_some() {
             counts.release(ticket.slot(), cost);
         }
@@ -71,14 +71,14 @@ impl Waiting {
     }
 }
 
-impl Future for Waiting {
+impl Future for WaitForUnits {
     type Output = Result<Decision, LimiterError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(ticket) = self.ticket else { panic!("polled after it was ready") };
         let result = match self.counts.wait_lists.poll(ticket, context) {
-            Poll::Ready(Turn::Granted { units }) => Ok(self.granted(units)),
-            Poll::Ready(Turn::Closed) => Err(closed()),
+            Poll::Ready(WaitTurn::Granted { units }) => Ok(self.granted(units)),
+            Poll::Ready(WaitTurn::Closed) => Err(closed()),
             Poll::Pending if self.is_in_time(context) => return Poll::Pending,
             // Its turn may have come since it was looked for.
             Poll::Pending => match self.counts.wait_lists.leave(&self.counts.slots, ticket) {
@@ -91,7 +91,7 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitForUnits {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             Self::leave(&self.counts, ticket, self.cost);

@@ -14,19 +14,19 @@
 /// A word without units and without waiters is free. Its tag stays until another key needs the slot, so that a key which
 /// comes back finds its slot without a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word(u64);
+pub(super) struct CountWord(u64);
 
 /// 32 bits of a key's hash, which distinguish it from the other keys that may be in the same slots. Never zero, so that a
 /// slot that was never used belongs to no key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tag(u32);
+pub(super) struct CountTag(u32);
 
 /// The most units that a key may have in flight.
 pub(super) const MOST: u64 = (1 << 31) - 1;
 
 const WAITERS: u64 = 1 << 31;
 
-impl Tag {
+impl CountTag {
     /// Makes a tag of the lower half of a hash.
     #[allow(clippy::cast_possible_truncation)]
     pub(super) const fn from_hash(hash: u64) -> Self {
@@ -39,9 +39,9 @@ impl Tag {
     }
 }
 
-impl Word {
+impl CountWord {
     /// The word of a key with so many units in flight, at most [`MOST`], and without waiters.
-    pub(super) const fn new(tag: Tag, units: u64) -> Self {
+    pub(super) const fn new(tag: CountTag, units: u64) -> Self {
         Self((tag.0 as u64) << 32 | units & MOST)
     }
 
@@ -53,7 +53,7 @@ impl Word {
         self.0
     }
 
-    pub(super) const fn is(self, tag: Tag) -> bool {
+    pub(super) const fn is(self, tag: CountTag) -> bool {
         self.0 >> 32 == tag.0 as u64
     }
 
@@ -91,18 +91,18 @@ mod tests {
     #[test]
     fn the_parts_of_a_word_do_not_overlap() {
         for hash in [0, 1, u64::from(u32::MAX), u64::MAX] {
-            let tag = Tag::from_hash(hash);
+            let tag = CountTag::from_hash(hash);
             assert_ne!(tag.value(), 0, "the tag of a slot that was never used");
             for units in [0, 1, MOST] {
-                let word = Word::new(tag, units);
+                let word = CountWord::new(tag, units);
                 assert!(word.is(tag) && word.units() == units && !word.has_waiters());
                 assert_eq!(word.is_free(), units == 0);
                 let waited_for = word.with_waiters(true);
                 assert!(waited_for.is(tag) && waited_for.units() == units && waited_for.has_waiters());
                 assert!(!waited_for.is_free());
                 assert_eq!(waited_for.with_waiters(false), word);
-                assert_eq!(waited_for.with_units(7).with_waiters(false), Word::new(tag, 7));
-                assert_eq!(Word::from_bits(word.bits()), word);
+                assert_eq!(waited_for.with_units(7).with_waiters(false), CountWord::new(tag, 7));
+                assert_eq!(CountWord::from_bits(word.bits()), word);
             }
         }
     }

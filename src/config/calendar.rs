@@ -6,31 +6,31 @@ use toml::Spanned;
 
 use super::error::ConfigError;
 use super::format::{AlgorithmName, RawPolicy};
-use super::source::Source;
+use super::source::SourceText;
 use super::store::StoreSpec;
 use crate::limiter::Limiter;
 
 /// A period of the calendar.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum CalendarUnit {
     Day,
     Week,
     Month,
 }
 
 /// Returns the period of the calendar that a policy names, if it does, and checks that its other fields fit.
-pub(super) fn unit(source: &Source<'_>, raw: &RawPolicy) -> Result<Option<Unit>, ConfigError> {
+pub(super) fn unit(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Option<CalendarUnit>, ConfigError> {
     let unit = match raw.per.as_ref().map(|per| per.get_ref().as_str()) {
-        Some("day") => Some(Unit::Day),
-        Some("week") => Some(Unit::Week),
-        Some("month") => Some(Unit::Month),
+        Some("day") => Some(CalendarUnit::Day),
+        Some("week") => Some(CalendarUnit::Week),
+        Some("month") => Some(CalendarUnit::Month),
         _ => None,
     };
     let shown = || raw.per.as_ref().map_or("a limit without a period".into(), shown);
     for (field, at, is_fit, periods) in [
         ("zone", raw.zone.as_ref().map(Spanned::span), unit.is_some(), "per = \"day\", \"week\" or \"month\""),
-        ("anchor", raw.anchor.as_ref().map(Spanned::span), unit == Some(Unit::Month), "per = \"month\""),
-        ("week-start", raw.week_start.as_ref().map(Spanned::span), unit == Some(Unit::Week), "per = \"week\""),
+        ("anchor", raw.anchor.as_ref().map(Spanned::span), unit == Some(CalendarUnit::Month), "per = \"month\""),
+        ("week-start", raw.week_start.as_ref().map(Spanned::span), unit == Some(CalendarUnit::Week), "per = \"week\""),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
             let problem = format!("{field} is for {periods}, and not for {}; remove it or change per", shown());
@@ -57,9 +57,9 @@ fn shown(per: &Spanned<String>) -> String {
 /// Builds the limiter of a policy whose period is `unit`.
 #[cfg(feature = "calendar")]
 pub(super) fn limiter(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     raw: &RawPolicy,
-    (unit, per): (Unit, &Spanned<String>),
+    (unit, per): (CalendarUnit, &Spanned<String>),
     limit: u64,
     store: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {
@@ -67,9 +67,9 @@ pub(super) fn limiter(
     use crate::algorithm::CalendarWindow;
 
     let mut window = match unit {
-        Unit::Day => CalendarWindow::daily(limit),
-        Unit::Week => CalendarWindow::weekly(limit),
-        Unit::Month => CalendarWindow::monthly(limit),
+        CalendarUnit::Day => CalendarWindow::daily(limit),
+        CalendarUnit::Week => CalendarWindow::weekly(limit),
+        CalendarUnit::Month => CalendarWindow::monthly(limit),
     };
     if let Some(anchor) = &raw.anchor {
         let day = number(source, "policy.anchor", anchor)?;
@@ -88,9 +88,9 @@ pub(super) fn limiter(
 #[cfg(not(feature = "calendar"))]
 #[allow(clippy::needless_pass_by_value, reason = "the signature with the feature")]
 pub(super) fn limiter(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     _: &RawPolicy,
-    (_, per): (Unit, &Spanned<String>),
+    (_, per): (CalendarUnit, &Spanned<String>),
     _: u64,
     _: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {

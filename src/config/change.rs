@@ -7,10 +7,10 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::format::{Keys, RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse};
+use super::format::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, TableKeys};
 use super::response::ResponseSettings;
-use super::source::Source;
-use super::{Common, Config, Draft, Route};
+use super::source::SourceText;
+use super::{Config, Draft, Route, SharedSettings};
 use crate::util::log;
 
 /// The tables that only a restart changes. A route has further such settings: see [`Route::check_fixed`].
@@ -26,7 +26,7 @@ impl Fixed {
         Self { client_ip: inner(client_ip), redis: inner(redis), response: inner(response) }
     }
 
-    fn check(&self, source: &Source<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
+    fn check(&self, source: &SourceText<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
         check_same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
         check_same(source, "[redis]", &self.redis, &raw.redis)?;
         check_same(source, "[response]", &self.response, &raw.response)
@@ -46,7 +46,7 @@ fn inner<T: Clone>(spanned: &Option<Spanned<T>>) -> Option<T> {
 
 /// Checks that a table is as it was at the start.
 fn check_same<T: PartialEq>(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     table: &str,
     before: &Option<T>,
     after: &Option<Spanned<T>>,
@@ -65,7 +65,7 @@ fn check_same<T: PartialEq>(
 }
 
 /// Makes the error of a change that the running layers cannot follow.
-fn needs_restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
+fn needs_restart(source: &SourceText<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
     source.error(at, format_args!("{problem}; undo this change, or restart the server to apply it"))
 }
 
@@ -148,12 +148,15 @@ impl Config {
     ///
     /// As [`parse`](Self::parse), and if a fixed setting changes. Nothing is changed then.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
-        let source = Source::new(file, text);
+        let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
         self.fixed.check(&source, &raw)?;
         // The layers keep the responses that they were built with.
-        let common =
-            Common { client_ip: &self.client_ip, response: ResponseSettings::default(), redis: self.redis.as_ref() };
+        let common = SharedSettings {
+            client_ip: &self.client_ip,
+            response: ResponseSettings::default(),
+            redis: self.redis.as_ref(),
+        };
         let drafts = common.read(&source, raw.route)?;
         let indices = self.match_routes(&source, &drafts)?;
 
@@ -178,7 +181,7 @@ impl Config {
     }
 
     /// Returns the index of each draft's route. Drafts and routes match one to one.
-    fn match_routes(&self, source: &Source<'_>, drafts: &[Draft]) -> Result<Vec<usize>, ConfigError> {
+    fn match_routes(&self, source: &SourceText<'_>, drafts: &[Draft]) -> Result<Vec<usize>, ConfigError> {
         let mut left: HashMap<_, _> =
             self.routes.iter().enumerate().map(|(index, route)| (&*route.paths, index)).collect();
         let mut indices = Vec::with_capacity(drafts.len());
@@ -199,7 +202,7 @@ impl Config {
 
 impl Route {
     /// Checks that a draft of this route changes nothing but its policies.
-    fn check_fixed(&self, source: &Source<'_>, draft: &Draft) -> Result<(), ConfigError> {
+    fn check_fixed(&self, source: &SourceText<'_>, draft: &Draft) -> Result<(), ConfigError> {
         let problem = if self.response != draft.response {
             "the [response] of this route differs from the one at the start"
         } else if self.exempt_preflights != draft.exempt_preflights {

@@ -8,13 +8,13 @@ use toml::Spanned;
 
 use super::error::ConfigError;
 use super::format::{RawExempt, RawHeaders};
-use super::source::Source;
+use super::source::SourceText;
 use crate::http::Exemptions;
 use crate::http::key::ClientIp;
 
 /// Adds the exemptions of a table to others.
 pub(super) fn add(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     mut exemptions: Exemptions,
     raw: &Spanned<RawExempt>,
     client_ip: &ClientIp,

@@ -17,10 +17,10 @@ use crate::values::{FailureMode, Quota};
 
 /// A key of a table.
 #[cfg_attr(not(test), allow(dead_code, reason = "some of it is for the schema and the page alone"))]
-pub(super) struct Field {
+pub(super) struct TableKey {
     /// With underscores for hyphens.
     name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: KeyKind,
     /// A value, as TOML.
     pub(super) example: &'static str,
     /// What it means, in sentences.
@@ -38,7 +38,7 @@ pub(super) struct Field {
 /// What a key takes.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     Text,
     /// A text, or a list of texts.
     Texts,
@@ -58,8 +58,8 @@ pub(super) enum Kind {
     Inline(&'static str),
 }
 
-impl Field {
-    const fn new(kind: Kind, example: &'static str, about: &'static str) -> Self {
+impl TableKey {
+    const fn new(kind: KeyKind, example: &'static str, about: &'static str) -> Self {
         let (default, schema) = (None, "");
         let (is_required, is_secret, is_aside) = (false, false, false);
         Self { name: "", kind, example, about, default, is_required, is_secret, is_aside, schema }
@@ -92,7 +92,7 @@ impl Field {
 }
 
 /// Returns a key by its name and that of its table, such as `policy.max-wait`. A table means the same wherever it is.
-pub(super) fn field(name: &str) -> Option<&'static Field> {
+pub(super) fn field(name: &str) -> Option<&'static TableKey> {
     let (table, key) = name.rsplit_once('.').unwrap_or(("", name));
     let (_, fields) = TABLES.iter().find(|(name, _)| *name == table)?;
     fields.iter().find(|field| field.name() == key)
@@ -130,40 +130,40 @@ impl<T> Value for Vec<T> {
 }
 
 /// Of a few words, each of which stands for a value.
-pub(super) trait Words: Sized + 'static {
+pub(super) trait NamedValues: Sized + 'static {
     const WORDS: &'static [(&'static str, Self)];
 }
 
 /// One of the words for a `T`.
-pub(super) struct Word<T: 'static>(&'static (&'static str, T));
+pub(super) struct NamedValue<T: 'static>(&'static (&'static str, T));
 
-impl<T: Clone> Word<T> {
+impl<T: Clone> NamedValue<T> {
     pub(super) fn value(self) -> T {
         self.0.1.clone()
     }
 }
 
-impl<T> Clone for Word<T> {
+impl<T> Clone for NamedValue<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Word<T> {}
+impl<T> Copy for NamedValue<T> {}
 
-impl<T> PartialEq for Word<T> {
+impl<T> PartialEq for NamedValue<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0.0 == other.0.0
     }
 }
 
-impl<T> fmt::Debug for Word<T> {
+impl<T> fmt::Debug for NamedValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.0)
     }
 }
 
-impl<'de, T: Words> Deserialize<'de> for Word<T> {
+impl<'de, T: NamedValues> Deserialize<'de> for NamedValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let word = T::WORDS.iter().find(|(word, _)| *word == text);
@@ -172,7 +172,7 @@ impl<'de, T: Words> Deserialize<'de> for Word<T> {
     }
 }
 
-impl<T: Words> Value for Word<T> {
+impl<T: NamedValues> Value for NamedValue<T> {
     const IS_REQUIRED: bool = true;
 
     fn is_set(&self) -> bool {
@@ -180,13 +180,13 @@ impl<T: Words> Value for Word<T> {
     }
 }
 
-fn words_of<T: Words>() -> Vec<&'static str> {
+fn words_of<T: NamedValues>() -> Vec<&'static str> {
     T::WORDS.iter().map(|(word, _)| *word).collect()
 }
 
 macro_rules! words {
     ($($type:ty { $($word:literal: $value:expr),+ })+) => {
-        $(impl Words for $type {
+        $(impl NamedValues for $type {
             const WORDS: &'static [(&'static str, Self)] = &[$(($word, $value)),+];
         })+
     };
@@ -277,39 +277,39 @@ pub(super) enum Weekday {
     Sunday,
 }
 
-const UNITS: Kind = Kind::Number(1, Quota::MAX_UNITS);
-const COUNT: Kind = Kind::Number(1, u32::MAX as u64);
+const UNITS: KeyKind = KeyKind::Number(1, Quota::MAX_UNITS);
+const COUNT: KeyKind = KeyKind::Number(1, u32::MAX as u64);
 
-const fn text(example: &'static str, about: &'static str) -> Field {
-    Field::new(Kind::Text, example, about)
+const fn text(example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::Text, example, about)
 }
 
-const fn texts(example: &'static str, about: &'static str) -> Field {
-    Field::new(Kind::Texts, example, about)
+const fn texts(example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::Texts, example, about)
 }
 
-const fn time(example: &'static str, about: &'static str) -> Field {
-    Field::new(Kind::Time, example, about)
+const fn time(example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::Time, example, about)
 }
 
-const fn list(example: &'static str, about: &'static str) -> Field {
-    Field::new(Kind::List, example, about)
+const fn list(example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::List, example, about)
 }
 
-const fn flag(about: &'static str) -> Field {
-    Field::new(Kind::Flag, "true", about).default("false")
+const fn flag(about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::Flag, "true", about).default("false")
 }
 
-const fn word<T: Words>(example: &'static str, about: &'static str) -> Field {
-    Field::new(Kind::Words(words_of::<T>), example, about)
+const fn word<T: NamedValues>(example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::Words(words_of::<T>), example, about)
 }
 
-const fn number(range: Kind, example: &'static str, about: &'static str) -> Field {
-    Field::new(range, example, about)
+const fn number(range: KeyKind, example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(range, example, about)
 }
 
-const fn inline(table: &'static str, example: &'static str, about: &'static str) -> Field {
-    Field::new(Kind::Inline(table), example, about).aside()
+const fn inline(table: &'static str, example: &'static str, about: &'static str) -> TableKey {
+    TableKey::new(KeyKind::Inline(table), example, about).aside()
 }
 
 macro_rules! tables {
@@ -323,7 +323,7 @@ macro_rules! tables {
             $($(#[$of_field])* pub(super) $name: $type,)+
         }
 
-        impl Keys for $struct {
+        impl TableKeys for $struct {
             fn optional(&self) -> Vec<&'static str> {
                 let keys = [$((stringify!($name), !<$type>::IS_REQUIRED && self.$name.is_set())),+];
                 keys.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
@@ -331,28 +331,28 @@ macro_rules! tables {
         })+
 
         /// The tables, by the names that they have in those around them, with their keys.
-        pub(super) const TABLES: &[(&str, &[Field])] =
+        pub(super) const TABLES: &[(&str, &[TableKey])] =
             &[$(($table, &[$($field.of::<$type>(stringify!($name))),+])),+];
     };
 }
 
 /// A table of a file.
-pub(super) trait Keys {
+pub(super) trait TableKeys {
     /// Returns the keys that are set and need not be, with underscores for hyphens.
     fn optional(&self) -> Vec<&'static str>;
 }
 
 tables! {
     RawConfig, "" {
-        client_ip: Option<Spanned<RawClientIp>> = Field::new(
-            Kind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
-        redis: Option<Spanned<RawRedis>> = Field::new(
-            Kind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
-        response: Option<Spanned<RawResponse>> = Field::new(
-            Kind::Table("response"), "", "The responses that clients get.");
+        client_ip: Option<Spanned<RawClientIp>> = TableKey::new(
+            KeyKind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
+        redis: Option<Spanned<RawRedis>> = TableKey::new(
+            KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
+        response: Option<Spanned<RawResponse>> = TableKey::new(
+            KeyKind::Table("response"), "", "The responses that clients get.");
         #[serde(default)]
-        route: Vec<RawRoute> = Field::new(
-            Kind::Tables("route"), "", "At least one. All paths of a route share its policies and their budgets.")
+        route: Vec<RawRoute> = TableKey::new(
+            KeyKind::Tables("route"), "", "At least one. All paths of a route share its policies and their budgets.")
             .schema("\"minItems\": 1");
     }
 
@@ -364,9 +364,9 @@ tables! {
         trusted: Option<Spanned<Vec<String>>> = list("[\"10.0.0.0/8\"]",
             "The networks of your proxies. The header of any other peer is ignored.")
             .schema("\"items\": { \"type\": \"string\" }");
-        hops: Option<Spanned<i64>> = number(Kind::Number(1, 100), "1",
+        hops: Option<Spanned<i64>> = number(KeyKind::Number(1, 100), "1",
             "How many proxies there are, instead of their networks or besides.");
-        ipv6_prefix: Option<Spanned<i64>> = number(Kind::Number(32, 128), "64",
+        ipv6_prefix: Option<Spanned<i64>> = number(KeyKind::Number(32, 128), "64",
             "IPv6 addresses that share a prefix of this length are one client.").default("64");
     }
 
@@ -386,17 +386,17 @@ tables! {
 
     #[derive(Clone, Debug, PartialEq)]
     RawResponse, "response" {
-        fields: Option<Word<RateLimitFields>> = word::<RateLimitFields>("\"draft-11\"",
+        fields: Option<NamedValue<RateLimitFields>> = word::<RateLimitFields>("\"draft-11\"",
             "The syntax of the `RateLimit` fields.").default("\"draft-11\"");
-        x_ratelimit: Option<Word<Option<ResetForm>>> = word::<Option<ResetForm>>("\"epoch-seconds\"",
+        x_ratelimit: Option<NamedValue<Option<ResetForm>>> = word::<Option<ResetForm>>("\"epoch-seconds\"",
             "The form of `X-RateLimit-Reset`, if the `X-RateLimit` fields are sent.").default("\"none\"");
         advertise: Option<Spanned<String>> = text("\"always\"",
             "Which responses carry these fields: always (all), rejected (rejections), never (none), or those with less than a \
              share left, such as below-20%.").default("\"always\"")
             .schema("\"pattern\": \"^(always|rejected|never|below-0*(100|[1-9]?[0-9])%)$\"");
-        rejection_format: Option<Word<RejectionFormat>> = word::<RejectionFormat>("\"problem\"",
+        rejection_format: Option<NamedValue<RejectionFormat>> = word::<RejectionFormat>("\"problem\"",
             "The body of a rejection.").default("\"problem\"");
-        grpc_status: Option<Word<GrpcStatus>> = word::<GrpcStatus>("\"unavailable\"",
+        grpc_status: Option<NamedValue<GrpcStatus>> = word::<GrpcStatus>("\"unavailable\"",
             "The status of a rejection for gRPC clients.").default("\"resource-exhausted\"");
         retry_jitter: Option<Spanned<String>> = time("\"5s\"",
             "The longest random time that is added to advertised waits, so that clients do not come back together.")
@@ -412,14 +412,14 @@ tables! {
         exempt: Option<Spanned<RawExempt>> = inline("exempt", "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that no policy of the route charges: as in a policy.");
         #[serde(default)]
-        policy: Vec<RawPolicy> = Field::new(
-            Kind::Tables("policy"), "", "A limit. A route without one is not limited.");
+        policy: Vec<RawPolicy> = TableKey::new(
+            KeyKind::Tables("policy"), "", "A limit. A route without one is not limited.");
     }
 
     RawPolicy, "policy" {
         name: Spanned<String> = text("\"per-client\"", "The name in response fields and metrics: 64 bytes at most.")
             .schema("\"maxLength\": 64, \"pattern\": \"^[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*$\"");
-        algorithm: Word<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
+        algorithm: NamedValue<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
         limit: Spanned<i64> = number(UNITS, "10",
             "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory.");
         per: Option<Spanned<String>> = time("\"1s\"",
@@ -428,13 +428,13 @@ tables! {
             .schema("\"examples\": [\"250ms\", \"1s\", \"1m\", \"1h\", \"1day\", \"day\", \"week\", \"month\"]");
         zone: Option<Spanned<String>> = text("\"Europe/Berlin\"",
             "per = day, week or month: the time zone, by its IANA name.").default("\"UTC\"").aside();
-        anchor: Option<Spanned<i64>> = number(Kind::Number(1, 31), "17",
+        anchor: Option<Spanned<i64>> = number(KeyKind::Number(1, 31), "17",
             "per = month: the day on which months begin; in shorter months, their last day.").default("1").aside();
-        week_start: Option<Spanned<Word<Weekday>>> = word::<Weekday>("\"sunday\"",
+        week_start: Option<Spanned<NamedValue<Weekday>>> = word::<Weekday>("\"sunday\"",
             "per = week: the day on which weeks begin.").default("\"monday\"").aside();
         burst: Option<Spanned<i64>> = number(UNITS, "20",
             "Units at once; not for windows. Left out: the limit, or 1 for leaky-queue.");
-        max_queue: Option<Spanned<i64>> = number(Kind::Number(0, u32::MAX as u64), "50",
+        max_queue: Option<Spanned<i64>> = number(KeyKind::Number(0, u32::MAX as u64), "50",
             "leaky-queue and concurrency: the most requests of a key that wait; of concurrency on Redis, in each process. \
              Left out: leaky-queue, the limit; concurrency, 0.").aside();
         max_wait: Option<Spanned<String>> = time("\"5s\"",
@@ -446,7 +446,7 @@ tables! {
         lease: Option<Spanned<String>> = time("\"10s\"",
             "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
              restart.").default("\"10s\"").aside();
-        when_full: Option<Spanned<Word<WhenFull>>> = word::<WhenFull>("\"overflow\"",
+        when_full: Option<Spanned<NamedValue<WhenFull>>> = word::<WhenFull>("\"overflow\"",
             "leaky-queue in memory: how requests of further keys are handled.").default("\"reject\"").aside();
         staggered: Option<Spanned<bool>> = flag(
             "fixed-window, sliding-window in memory: the windows of each key begin at another instant.").aside();
@@ -455,24 +455,24 @@ tables! {
             .default("\"global\"");
         cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
-        store: Option<Spanned<Word<StoreName>>> = word::<StoreName>("\"memory\"",
+        store: Option<Spanned<NamedValue<StoreName>>> = word::<StoreName>("\"memory\"",
             "Left out: redis if there is one.");
-        on_failure: Option<Word<FailureMode>> = word::<FailureMode>("\"reject\"",
+        on_failure: Option<NamedValue<FailureMode>> = word::<FailureMode>("\"reject\"",
             "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
             .default("\"local-fallback\"");
-        on_missing_key: Option<Word<MissingKey>> = word::<MissingKey>("\"skip\"",
+        on_missing_key: Option<NamedValue<MissingKey>> = word::<MissingKey>("\"skip\"",
             "How requests without a key are handled.").default("\"reject\"");
-        status: Option<Spanned<i64>> = number(Kind::Number(400, 599), "429",
+        status: Option<Spanned<i64>> = number(KeyKind::Number(400, 599), "429",
             "The status of a rejection. Left out: 429, or 503 if clients share the key.");
         charge_when: Option<Spanned<Vec<i64>>> = list("[401, 403]",
             "Count only requests whose response has one of these statuses. Left out: count all.").aside()
             .schema("\"minItems\": 1, \"items\": { \"type\": \"integer\", \"minimum\": 200, \"maximum\": 599 }");
-        settle_by: Option<Spanned<Word<SettleBy>>> = word::<SettleBy>("\"handler\"",
+        settle_by: Option<Spanned<NamedValue<SettleBy>>> = word::<SettleBy>("\"handler\"",
             "What is charged in the end: what the handler reports, or the bytes of the response. Left out: the cost.").aside();
         owe_shortfalls: Option<Spanned<bool>> = flag(
             "With settle-by: what a request costs beyond its charge, where no units are left, is owed and not forgiven. Time \
              pays it at the rate of the limit, and the requests of the key are rejected until they fit.").aside();
-        release_at: Option<Spanned<Word<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
+        release_at: Option<Spanned<NamedValue<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
             "concurrency: when a request is over, at the head of its response or at the end of the body.")
             .default("\"body\"").aside();
         penalty: Option<RawPenalty> = inline("penalty", "{ rejections = 30, per = \"1m\", ban = \"10m\" }",
@@ -481,7 +481,7 @@ tables! {
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
             "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
              the limit. In memory also max-keys: how many requests are remembered at a time.");
-        exempt: Option<Spanned<RawExempt>> = Field::new(Kind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
+        exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }
 
@@ -496,7 +496,7 @@ tables! {
         within: Spanned<String> = time("\"24h\"", "For how long retries are free, from the end of the response on.");
         free_retries: Spanned<i64> = number(COUNT, "3", "How many retries of a request are free.");
         // The most take some 50 GiB.
-        max_keys: Option<Spanned<i64>> = number(Kind::Number(1, 1_000_000_000), "65536",
+        max_keys: Option<Spanned<i64>> = number(KeyKind::Number(1, 1_000_000_000), "65536",
             "How many requests are remembered at a time, in memory. With store = \"redis\", leave it out.").default("65536");
     }
 
@@ -504,7 +504,7 @@ tables! {
         networks: Option<Spanned<Vec<String>>> = list("[\"10.0.0.0/8\"]",
             "Networks or addresses of clients, as [client-ip] finds them.")
             .schema("\"minItems\": 1, \"items\": { \"type\": \"string\" }");
-        headers: Option<Spanned<RawHeaders>> = Field::new(Kind::Map, "{ x-internal = \"a long random text\" }",
+        headers: Option<Spanned<RawHeaders>> = TableKey::new(KeyKind::Map, "{ x-internal = \"a long random text\" }",
             "Headers and their exact values, which are secrets: one each, or a list of which one suffices. Do not commit the \
              file with them.").secret();
         paths: Option<Spanned<Vec<String>>> = list("[\"/healthz\", \"/assets/*\"]",

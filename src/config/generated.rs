@@ -4,9 +4,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::format::{Field, Kind, TABLES};
+use super::format::{KeyKind, TABLES, TableKey};
 
-fn table(name: &str) -> &'static [Field] {
+fn table(name: &str) -> &'static [TableKey] {
     TABLES.iter().find(|(table, _)| *table == name).unwrap_or_else(|| panic!("no table {name}")).1
 }
 
@@ -35,7 +35,7 @@ fn rules_of(table: &str) -> &'static str {
 fn schema_of(name: &str) -> String {
     let fields = table(name);
     let properties: Vec<_> = fields.iter().map(|field| format!("    {}", property(field))).collect();
-    let needed = |field: &&Field| field.is_required || matches!(field.kind, Kind::Tables("route"));
+    let needed = |field: &&TableKey| field.is_required || matches!(field.kind, KeyKind::Tables("route"));
     let required: Vec<_> = fields.iter().filter(needed).map(|field| format!("\"{}\"", field.name())).collect();
     let required = match required[..] {
         [] => String::new(),
@@ -48,21 +48,21 @@ fn schema_of(name: &str) -> String {
     )
 }
 
-fn property(field: &Field) -> String {
+fn property(field: &TableKey) -> String {
     let reference = |name: &str| format!("\"$ref\": \"#/$defs/{name}\"");
     let mut members = vec![format!("\"description\": {}", serde_json::to_string(field.about).unwrap())];
     members.push(match field.kind {
-        Kind::Text => "\"type\": \"string\"".to_owned(),
-        Kind::Texts => reference("one-or-many"),
-        Kind::Time if field.schema.is_empty() => reference("time"),
-        Kind::Time => "\"type\": \"string\"".to_owned(),
-        Kind::List => "\"type\": \"array\"".to_owned(),
-        Kind::Flag => "\"type\": \"boolean\"".to_owned(),
-        Kind::Words(words) => format!("\"enum\": {}", serde_json::to_string(&words()).unwrap()),
-        Kind::Number(least, most) => format!("\"type\": \"integer\", \"minimum\": {least}, \"maximum\": {most}"),
-        Kind::Map => reference("headers"),
-        Kind::Table(name) | Kind::Inline(name) => reference(name),
-        Kind::Tables(name) => format!("\"type\": \"array\", \"items\": {{ {} }}", reference(name)),
+        KeyKind::Text => "\"type\": \"string\"".to_owned(),
+        KeyKind::Texts => reference("one-or-many"),
+        KeyKind::Time if field.schema.is_empty() => reference("time"),
+        KeyKind::Time => "\"type\": \"string\"".to_owned(),
+        KeyKind::List => "\"type\": \"array\"".to_owned(),
+        KeyKind::Flag => "\"type\": \"boolean\"".to_owned(),
+        KeyKind::Words(words) => format!("\"enum\": {}", serde_json::to_string(&words()).unwrap()),
+        KeyKind::Number(least, most) => format!("\"type\": \"integer\", \"minimum\": {least}, \"maximum\": {most}"),
+        KeyKind::Map => reference("headers"),
+        KeyKind::Table(name) | KeyKind::Inline(name) => reference(name),
+        KeyKind::Tables(name) => format!("\"type\": \"array\", \"items\": {{ {} }}", reference(name)),
     });
     members.extend((!field.schema.is_empty()).then(|| field.schema.to_owned()));
     members.extend(field.default.map(|value| format!("\"default\": {value}")));
@@ -117,11 +117,11 @@ fn add_table(page: &mut String, path: &str, name: &str) {
     for field in table(name) {
         let mut about = field.about.to_owned();
         match field.kind {
-            Kind::Table(_) | Kind::Tables(_) => continue,
-            Kind::Inline(_) if !field.is_aside => continue,
-            Kind::Words(words) => write!(about, " One of: {}.", words().join(", ")).unwrap(),
+            KeyKind::Table(_) | KeyKind::Tables(_) => continue,
+            KeyKind::Inline(_) if !field.is_aside => continue,
+            KeyKind::Words(words) => write!(about, " One of: {}.", words().join(", ")).unwrap(),
             // Greater bounds stand for any number.
-            Kind::Number(least, most) if most < 1_000 => write!(about, " From {least} to {most}.").unwrap(),
+            KeyKind::Number(least, most) if most < 1_000 => write!(about, " From {least} to {most}.").unwrap(),
             _ => {}
         }
         if let Some(value) = field.default {
@@ -133,9 +133,9 @@ fn add_table(page: &mut String, path: &str, name: &str) {
     for field in table(name) {
         let path = [path, &field.name()].join(".").trim_start_matches('.').to_owned();
         let (header, inner) = match field.kind {
-            Kind::Table(inner) => (format!("[{path}]"), inner),
-            Kind::Tables(inner) => (format!("[[{path}]]"), inner),
-            Kind::Inline(inner) if !field.is_aside => (format!("[{path}]"), inner),
+            KeyKind::Table(inner) => (format!("[{path}]"), inner),
+            KeyKind::Tables(inner) => (format!("[[{path}]]"), inner),
+            KeyKind::Inline(inner) if !field.is_aside => (format!("[{path}]"), inner),
             _ => continue,
         };
         page.push('\n');

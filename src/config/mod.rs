@@ -86,7 +86,7 @@ pub use self::reader::ConfigReader;
 use self::change::{Fixed, optional_fields};
 use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
-use self::source::Source;
+use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
 use self::value::{number, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
@@ -143,7 +143,7 @@ struct Draft {
 }
 
 /// The settings that the routes of a file share.
-struct Common<'a> {
+struct SharedSettings<'a> {
     client_ip: &'a ClientIp,
     response: ResponseSettings,
     redis: Option<&'a Redis>,
@@ -166,7 +166,7 @@ impl Config {
     }
 
     fn read(file: &str, text: &str, ConfigReader { redis, set_up }: ConfigReader) -> Result<Self, ConfigError> {
-        let source = Source::new(file, text);
+        let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
         let fixed = Fixed::of(&raw);
         let client_ip = match raw.client_ip {
@@ -183,7 +183,7 @@ impl Config {
             let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
             return Err(source.error(&source.end(), problem));
         }
-        let common = Common { client_ip: &client_ip, response, redis: redis.as_ref() };
+        let common = SharedSettings { client_ip: &client_ip, response, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
         let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
         Ok(Self {
@@ -242,7 +242,7 @@ impl Route {
         self.layer.as_ref()
     }
 
-    fn of(source: &Source<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
+    fn of(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
         let Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional } = draft;
         let enforce = |policies| {
             let builder = responses.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
@@ -257,15 +257,15 @@ impl Route {
     }
 }
 
-impl Common<'_> {
-    fn read(&self, source: &Source<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
+impl SharedSettings<'_> {
+    fn read(&self, source: &SourceText<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
         let mut seen = HashMap::new();
         routes.into_iter().map(|raw| self.read_route(source, raw, &mut seen)).collect()
     }
 
     fn read_route(
         &self,
-        source: &Source<'_>,
+        source: &SourceText<'_>,
         raw: RawRoute,
         seen: &mut HashMap<String, usize>,
     ) -> Result<Draft, ConfigError> {
@@ -372,7 +372,7 @@ fn skeleton(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
+fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
     // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of
     // another.
     let at = raw.source.as_ref().map(toml::Spanned::span);

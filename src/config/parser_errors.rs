@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::format::{Field, Kind, field};
+use super::format::{KeyKind, TableKey, field};
 
 /// The longest value that a message repeats, in bytes: a log line should stay readable.
 const LONGEST_SHOWN: usize = 60;
@@ -50,17 +50,17 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let (Some(key), name) = (found.path.last(), found.name()) else { return message.to_owned() };
     let Some(field) = field(&name) else { return message.to_owned() };
     let what = match field.kind {
-        Kind::Table(_) => return format!("{key} is one table; write [{name}], in single brackets"),
-        Kind::Tables(_) => return format!("{key} is a list of tables; write [[{name}]], in double brackets"),
-        Kind::Inline(_) => return format!("{key} needs a table; write {}", field.example),
-        Kind::Words(words) => either(&words().iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>()),
-        Kind::Flag => "true or false".to_owned(),
-        Kind::Text => format!("a text in quotation marks, such as {}", field.example),
-        Kind::Texts => format!("a text in quotation marks or a list of such, such as {}", field.example),
-        Kind::Time => format!("a time in quotation marks, such as {}", field.example),
-        Kind::Number(..) => format!("a whole number, such as {}", field.example),
-        Kind::List => format!("a list in brackets, such as {}", field.example),
-        Kind::Map => format!("a table, such as {}", field.example),
+        KeyKind::Table(_) => return format!("{key} is one table; write [{name}], in single brackets"),
+        KeyKind::Tables(_) => return format!("{key} is a list of tables; write [[{name}]], in double brackets"),
+        KeyKind::Inline(_) => return format!("{key} needs a table; write {}", field.example),
+        KeyKind::Words(words) => either(&words().iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>()),
+        KeyKind::Flag => "true or false".to_owned(),
+        KeyKind::Text => format!("a text in quotation marks, such as {}", field.example),
+        KeyKind::Texts => format!("a text in quotation marks or a list of such, such as {}", field.example),
+        KeyKind::Time => format!("a time in quotation marks, such as {}", field.example),
+        KeyKind::Number(..) => format!("a whole number, such as {}", field.example),
+        KeyKind::List => format!("a list in brackets, such as {}", field.example),
+        KeyKind::Map => format!("a table, such as {}", field.example),
     };
     match found.shown(text, field) {
         Some(value) => format!("{key} = {value}: write {what}"),
@@ -117,12 +117,12 @@ fn either(words: &[String]) -> String {
 
 /// A value, and the keys that lead to it.
 #[derive(Clone, Default)]
-struct Found<'a> {
+struct FoundValue<'a> {
     path: Vec<&'a str>,
     at: Range<usize>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundValue<'a> {
     fn child(&self, key: &'a str) -> Self {
         let mut child = self.clone();
         child.path.push(key);
@@ -145,17 +145,17 @@ impl<'a> Found<'a> {
     }
 
     /// Returns the value as written, if a message may hold it.
-    fn shown<'t>(&self, text: &'t str, field: &Field) -> Option<&'t str> {
+    fn shown<'t>(&self, text: &'t str, field: &TableKey) -> Option<&'t str> {
         let value = text.get(self.at.clone()).filter(|_| !field.is_secret)?;
         (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
     }
 }
 
 /// Finds the innermost field whose value contains `at`.
-fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<Found<'a>> {
+fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<FoundValue<'a>> {
     table.iter().find_map(|(key, value)| {
         let is_at_key = key.span().start <= at.start && at.end <= key.span().end;
-        let whole = || is_at_key.then(|| Found { path: Vec::new(), at: value.span() });
+        let whole = || is_at_key.then(|| FoundValue { path: Vec::new(), at: value.span() });
         let mut found = find_in(key.get_ref(), value, at).or_else(whole)?;
         found.path.insert(0, key.get_ref());
         Some(found)
@@ -163,9 +163,9 @@ fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<Found<'a>> {
 }
 
 /// Finds the innermost field within the value of a key. The path in the result does not have the key itself.
-fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<Found<'a>> {
+fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<FoundValue<'a>> {
     let span = value.span();
-    let here = || Found { path: Vec::new(), at: span.clone() };
+    let here = || FoundValue { path: Vec::new(), at: span.clone() };
     let inner = match value.get_ref() {
         DeValue::Table(table) => find(table, at),
         DeValue::Array(items) => {

@@ -10,9 +10,9 @@ use toml::Spanned;
 use super::calendar;
 use super::error::ConfigError;
 use super::exempt;
-use super::format::{AlgorithmName, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy, Word};
+use super::format::{AlgorithmName, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy};
 use super::key::KeySpec;
-use super::source::Source;
+use super::source::SourceText;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -23,7 +23,7 @@ use crate::values::Quota;
 
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     raw: &RawPolicy,
     client_ip: &ClientIp,
     store: StoreSpec,
@@ -38,8 +38,8 @@ pub(super) fn build(
     };
     let mut policy = Policy::new(raw.name.get_ref().as_str(), limiter)
         .key(key.extractor(client_ip))
-        .on_missing_key(raw.on_missing_key.map(Word::value).unwrap_or_default())
-        .on_failure(raw.on_failure.map(Word::value).unwrap_or_default());
+        .on_missing_key(raw.on_missing_key.map(NamedValue::value).unwrap_or_default())
+        .on_failure(raw.on_failure.map(NamedValue::value).unwrap_or_default());
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
             let problem = format!(
@@ -141,7 +141,7 @@ fn in_words_of_file(error: &PolicyError) -> String {
     words.fold(start.to_owned(), |text, word| text + &word)
 }
 
-fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
+fn penalty(source: &SourceText<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
     let RawPenalty { rejections, per, ban } = raw;
     let rejections = quota(source, number(source, "penalty.rejections", rejections)?, "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
@@ -152,7 +152,7 @@ fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError
     Ok(Penalty::new(rejections, ban))
 }
 
-fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, ConfigError> {
+fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, ConfigError> {
     let RawChargeOnce { header, within, free_retries, max_keys } = raw;
     let name = header.get_ref().parse().map_err(|_| {
         let problem =
@@ -170,7 +170,7 @@ fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, C
     })
 }
 
-fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
     let (unit, algorithm) = (calendar::unit(source, raw)?, raw.algorithm.value());
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
@@ -236,7 +236,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
     limiter.map_err(|problem| source.error(&at, problem))
 }
 
-fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+fn concurrency(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
     let lease = raw.lease.as_ref().map(|lease| self::lease(source, lease, &store)).transpose()?;
     let max_queue = raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?;
     if let (Some(wait), None) = (&raw.max_wait, max_queue) {
@@ -254,7 +254,7 @@ fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     Ok(store.concurrency(concurrency))
 }
 
-fn lease(source: &Source<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Result<Duration, ConfigError> {
+fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Result<Duration, ConfigError> {
     if store.is_memory() {
         let problem = "lease is for Redis: in memory, what is in flight ends with its process; remove it, or keep the \
                        policy on Redis (store = \"redis\", with [redis] at the top of the file)";
@@ -277,7 +277,7 @@ const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 /// Parses `charge-when`: a predicate for responses with one of these statuses.
 fn charged(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     statuses: &Spanned<Vec<i64>>,
 ) -> Result<impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static, ConfigError> {
     let bad = statuses.get_ref().iter().find(|status| !(200..600).contains(*status));
@@ -294,7 +294,7 @@ fn charged(
 }
 
 /// Parses the budget of `exempt-preflights`.
-pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
+pub(super) fn budget(source: &SourceText<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
     let quota = quota(source, number(source, "exempt-preflights.limit", &raw.limit)?, "per", &raw.per)?;
     match &raw.burst {
         None => Ok(quota),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::format::{RawResponse, Word};
-use super::source::Source;
+use super::format::{NamedValue, RawResponse};
+use super::source::SourceText;
 use super::value::duration;
 use crate::http::grpc::GrpcStatus;
 use crate::http::headers::{Advertise, RateLimitFields, ResetForm};
@@ -16,16 +16,16 @@ use crate::http::{RateLimitLayerBuilder, RejectionFormat};
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct ResponseSettings {
-    fields: Option<Word<RateLimitFields>>,
-    x_ratelimit: Option<Word<Option<ResetForm>>>,
+    fields: Option<NamedValue<RateLimitFields>>,
+    x_ratelimit: Option<NamedValue<Option<ResetForm>>>,
     advertise: Option<Advertise>,
-    rejection_format: Option<Word<RejectionFormat>>,
-    grpc_status: Option<Word<GrpcStatus>>,
+    rejection_format: Option<NamedValue<RejectionFormat>>,
+    grpc_status: Option<NamedValue<GrpcStatus>>,
     retry_jitter: Option<Duration>,
 }
 
 impl ResponseSettings {
-    pub(super) fn parse(source: &Source<'_>, raw: &RawResponse) -> Result<Self, ConfigError> {
+    pub(super) fn parse(source: &SourceText<'_>, raw: &RawResponse) -> Result<Self, ConfigError> {
         Ok(Self {
             fields: raw.fields,
             x_ratelimit: raw.x_ratelimit,
@@ -49,21 +49,21 @@ impl ResponseSettings {
     }
 
     pub(super) fn apply_to(self, builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
-        let fields = self.fields.map_or_else(RateLimitFields::default, Word::value);
-        let fields = match self.x_ratelimit.and_then(Word::value) {
+        let fields = self.fields.map_or_else(RateLimitFields::default, NamedValue::value);
+        let fields = match self.x_ratelimit.and_then(NamedValue::value) {
             Some(reset) => fields.x_ratelimit(reset),
             None => fields,
         };
         builder
             .fields(fields.advertise(self.advertise.unwrap_or_default()))
-            .rejection_format(&self.rejection_format.map_or_else(RejectionFormat::default, Word::value))
-            .grpc_status(self.grpc_status.map_or_else(GrpcStatus::default, Word::value))
+            .rejection_format(&self.rejection_format.map_or_else(RejectionFormat::default, NamedValue::value))
+            .grpc_status(self.grpc_status.map_or_else(GrpcStatus::default, NamedValue::value))
             .retry_jitter(self.retry_jitter.unwrap_or_default())
     }
 }
 
 /// Parses `advertise`.
-fn advertise(source: &Source<'_>, text: &Spanned<String>) -> Result<Advertise, ConfigError> {
+fn advertise(source: &SourceText<'_>, text: &Spanned<String>) -> Result<Advertise, ConfigError> {
     match text.get_ref().as_str() {
         "always" => Ok(Advertise::Always),
         "rejected" => Ok(Advertise::Rejected),

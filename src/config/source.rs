@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::parser_errors;
 
 /// The text that the parser's spans refer to.
-pub(super) struct Source<'a> {
+pub(super) struct SourceText<'a> {
     file: &'a str,
     text: &'a str,
     /// Where each line begins. Each route needs its line number, and counting from the top each time would take
@@ -17,7 +17,7 @@ pub(super) struct Source<'a> {
     lines: Vec<usize>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> SourceText<'a> {
     pub(super) fn new(file: &'a str, text: &'a str) -> Self {
         let after_breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::format::{RawPolicy, RawRedis, StoreName};
-use super::source::Source;
+use super::source::SourceText;
 use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;
@@ -35,7 +35,7 @@ pub(super) enum StoreSpec {
 
 /// Opens the servers of `[redis]`.
 #[cfg(feature = "redis")]
-pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
+pub(super) fn redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
     use super::format::OneOrMany;
     use super::value::duration;
 
@@ -69,7 +69,7 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
 
 #[cfg(not(feature = "redis"))]
 #[allow(clippy::needless_pass_by_value, reason = "the signature with the feature")]
-pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
+pub(super) fn redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
     Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
 }
 
@@ -99,7 +99,7 @@ pub(super) struct ConcurrencySpec {
 impl StoreSpec {
     /// Returns the store of a policy, whose route has `path` first: the configured one, or else Redis if there is one.
     pub(super) fn of(
-        source: &Source<'_>,
+        source: &SourceText<'_>,
         raw: &RawPolicy,
         path: &str,
         redis: Option<&Redis>,

@@ -23,7 +23,7 @@ fn value_of<T: serde::de::DeserializeOwned>(value: &str) -> (String, toml::Spann
 fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
     for (text, expected) in [("1", Some(1)), ("100", Some(100)), ("0", None), ("101", None), ("-1", None)] {
         let (file, value) = value_of::<i64>(text);
-        let read = number_in(&Source::new("f.toml", &file), "hops", 1..=100, &value);
+        let read = number_in(&SourceText::new("f.toml", &file), "hops", 1..=100, &value);
         assert_eq!(read.clone().ok(), expected, "{text}");
         if let Err(error) = read {
             assert_eq!(
@@ -33,14 +33,17 @@ fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
         }
     }
     let (file, value) = value_of::<i64>("4294967296");
-    assert!(number_in(&Source::new("f.toml", &file), "limit", 1..=u32::MAX.into(), &value).is_err(), "2^32 is not cut");
+    assert!(
+        number_in(&SourceText::new("f.toml", &file), "limit", 1..=u32::MAX.into(), &value).is_err(),
+        "2^32 is not cut"
+    );
 }
 
 #[test]
 fn a_time_has_a_unit() {
     let read = |text: &str| {
         let (file, value) = value_of(&format!("\"{text}\""));
-        duration(&Source::new("f.toml", &file), "per", &value).map_err(|error| error.to_string())
+        duration(&SourceText::new("f.toml", &file), "per", &value).map_err(|error| error.to_string())
     };
     assert_eq!(read("250ms"), Ok(Duration::from_millis(250)));
     assert_eq!(read("1m 30s"), Ok(Duration::from_secs(90)));
@@ -62,7 +65,7 @@ fn an_error_has_a_file_a_line_and_a_problem() {
 
 #[test]
 fn a_position_is_on_the_line_that_it_is_in() {
-    let source = Source::new("f.toml", "a\n\nbc\n");
+    let source = SourceText::new("f.toml", "a\n\nbc\n");
     let lines: Vec<_> = (0..=6).map(|at| source.line(&(at..at))).collect();
     assert_eq!(lines, [1, 1, 2, 3, 3, 3, 4]);
 }
@@ -108,7 +111,7 @@ fn the_source_of_the_client_is_named_in_any_case() {
 fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
     let response = |text: &str| {
         let (file, raw) = value_of::<RawResponse>(text);
-        ResponseSettings::parse(&Source::new("f.toml", &file), raw.get_ref()).unwrap()
+        ResponseSettings::parse(&SourceText::new("f.toml", &file), raw.get_ref()).unwrap()
     };
     let own = response("{ advertise = \"never\", retry-jitter = \"1s\" }");
     let general = response("{ advertise = \"rejected\", fields = \"draft-07\" }");
@@ -120,7 +123,7 @@ fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
 fn how_much_is_left_is_advertised_always_never_or_below_a_share() {
     let parse = |text: &str| {
         let (file, raw) = value_of::<RawResponse>(&format!("{{ advertise = \"{text}\" }}"));
-        ResponseSettings::parse(&Source::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
+        ResponseSettings::parse(&SourceText::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
     };
     for text in ["always", "rejected", "never", "below-0%", "below-20%", "below-100%"] {
         assert!(parse(text).is_ok(), "{text}");

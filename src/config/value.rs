@@ -7,25 +7,25 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::format::{self, Kind};
-use super::source::Source;
+use super::format::{self, KeyKind};
+use super::source::SourceText;
 use crate::values::Quota;
 
 /// Reads a number in the range that the format has for a key, such as `policy.cost`.
-pub(super) fn number(source: &Source<'_>, key: &str, value: &Spanned<i64>) -> Result<u64, ConfigError> {
-    let Some(Kind::Number(least, most)) = format::field(key).map(|field| field.kind) else {
+pub(super) fn number(source: &SourceText<'_>, key: &str, value: &Spanned<i64>) -> Result<u64, ConfigError> {
+    let Some(KeyKind::Number(least, most)) = format::field(key).map(|field| field.kind) else {
         unreachable!("the format has the number {key}")
     };
     number_in(source, key, least..=most, value)
 }
 
 /// The same, as the size of something in memory.
-pub(super) fn size(source: &Source<'_>, key: &str, value: &Spanned<i64>) -> Result<usize, ConfigError> {
+pub(super) fn size(source: &SourceText<'_>, key: &str, value: &Spanned<i64>) -> Result<usize, ConfigError> {
     Ok(usize::try_from(number(source, key, value)?).unwrap_or(usize::MAX))
 }
 
 pub(super) fn number_in(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     key: &str,
     range: RangeInclusive<u64>,
     value: &Spanned<i64>,
@@ -40,7 +40,7 @@ pub(super) fn number_in(
 }
 
 pub(super) fn duration(
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     field: impl fmt::Display,
     value: &Spanned<String>,
 ) -> Result<Duration, ConfigError> {
@@ -52,7 +52,12 @@ pub(super) fn duration(
 }
 
 /// Reads the period of a quota, from `field`.
-pub(super) fn quota(source: &Source<'_>, limit: u64, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
+pub(super) fn quota(
+    source: &SourceText<'_>,
+    limit: u64,
+    field: &str,
+    per: &Spanned<String>,
+) -> Result<Quota, ConfigError> {
     Quota::try_per(limit, duration(source, field, per)?)
         .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
 }

@@ -12,10 +12,10 @@ use http_body::{Body, Frame, SizeHint};
 use crate::util::log;
 
 /// The body of a rejection: anything that converts to bytes, or any [`Body`].
-pub struct RejectionBody(Content);
+pub struct RejectionBody(BodyContent);
 
 /// Three words, since it shares its place with the inner service's body, which often has two.
-enum Content {
+enum BodyContent {
     Whole(Box<[u8]>),
     Static(&'static [u8]),
     Shared(Box<Bytes>),
@@ -40,7 +40,7 @@ impl RejectionBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: fmt::Display,
     {
-        Self(Content::Streamed(Box::new(Mutex::new(Box::pin(body)))))
+        Self(BodyContent::Streamed(Box::new(Mutex::new(Box::pin(body)))))
     }
 
     /// The length in bytes, if it is known and not zero.
@@ -50,10 +50,10 @@ impl RejectionBody {
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         let whole = match &mut self.0 {
-            Content::Whole(body) => std::mem::take(body).into(),
-            Content::Static(body) => Bytes::from_static(std::mem::take(body)),
-            Content::Shared(body) => std::mem::take(&mut **body),
-            Content::Streamed(body) => {
+            BodyContent::Whole(body) => std::mem::take(body).into(),
+            BodyContent::Static(body) => Bytes::from_static(std::mem::take(body)),
+            BodyContent::Shared(body) => std::mem::take(&mut **body),
+            BodyContent::Streamed(body) => {
                 return body.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll_frame(cx);
             }
         };
@@ -62,14 +62,14 @@ impl RejectionBody {
 
     pub(crate) fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Content::Streamed(body) => locked(body).is_end_stream(),
+            BodyContent::Streamed(body) => locked(body).is_end_stream(),
             content => content.bytes().is_empty(),
         }
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Content::Streamed(body) => locked(body).size_hint(),
+            BodyContent::Streamed(body) => locked(body).size_hint(),
             // `is_end_stream` suffices. With an exact size of zero, some servers add a `content-length`, which a gRPC
             // response should not have.
             content if content.bytes().is_empty() => SizeHint::default(),
@@ -82,7 +82,7 @@ fn locked<B>(body: &Mutex<B>) -> MutexGuard<'_, B> {
     body.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Content {
+impl BodyContent {
     /// The bytes of a body that is not streamed.
     fn bytes(&self) -> &[u8] {
         match self {
@@ -140,7 +140,7 @@ macro_rules! from_bytes {
     ($($bytes:ty => $content:expr),+ $(,)?) => {$(
         impl From<$bytes> for RejectionBody {
             fn from(body: $bytes) -> Self {
-                let content: fn($bytes) -> Content = $content;
+                let content: fn($bytes) -> BodyContent = $content;
                 Self(content(body))
             }
         }
@@ -148,14 +148,14 @@ macro_rules! from_bytes {
 }
 
 from_bytes! {
-    Bytes => |body| Content::Shared(body.into()),
-    String => |body| Content::Whole(body.into_bytes().into()),
-    Vec<u8> => |body| Content::Whole(body.into()),
-    Box<[u8]> => Content::Whole,
-    &'static str => |body| Content::Static(body.as_bytes()),
-    &'static [u8] => Content::Static,
+    Bytes => |body| BodyContent::Shared(body.into()),
+    String => |body| BodyContent::Whole(body.into_bytes().into()),
+    Vec<u8> => |body| BodyContent::Whole(body.into()),
+    Box<[u8]> => BodyContent::Whole,
+    &'static str => |body| BodyContent::Static(body.as_bytes()),
+    &'static [u8] => BodyContent::Static,
     // An empty body.
-    () => |()| Content::Static(&[]),
+    () => |()| BodyContent::Static(&[]),
 }
 
 #[cfg(feature = "axum")]

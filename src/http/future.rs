@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{Annotations, OpenRequest, Waiting};
+use crate::http::evaluate::{Annotations, OpenRequest, WaitingTransaction};
 use crate::http::head::RequestHead;
 use crate::http::reload::LayerState;
 use crate::http::response_body::ResponseBody;
@@ -30,22 +30,22 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<S::Future, S, B>,
+        state: FutureState<S::Future, S, B>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, S, B> {
+    enum FutureState<F, S, B> {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits need not be as large as a request.
-        Waiting { evaluated: Waiting, rest: Option<Box<Rest<S, B>>> },
+        Waiting { evaluated: WaitingTransaction, rest: Option<Box<RestOfRequest<S, B>>> },
     }
 }
 
 /// What a request needs once its turn has come.
-struct Rest<S, B> {
+struct RestOfRequest<S, B> {
     service: S,
     request: Request<B>,
     layer: Arc<LayerState>,
@@ -53,15 +53,22 @@ struct Rest<S, B> {
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
     pub(crate) const fn passing(response: S::Future, annotations: Annotations) -> Self {
-        Self { state: State::Passing { response, annotations: Some(annotations) } }
+        Self { state: FutureState::Passing { response, annotations: Some(annotations) } }
     }
 
     pub(crate) const fn rejected(response: Response<RejectionBody>) -> Self {
-        Self { state: State::Rejected { response: Some(response) } }
+        Self { state: FutureState::Rejected { response: Some(response) } }
     }
 
-    pub(crate) fn waiting(evaluated: Waiting, service: S, request: Request<B>, layer: Arc<LayerState>) -> Self {
-        Self { state: State::Waiting { evaluated, rest: Some(Box::new(Rest { service, request, layer })) } }
+    pub(crate) fn waiting(
+        evaluated: WaitingTransaction,
+        service: S,
+        request: Request<B>,
+        layer: Arc<LayerState>,
+    ) -> Self {
+        Self {
+            state: FutureState::Waiting { evaluated, rest: Some(Box::new(RestOfRequest { service, request, layer })) },
+        }
     }
 }
 
@@ -95,15 +102,15 @@ where
                 StateProj::Waiting { evaluated, rest } => {
                     let evaluated = ready!(evaluated.as_mut().poll(cx));
                     let rest = rest.take().expect("taken only once, when the policies have decided");
-                    let Rest { mut service, mut request, layer } = *rest;
+                    let RestOfRequest { mut service, mut request, layer } = *rest;
                     let next = match evaluated {
                         Ok(annotations) => {
                             annotations.extend_request(request.extensions_mut());
-                            State::Passing { response: service.call(request), annotations: Some(annotations) }
+                            FutureState::Passing { response: service.call(request), annotations: Some(annotations) }
                         }
                         Err(rejected) => {
                             let response = rejected.respond(&layer, &RequestHead::from(&request));
-                            State::Rejected { response: Some(response) }
+                            FutureState::Rejected { response: Some(response) }
                         }
                     };
                     state.set(next);
@@ -123,9 +130,9 @@ fn still_open<B>(response: Response<B>, request: Box<OpenRequest>) -> Response<R
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Passing { .. } => "passing",
-            State::Rejected { .. } => "rejected",
-            State::Waiting { .. } => "waiting",
+            FutureState::Passing { .. } => "passing",
+            FutureState::Rejected { .. } => "rejected",
+            FutureState::Waiting { .. } => "waiting",
         };
         f.debug_tuple("ResponseFuture").field(&state).finish()
     }

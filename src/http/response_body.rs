@@ -21,15 +21,15 @@ pin_project! {
     /// or is dropped.
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
     #[project = KindProj]
-    enum Kind<B> {
+    enum BodyKind<B> {
         Inner { #[pin] body: B },
-        Open { body: Pin<Box<Open<B>>> },
+        Open { body: Pin<Box<OpenBody<B>>> },
         Rejection { body: RejectionBody },
     }
 }
@@ -37,7 +37,7 @@ pin_project! {
 pin_project! {
     /// The body of a request that is not over before it ends. Boxed, so that the bodies of other requests are no larger
     /// for it.
-    struct Open<B> {
+    struct OpenBody<B> {
         #[pin]
         body: B,
         // `None` once the body has ended.
@@ -50,24 +50,24 @@ const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usi
 
 impl<B> ResponseBody<B> {
     pub(crate) const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+        Self { kind: BodyKind::Inner { body } }
     }
 
     /// The body of a request that is over when it has ended.
     #[cold]
     pub(crate) fn open(body: B, request: Box<OpenRequest>) -> Self {
-        Self { kind: Kind::Open { body: Box::pin(Open { body, request: Some(request) }) } }
+        Self { kind: BodyKind::Open { body: Box::pin(OpenBody { body, request: Some(request) }) } }
     }
 
     pub(crate) const fn rejection(body: RejectionBody) -> Self {
-        Self { kind: Kind::Rejection { body } }
+        Self { kind: BodyKind::Rejection { body } }
     }
 }
 
 /// What a body yields when it is polled.
 type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
-impl<B: Body> Open<B> {
+impl<B: Body> OpenBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<B> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
@@ -100,17 +100,17 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
-            Kind::Open { body } => body.body.is_end_stream(),
-            Kind::Rejection { body } => body.is_end_stream(),
+            BodyKind::Inner { body } => body.is_end_stream(),
+            BodyKind::Open { body } => body.body.is_end_stream(),
+            BodyKind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
-            Kind::Open { body } => body.body.size_hint(),
-            Kind::Rejection { body } => body.size_hint(),
+            BodyKind::Inner { body } => body.size_hint(),
+            BodyKind::Open { body } => body.body.size_hint(),
+            BodyKind::Rejection { body } => body.size_hint(),
         }
     }
 }
@@ -125,8 +125,8 @@ impl<B: Default> Default for ResponseBody<B> {
 impl<B> fmt::Debug for ResponseBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Inner { .. } | Kind::Open { .. } => "ResponseBody::Inner",
-            Kind::Rejection { .. } => "ResponseBody::Rejection",
+            BodyKind::Inner { .. } | BodyKind::Open { .. } => "ResponseBody::Inner",
+            BodyKind::Rejection { .. } => "ResponseBody::Rejection",
         })
     }
 }

@@ -13,10 +13,10 @@ use crate::values::{Answer, Ask, LimiterError, PartitionKey, Pending};
 #[must_use = "the units are released when it is dropped"]
 pub struct Acquire<L: Deref<Target: Limiter>> {
     /// `None` once it was ready.
-    stage: Option<Stage<L>>,
+    stage: Option<AcquireStage<L>>,
 }
 
-enum Stage<L: Deref<Target: Limiter>> {
+enum AcquireStage<L: Deref<Target: Limiter>> {
     /// What is taken at once is a permit, so that a future which is never polled releases it.
     Decided(Result<Permit<L>, LimiterError>),
     Waiting {
@@ -33,9 +33,9 @@ impl<L: Deref<Target: Limiter>> Acquire<L> {
         let holds = limiter.describe().holds();
         let stage = match limiter.decide(&Ask::charge(key, units)) {
             Answer::Ready(result) => {
-                Stage::Decided(result.map(|decision| Permit::new(limiter, key, units, decision, holds)))
+                AcquireStage::Decided(result.map(|decision| Permit::new(limiter, key, units, decision, holds)))
             }
-            Answer::Pending(decision) => Stage::Waiting { decision, limiter, key: key.clone(), units, holds },
+            Answer::Pending(decision) => AcquireStage::Waiting { decision, limiter, key: key.clone(), units, holds },
         };
         Self { stage: Some(stage) }
     }
@@ -49,15 +49,15 @@ impl<L: Deref<Target: Limiter>> Future for Acquire<L> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = match &mut self.stage {
-            Some(Stage::Waiting { decision, .. }) => Some(ready!(decision.as_mut().poll(cx))),
-            Some(Stage::Decided(_)) | None => None,
+            Some(AcquireStage::Waiting { decision, .. }) => Some(ready!(decision.as_mut().poll(cx))),
+            Some(AcquireStage::Decided(_)) | None => None,
         };
         Poll::Ready(match (self.stage.take().expect("polled after it was ready"), answer) {
-            (Stage::Waiting { limiter, key, units, holds, .. }, Some(answer)) => {
+            (AcquireStage::Waiting { limiter, key, units, holds, .. }, Some(answer)) => {
                 answer.map(|decision| Permit::new(limiter, &key, units, decision, holds))
             }
-            (Stage::Decided(permit), _) => permit,
-            (Stage::Waiting { .. }, None) => unreachable!("it was polled"),
+            (AcquireStage::Decided(permit), _) => permit,
+            (AcquireStage::Waiting { .. }, None) => unreachable!("it was polled"),
         })
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Health {
 
 /// A transition, which is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transition {
+pub(crate) enum HealthChange {
     Failed,
     Recovered,
 }
@@ -28,29 +28,29 @@ const QUIET: Duration = Duration::from_secs(5);
 
 impl Health {
     /// Records a failure.
-    pub(crate) fn failed(&self, now: Timestamp) -> Option<Transition> {
+    pub(crate) fn failed(&self, now: Timestamp) -> Option<HealthChange> {
         // Zero means healthy.
         let now = now.as_nanos().max(1);
         // Of several threads that fail at once, the swap returns zero to one, which logs the transition.
-        (self.failed_at.swap(now, Ordering::Relaxed) == 0).then_some(Transition::Failed)
+        (self.failed_at.swap(now, Ordering::Relaxed) == 0).then_some(HealthChange::Failed)
     }
 
     /// Records a success. Reads the clock during an outage only, since this is on the path of every request.
     #[inline]
-    pub(crate) fn worked(&self, now: impl FnOnce() -> Timestamp) -> Option<Transition> {
+    pub(crate) fn worked(&self, now: impl FnOnce() -> Timestamp) -> Option<HealthChange> {
         let failed_at = self.failed_at.load(Ordering::Relaxed);
         if failed_at == 0 { None } else { self.worked_again(failed_at, now()) }
     }
 
     #[cold]
-    fn worked_again(&self, failed_at: u64, now: Timestamp) -> Option<Transition> {
+    fn worked_again(&self, failed_at: u64, now: Timestamp) -> Option<HealthChange> {
         if now.saturating_since(Timestamp::from_nanos(failed_at)) < QUIET {
             return None;
         }
         // Fails if another thread has stored a later failure since the load, which the success must not erase, or has
         // already ended the outage and logged it.
         let swap = self.failed_at.compare_exchange(failed_at, 0, Ordering::Relaxed, Ordering::Relaxed);
-        swap.is_ok().then_some(Transition::Recovered)
+        swap.is_ok().then_some(HealthChange::Recovered)
     }
 }
 
@@ -69,14 +69,14 @@ mod tests {
         let health = Health::default();
         assert_eq!(health.worked(|| unreachable!("nothing has failed")), None);
         for (second, is_failure, transition) in [
-            (0, true, Some(Transition::Failed)),
+            (0, true, Some(HealthChange::Failed)),
             (1, false, None),
             (4, true, None),
             (6, false, None),
             (8, false, None),
-            (9, false, Some(Transition::Recovered)),
+            (9, false, Some(HealthChange::Recovered)),
             (10, false, None),
-            (11, true, Some(Transition::Failed)),
+            (11, true, Some(HealthChange::Failed)),
         ] {
             let now = at(second * SECOND);
             assert_eq!(if is_failure { health.failed(now) } else { health.worked(|| now) }, transition, "{second}");

@@ -23,7 +23,7 @@ pub use crate::values::{
 
 #[cfg(test)]
 pub(crate) use self::ext::LimiterExt;
-pub(crate) use self::health::{Health, Transition};
+pub(crate) use self::health::{Health, HealthChange};
 pub(crate) use self::hold::Hold;
 pub(crate) use self::rate_limiter::RateLimiter;
 pub(crate) use self::traits::Limiter;

@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::limiter::{Health, Hold, IntoLimiter, Limiter, Transition};
+use crate::limiter::{Health, HealthChange, Hold, IntoLimiter, Limiter};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
@@ -44,26 +44,26 @@ use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outc
 /// ```
 #[doc(alias("outgoing", "worker", "job"))]
 pub struct ThrottleLayer<Req> {
-    gate: Arc<Gate<Req>>,
+    gate: Arc<ThrottleGate<Req>>,
 }
 
 /// What all services of a layer share.
-struct Gate<Req> {
+struct ThrottleGate<Req> {
     limiter: Arc<dyn Limiter>,
     /// Whether requests hold their units until they are over.
     holds: bool,
     has_fallback: bool,
     on_failure: FailureMode,
     health: Arc<Health>,
-    key: KeyFn<Req>,
+    key: ThrottleKeyFn<Req>,
     cost: CostFn<Req>,
 }
 
 // Shared with the layers that were cloned before an option was set.
-type KeyFn<Req> = Arc<dyn Fn(&Req) -> PartitionKey + Send + Sync>;
+type ThrottleKeyFn<Req> = Arc<dyn Fn(&Req) -> PartitionKey + Send + Sync>;
 type CostFn<Req> = Arc<dyn Fn(&Req) -> u64 + Send + Sync>;
 
-impl<Req> Clone for Gate<Req> {
+impl<Req> Clone for ThrottleGate<Req> {
     fn clone(&self) -> Self {
         let (limiter, health) = (Arc::clone(&self.limiter), Arc::clone(&self.health));
         let (key, cost) = (Arc::clone(&self.key), Arc::clone(&self.cost));
@@ -84,7 +84,7 @@ impl<Req> ThrottleLayer<Req> {
     ) -> Self {
         let (limiter, key) = (limiter.into_limiter(), move |request: &Req| key(request).into());
         let description = limiter.describe();
-        let gate = Gate {
+        let gate = ThrottleGate {
             limiter,
             holds: description.holds(),
             has_fallback: description.answers(Mode::Fallback),
@@ -137,7 +137,7 @@ impl<Req> fmt::Debug for ThrottleLayer<Req> {
 /// A rate-limited service, made by [`ThrottleLayer`]. Clones share their budgets.
 pub struct Throttle<S, Req> {
     inner: S,
-    gate: Arc<Gate<Req>>,
+    gate: Arc<ThrottleGate<Req>>,
 }
 
 impl<S: Clone, Req> Clone for Throttle<S, Req> {
@@ -162,24 +162,27 @@ where
         let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
         let next = match self.gate.limiter.decide(&Ask::charge(&key, cost)) {
             Answer::Ready(answer) => self.gate.next(answer, &key, cost, false),
-            Answer::Pending(pending) => Next::Wait { pending, fell_back: false },
+            Answer::Pending(pending) => ThrottleStep::Wait { pending, fell_back: false },
         };
         let state = match next {
-            Next::Pass { hold } => State::Passing { response: self.inner.call(request), hold },
-            Next::Reject(error) => State::Rejected { error: Some(error) },
-            Next::Wait { pending, fell_back } => {
+            ThrottleStep::Pass { hold } => ThrottleState::Passing { response: self.inner.call(request), hold },
+            ThrottleStep::Reject(error) => ThrottleState::Rejected { error: Some(error) },
+            ThrottleStep::Wait { pending, fell_back } => {
                 // The service that was polled ready is the one that will be called; its clone stays here.
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
                 let gate = Arc::clone(&self.gate);
-                State::Waiting { pending, rest: Some(Rest { service, request, gate, key, cost, fell_back }) }
+                ThrottleState::Waiting {
+                    pending,
+                    rest: Some(ThrottledCall { service, request, gate, key, cost, fell_back }),
+                }
             }
         };
         ThrottleFuture { state }
     }
 }
 
-impl<Req> Gate<Req> {
+impl<Req> ThrottleGate<Req> {
     /// Returns what follows an answer of the limiter, or of its local fallback.
     fn next<E>(
         &self,
@@ -187,37 +190,39 @@ impl<Req> Gate<Req> {
         key: &PartitionKey,
         cost: u64,
         fell_back: bool,
-    ) -> Next<E> {
+    ) -> ThrottleStep<E> {
         // The answers of the fallback tell nothing about the limiter.
-        if answer.is_ok() && !fell_back && self.health.worked(|| Monotonic.now()) == Some(Transition::Recovered) {
+        if answer.is_ok() && !fell_back && self.health.worked(|| Monotonic.now()) == Some(HealthChange::Recovered) {
             log::throttle_recovered();
         }
         let error = match answer.as_ref().map(Decision::outcome) {
             Ok(Outcome::Allow) => {
                 let admission = answer.ok().filter(|_| self.holds);
-                return Next::Pass {
+                return ThrottleStep::Pass {
                     hold: admission.map(|admission| Hold::new(Arc::clone(&self.limiter), key, &admission, cost)),
                 };
             }
-            Ok(Outcome::Reject { retry_after }) => return Next::Reject(ThrottleError::Rejected { retry_after }),
+            Ok(Outcome::Reject { retry_after }) => {
+                return ThrottleStep::Reject(ThrottleError::Rejected { retry_after });
+            }
             Err(error) => error.clone(),
         };
         // Who closed it wants its requests rejected: the limiter has not failed.
         if error.is_closed() {
-            return Next::Reject(ThrottleError::Limiter(error));
+            return ThrottleStep::Reject(ThrottleError::Limiter(error));
         }
-        if self.health.failed(Monotonic.now()) == Some(Transition::Failed) {
+        if self.health.failed(Monotonic.now()) == Some(HealthChange::Failed) {
             log::throttle_failed(&error, self.fate_on_failure());
         }
         match self.on_failure {
-            FailureMode::Allow => Next::Pass { hold: None },
+            FailureMode::Allow => ThrottleStep::Pass { hold: None },
             FailureMode::LocalFallback if self.has_fallback && !fell_back => {
                 match self.limiter.decide(&Ask::charge(key, cost).to(Mode::Fallback)) {
                     Answer::Ready(answer) => self.next(answer, key, cost, true),
-                    Answer::Pending(pending) => Next::Wait { pending, fell_back: true },
+                    Answer::Pending(pending) => ThrottleStep::Wait { pending, fell_back: true },
                 }
             }
-            FailureMode::LocalFallback | FailureMode::Reject => Next::Reject(ThrottleError::Limiter(error)),
+            FailureMode::LocalFallback | FailureMode::Reject => ThrottleStep::Reject(ThrottleError::Limiter(error)),
         }
     }
 
@@ -232,7 +237,7 @@ impl<Req> Gate<Req> {
 }
 
 /// What becomes of a request.
-enum Next<E> {
+enum ThrottleStep<E> {
     /// It is passed on, and holds this until it is over.
     Pass { hold: Option<Hold> },
     /// It ends with an error.
@@ -254,25 +259,25 @@ pin_project! {
         S: Service<Req>,
     {
         #[pin]
-        state: State<S::Future, S, Req, S::Error>,
+        state: ThrottleState<S::Future, S, Req, S::Error>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, S, Req, E> {
+    enum ThrottleState<F, S, Req, E> {
         // Dropped together, so that units are held for as long as the inner service works.
         Passing { #[pin] response: F, hold: Option<Hold> },
         Rejected { error: Option<ThrottleError<E>> },
-        Waiting { pending: Pending, rest: Option<Rest<S, Req>> },
+        Waiting { pending: Pending, rest: Option<ThrottledCall<S, Req>> },
     }
 }
 
 /// What a request needs once its turn has come.
-struct Rest<S, Req> {
+struct ThrottledCall<S, Req> {
     service: S,
     request: Req,
-    gate: Arc<Gate<Req>>,
+    gate: Arc<ThrottleGate<Req>>,
     key: PartitionKey,
     cost: u64,
     /// Whether the limiter has failed, so that its fallback is asked.
@@ -301,10 +306,12 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
                     let answer = ready!(pending.as_mut().poll(cx));
                     let mut rest = rest.take().expect("taken only once, when the limiter has answered");
                     let next = match rest.gate.next(answer, &rest.key, rest.cost, rest.fell_back) {
-                        Next::Pass { hold } => State::Passing { response: rest.service.call(rest.request), hold },
-                        Next::Reject(error) => State::Rejected { error: Some(error) },
-                        Next::Wait { pending, fell_back } => {
-                            State::Waiting { pending, rest: Some(Rest { fell_back, ..rest }) }
+                        ThrottleStep::Pass { hold } => {
+                            ThrottleState::Passing { response: rest.service.call(rest.request), hold }
+                        }
+                        ThrottleStep::Reject(error) => ThrottleState::Rejected { error: Some(error) },
+                        ThrottleStep::Wait { pending, fell_back } => {
+                            ThrottleState::Waiting { pending, rest: Some(ThrottledCall { fell_back, ..rest }) }
                         }
                     };
                     state.set(next);

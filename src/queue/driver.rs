@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::drivers::{Deferred, Runtime, Start};
-use super::monitor::{Arrival, Monitor, Next, Progress, Request};
+use super::drivers::{AfterUnlock, DriverStart, Runtime};
+use super::monitor::{Arrival, Monitor, NextStep, Request, WaiterProgress};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
@@ -127,11 +127,11 @@ impl SharedQueue {
 
     /// Does what was deferred, never under the lock: waking a task runs foreign code, and a runtime that shuts down
     /// drops a new task on the spot, which locks the queue again.
-    fn run(self: &Arc<Self>, deferred: Deferred<Handle>) {
-        let Deferred { signals, start, wake, warn } = deferred;
+    fn run(self: &Arc<Self>, deferred: AfterUnlock<Handle>) {
+        let AfterUnlock { signals, start, wake, warn } = deferred;
         let has_woken = !signals.is_empty() || start.is_some() || !wake.is_empty();
         signals.iter().for_each(|signal| signal.notify_one());
-        if let Some(Start { runtime, id: driver, signal }) = start {
+        if let Some(DriverStart { runtime, id: driver, signal }) = start {
             let guard = DriverGuard { shared: Arc::clone(self), driver, signal, is_cut_short: true };
             drop(runtime.spawn(drive(guard)));
         }
@@ -145,7 +145,7 @@ impl SharedQueue {
     }
 
     /// Releases waiters that are due, for a driver.
-    fn tick(&self, driver: DriverId) -> Next {
+    fn tick(&self, driver: DriverId) -> NextStep {
         let mut wake = Vec::new();
         let next = self.monitor.tick(driver, || self.now(), &mut wake);
         wake_all(wake);
@@ -185,15 +185,15 @@ async fn drive(mut guard: DriverGuard) {
     let mut alarm = Alarm::new(guard.shared.is_precise.load(Ordering::Relaxed));
     loop {
         match guard.shared.tick(guard.driver) {
-            Next::Yield => let_others_run().await,
-            Next::SleepUntil(due) => {
+            NextStep::Yield => let_others_run().await,
+            NextStep::SleepUntil(due) => {
                 let due = guard.shared.instant(due);
                 tokio::select! {
                     () = alarm.sleep_until(due) => {}
                     () = guard.signal.notified() => {}
                 }
             }
-            Next::End => break,
+            NextStep::End => break,
         }
     }
     guard.is_cut_short = false;
@@ -254,14 +254,14 @@ impl Future for WaiterFuture {
             let is_started = deferred.start.is_some();
             shared.run(deferred);
             match progress {
-                Progress::Done(answer) => {
+                WaiterProgress::Done(answer) => {
                     self.waiter = None;
                     return Poll::Ready(answer);
                 }
                 // A runtime that shuts down drops a new driver on the spot. So look again at once whether it lives.
-                Progress::Waiting if is_started => {}
-                Progress::Waiting => return Poll::Pending,
-                Progress::Stranded(error) => {
+                WaiterProgress::Waiting if is_started => {}
+                WaiterProgress::Waiting => return Poll::Pending,
+                WaiterProgress::Stranded(error) => {
                     self.leave();
                     return Poll::Ready(Err(error));
                 }
@@ -287,14 +287,15 @@ impl Drop for WaiterFuture {
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::queue::schedule::Bounds;
+    use crate::queue::schedule::QueueBounds;
     use crate::store::WhenFull;
     use crate::values::Quota;
 
     /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
     #[test]
     fn both_halves_of_an_id_are_hashes_of_the_key() {
-        let bounds = Bounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
+        let bounds =
+            QueueBounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
         let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
         let halves = |key: &str| {
             let id = queue.id(&key.into()).0;

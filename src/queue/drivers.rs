@@ -36,9 +36,9 @@ pub(super) trait Runtime: Clone {
 ///    changes: then [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
 ///
 /// Arrivals on one runtime do not wake the drivers of others.
-pub(super) struct Drivers<R: Runtime>(Vec<Driver<R>>);
+pub(super) struct Drivers<R: Runtime>(Vec<QueueDriver<R>>);
 
-struct Driver<R: Runtime> {
+struct QueueDriver<R: Runtime> {
     runtime: R::Id,
     signal: R::Signal,
     is_alive: bool,
@@ -49,7 +49,7 @@ struct Driver<R: Runtime> {
 }
 
 /// The parameters of a driver that is to be started.
-pub(super) struct Start<R: Runtime> {
+pub(super) struct DriverStart<R: Runtime> {
     pub(super) runtime: R,
     pub(super) id: DriverId,
     pub(super) signal: R::Signal,
@@ -61,15 +61,15 @@ const MAX_LOSSES: u8 = 3;
 
 /// Work for after the lock is released, in this order.
 #[must_use]
-pub(super) struct Deferred<R: Runtime> {
+pub(super) struct AfterUnlock<R: Runtime> {
     pub(super) signals: Vec<R::Signal>,
-    pub(super) start: Option<Start<R>>,
+    pub(super) start: Option<DriverStart<R>>,
     pub(super) wake: Vec<Waker>,
     /// Whether to warn that keys find no room.
     pub(super) warn: bool,
 }
 
-impl<R: Runtime> Deferred<R> {
+impl<R: Runtime> AfterUnlock<R> {
     pub(super) const fn none() -> Self {
         Self { signals: Vec::new(), start: None, wake: Vec::new(), warn: false }
     }
@@ -85,12 +85,12 @@ impl<R: Runtime> Drivers<R> {
     /// Fails if the runtime is known to have no timer, or to be shut down; or if 65,536 runtimes have waiters.
     pub(super) fn on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
         let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
-        let is_used = |id: DriverId, driver: &Driver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
+        let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
         // Only one that is in use: a runtime may have the id of one that is gone.
         if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
             return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
         }
-        let new = Driver { runtime, signal: R::Signal::default(), is_alive: false, alarm: None, losses: 0 };
+        let new = QueueDriver { runtime, signal: R::Signal::default(), is_alive: false, alarm: None, losses: 0 };
         if let Some((id, _)) = ids().find(|(id, driver)| !is_used(*id, driver)) {
             self.0[id.index()] = new;
             return Ok(id);
@@ -113,7 +113,13 @@ impl<R: Runtime> Drivers<R> {
 
     /// Ensures, after a driver got another waiter, that it lives and wakes up in time. `runtime` is its runtime, if it
     /// may have to be started.
-    pub(super) fn watch(&mut self, id: DriverId, runtime: Option<&R>, schedule: &Schedule, deferred: &mut Deferred<R>) {
+    pub(super) fn watch(
+        &mut self,
+        id: DriverId,
+        runtime: Option<&R>,
+        schedule: &Schedule,
+        deferred: &mut AfterUnlock<R>,
+    ) {
         let driver = &mut self.0[id.index()];
         if driver.is_alive {
             if schedule.next_release().is_some_and(|due| driver.sleeps_past(due)) {
@@ -123,12 +129,12 @@ impl<R: Runtime> Drivers<R> {
             // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
             // this runtime would start another.
             (driver.is_alive, driver.alarm) = (true, None);
-            deferred.start = Some(Start { runtime: runtime.clone(), id, signal: driver.signal.clone() });
+            deferred.start = Some(DriverStart { runtime: runtime.clone(), id, signal: driver.signal.clone() });
         }
     }
 
     /// Signals the drivers that sleep past the next turn, and those without waiters, which are to end.
-    pub(super) fn signal(&self, schedule: &Schedule, deferred: &mut Deferred<R>) {
+    pub(super) fn signal(&self, schedule: &Schedule, deferred: &mut AfterUnlock<R>) {
         let next = schedule.next_release().unwrap_or(Timestamp::MAX);
         for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
             let is_idle = driver.alarm.is_some() && schedule.waiting_at(id) == 0;
@@ -156,7 +162,7 @@ impl<R: Runtime> Drivers<R> {
     }
 }
 
-impl<R: Runtime> Driver<R> {
+impl<R: Runtime> QueueDriver<R> {
     /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal: before
     /// it sleeps, it reads the schedule again under the lock.
     fn sleeps_past(&self, due: Timestamp) -> bool {
@@ -171,7 +177,7 @@ impl<R: Runtime> Driver<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::schedule::Bounds;
+    use crate::queue::schedule::QueueBounds;
     use crate::store::WhenFull;
     use crate::values::Quota;
 
@@ -186,12 +192,13 @@ mod tests {
 
     /// Nobody waits in it.
     fn schedule() -> Schedule {
-        let bounds = Bounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Overflow };
+        let bounds =
+            QueueBounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Overflow };
         Schedule::new(&Quota::per_second(1), bounds)
     }
 
-    fn driver(runtime: u32, is_alive: bool, losses: u8) -> Driver<u32> {
-        Driver { runtime, signal: (), is_alive, alarm: None, losses }
+    fn driver(runtime: u32, is_alive: bool, losses: u8) -> QueueDriver<u32> {
+        QueueDriver { runtime, signal: (), is_alive, alarm: None, losses }
     }
 
     #[test]

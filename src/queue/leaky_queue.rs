@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::driver::SharedQueue;
-use super::schedule::{Bounds, Schedule};
+use super::schedule::{QueueBounds, Schedule};
 use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, WhenFull};
@@ -175,7 +175,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 #[doc(alias("leaky bucket", "traffic shaper", "fifo", "delay"))]
 pub struct LeakyQueue {
     quota: Quota,
-    bounds: Bounds,
+    bounds: QueueBounds,
     is_precise: bool,
     /// Made on first use: a queue that inherits shares its predecessor's instead.
     shared: OnceLock<Arc<SharedQueue>>,
@@ -189,7 +189,7 @@ impl LeakyQueue {
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let max_queue = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-        let bounds = Bounds {
+        let bounds = QueueBounds {
             max_queue,
             max_wait: nanos_of(DEFAULT_MAX_WAIT),
             max_waiters: DEFAULT_MAX_WAITERS,
@@ -199,7 +199,7 @@ impl LeakyQueue {
         Self::build(quota, bounds, false)
     }
 
-    const fn build(quota: Quota, bounds: Bounds, is_precise: bool) -> Self {
+    const fn build(quota: Quota, bounds: QueueBounds, is_precise: bool) -> Self {
         Self { quota, bounds, is_precise, shared: OnceLock::new() }
     }
 
@@ -212,14 +212,14 @@ impl LeakyQueue {
         Schedule::new(&self.quota, self.bounds)
     }
 
-    fn with(&self, bounds: Bounds) -> Self {
+    fn with(&self, bounds: QueueBounds) -> Self {
         Self::build(self.quota, bounds, self.is_precise)
     }
 
     /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(Bounds { max_queue: waiters, ..self.bounds })
+        self.with(QueueBounds { max_queue: waiters, ..self.bounds })
     }
 
     /// Sets the longest wait of a request.
@@ -228,13 +228,13 @@ impl LeakyQueue {
     /// [`max_queue`](Self::max_queue), too, if requests should wait longer than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
+        self.with(QueueBounds { max_wait: nanos_of(max_wait), ..self.bounds })
     }
 
     /// Sets how many requests may wait over all keys together: the bound on memory for waiters.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(Bounds { max_waiters: waiters, ..self.bounds })
+        self.with(QueueBounds { max_waiters: waiters, ..self.bounds })
     }
 
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
@@ -254,7 +254,7 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn max_keys(self, keys: usize) -> Self {
-        self.with(Bounds { max_keys: keys, ..self.bounds })
+        self.with(QueueBounds { max_keys: keys, ..self.bounds })
     }
 
     /// Sets what happens to a request of a new key while as many keys are remembered as [may be](Self::max_keys).
@@ -274,7 +274,7 @@ impl LeakyQueue {
     /// No choice forgets a key that has waiters.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
-        self.with(Bounds { when_full, ..self.bounds })
+        self.with(QueueBounds { when_full, ..self.bounds })
     }
 
     /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one

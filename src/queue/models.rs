@@ -10,10 +10,10 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::drivers::{Deferred, Runtime};
-use super::monitor::{Arrival, Monitor as AnyMonitor, Next, Progress, Request};
+use super::drivers::{AfterUnlock, Runtime};
+use super::monitor::{Arrival, Monitor as AnyMonitor, NextStep, Request, WaiterProgress};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
-use super::schedule::{Bounds, FifoId, Schedule};
+use super::schedule::{FifoId, QueueBounds, Schedule};
 use crate::store::WhenFull;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
@@ -40,7 +40,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn monitor(max_queue: usize) -> Arc<Monitor> {
     let bounds =
-        Bounds { max_queue, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
+        QueueBounds { max_queue, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
     Arc::new(Monitor::new(Schedule::new(&Quota::per_second(1), bounds)))
 }
 
@@ -73,15 +73,15 @@ impl Wake for Flag {
 }
 
 /// A driver that was started, and is run by the model.
-struct Driver {
+struct QueueDriver {
     number: DriverId,
     signal: Plain<Flag>,
 }
 
-fn run(deferred: Deferred<Core>) -> Option<Driver> {
+fn run(deferred: AfterUnlock<Core>) -> Option<QueueDriver> {
     deferred.signals.iter().for_each(|signal| signal.0.store(true, Ordering::SeqCst));
     deferred.wake.into_iter().for_each(Waker::wake);
-    deferred.start.map(|start| Driver { number: start.id, signal: start.signal })
+    deferred.start.map(|start| QueueDriver { number: start.id, signal: start.signal })
 }
 
 /// Returns the waiter, if the request waits; an error if the queue is closed, and for no other reason.
@@ -90,7 +90,7 @@ fn arrive_on(
     core: Core,
     (fifo, cost): (u128, u64),
     second: u64,
-) -> Result<(Option<WaiterId>, Option<Driver>), ()> {
+) -> Result<(Option<WaiterId>, Option<QueueDriver>), ()> {
     let request = Request { id: FifoId(fifo), cost, max_wait: 100 * SECOND };
     let (arrival, deferred) = monitor.enqueue(|| Timestamp::from_nanos(second * SECOND), &request, || Some(core));
     let driver = run(deferred);
@@ -111,7 +111,7 @@ fn arrive(monitor: &Monitor, second: u64) -> Result<Option<WaiterId>, ()> {
     arrive_on(monitor, CORES[0], (1, 1), second).map(|(waiter, _)| waiter)
 }
 
-fn join_on(monitor: &Monitor, core: Core) -> (WaiterId, Option<Driver>) {
+fn join_on(monitor: &Monitor, core: Core) -> (WaiterId, Option<QueueDriver>) {
     let (waiter, driver) = arrive_on(monitor, core, (1, 1), 0).expect("open");
     (waiter.expect("busy"), driver)
 }
@@ -120,7 +120,7 @@ fn join(monitor: &Monitor) -> WaiterId {
     join_on(monitor, CORES[0]).0
 }
 
-fn tick_of(monitor: &Monitor, driver: DriverId, second: u64) -> Next {
+fn tick_of(monitor: &Monitor, driver: DriverId, second: u64) -> NextStep {
     let mut wake = Vec::new();
     let next = monitor.tick(driver, || Timestamp::from_nanos(second * SECOND), &mut wake);
     wake.into_iter().for_each(Waker::wake);
@@ -133,12 +133,12 @@ fn tick(monitor: &Monitor, second: u64) {
 }
 
 /// Returns the second at which a driver looks at the schedule again.
-fn wakes_up(next: &Next, signal: &Flag) -> u64 {
+fn wakes_up(next: &NextStep, signal: &Flag) -> u64 {
     match next {
-        Next::Yield => 0,
-        Next::SleepUntil(_) if signal.is_set() => 0,
-        Next::SleepUntil(alarm) => alarm.as_nanos() / SECOND,
-        Next::End => u64::MAX,
+        NextStep::Yield => 0,
+        NextStep::SleepUntil(_) if signal.is_set() => 0,
+        NextStep::SleepUntil(alarm) => alarm.as_nanos() / SECOND,
+        NextStep::End => u64::MAX,
     }
 }
 
@@ -153,16 +153,22 @@ enum Polled {
     Waiting,
 }
 
-fn poll_on(monitor: &Monitor, core: Core, waiter: WaiterId, second: u64, waker: &Waker) -> (Polled, Option<Driver>) {
+fn poll_on(
+    monitor: &Monitor,
+    core: Core,
+    waiter: WaiterId,
+    second: u64,
+    waker: &Waker,
+) -> (Polled, Option<QueueDriver>) {
     let (progress, deferred) = monitor.poll(|| Timestamp::from_nanos(second * SECOND), waiter, waker, Some(&core));
     let driver = run(deferred);
     let found = match progress {
-        Progress::Done(Ok(decision)) if decision.is_allowed() => Polled::Turn,
-        Progress::Done(Ok(_)) => Polled::Rejection,
-        Progress::Done(Err(error)) if error.is_closed() => Polled::Closed,
-        Progress::Done(Err(error)) => panic!("{error}"),
-        Progress::Waiting => Polled::Waiting,
-        Progress::Stranded(error) => panic!("{error}"),
+        WaiterProgress::Done(Ok(decision)) if decision.is_allowed() => Polled::Turn,
+        WaiterProgress::Done(Ok(_)) => Polled::Rejection,
+        WaiterProgress::Done(Err(error)) if error.is_closed() => Polled::Closed,
+        WaiterProgress::Done(Err(error)) => panic!("{error}"),
+        WaiterProgress::Waiting => Polled::Waiting,
+        WaiterProgress::Stranded(error) => panic!("{error}"),
     };
     (found, driver)
 }
@@ -278,7 +284,7 @@ fn one_arrives_while_the_driver_ends() {
         let next = tick_of(&monitor, driver.number, 1);
         let (second, started) = other.join().unwrap();
         match started {
-            Some(_) => assert!(matches!(next, Next::End), "two drivers"),
+            Some(_) => assert!(matches!(next, NextStep::End), "two drivers"),
             None => assert!(wakes_up(&next, &driver.signal) <= 2, "{next:?}: the second has no driver"),
         }
         assert!(turn(&monitor, first, 1));
@@ -314,10 +320,10 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
         assert!(wakes_up(&next, &driver.signal) <= 1, "{next:?}: it sleeps through a turn");
         // It releases the one elsewhere, too, or its own would come too late.
         assert!(
-            matches!(tick_of(&monitor, driver.number, 1), Next::SleepUntil(alarm) if alarm.as_nanos() == 2 * SECOND)
+            matches!(tick_of(&monitor, driver.number, 1), NextStep::SleepUntil(alarm) if alarm.as_nanos() == 2 * SECOND)
         );
         assert!(
-            matches!(tick_of(&monitor, driver.number, 2), Next::SleepUntil(alarm) if alarm.as_nanos() == 9 * SECOND)
+            matches!(tick_of(&monitor, driver.number, 2), NextStep::SleepUntil(alarm) if alarm.as_nanos() == 9 * SECOND)
         );
         for (core, waiter) in [(CORES[0], elsewhere), (CORES[1], Some(early))] {
             assert!(matches!(poll_on(&monitor, core, waiter.unwrap(), 2, Waker::noop()).0, Polled::Turn));
@@ -372,7 +378,7 @@ fn a_turn_is_refunded_while_another_driver_goes_to_sleep() {
         assert!(flag.is_set(), "it was not woken");
         assert!(matches!(poll_on(&monitor, CORES[1], second, 1, Waker::noop()).0, Polled::Turn));
         assert!(wakes_up(&next, &driver.signal) <= 2, "{next:?}: it sleeps through the turn of the third");
-        assert!(matches!(tick_of(&monitor, driver.number, 2), Next::End));
+        assert!(matches!(tick_of(&monitor, driver.number, 2), NextStep::End));
         assert!(matches!(poll_on(&monitor, CORES[1], third, 2, Waker::noop()).0, Polled::Turn));
         assert_empty(&monitor);
     });
@@ -394,8 +400,10 @@ fn a_driver_is_lost_while_its_waiter_moves() {
         other.join().unwrap();
         assert!(matches!(found, Polled::Waiting));
         let driver = driver.expect("the waiter has no driver");
-        assert!(matches!(tick_of(&monitor, driver.number, 0), Next::SleepUntil(alarm) if alarm.as_nanos() == SECOND));
-        assert!(matches!(tick_of(&monitor, driver.number, 1), Next::End));
+        assert!(
+            matches!(tick_of(&monitor, driver.number, 0), NextStep::SleepUntil(alarm) if alarm.as_nanos() == SECOND)
+        );
+        assert!(matches!(tick_of(&monitor, driver.number, 1), NextStep::End));
         assert!(turn(&monitor, waiter, 1));
         assert_empty(&monitor);
     });
@@ -437,11 +445,11 @@ fn two_drivers_release_at_once() {
             thread::spawn(move || tick_of(&monitor, number, 1))
         };
         let next = tick_of(&monitor, driver.number, 1);
-        assert!(matches!(other.join().unwrap(), Next::End), "no waiter is left there");
+        assert!(matches!(other.join().unwrap(), NextStep::End), "no waiter is left there");
         assert_eq!(wakes_up(&next, &driver.signal), 2);
         assert!(turn(&monitor, first, 1));
         assert!(matches!(poll_on(&monitor, CORES[1], second, 1, Waker::noop()).0, Polled::Waiting));
-        assert!(matches!(tick_of(&monitor, driver.number, 2), Next::End));
+        assert!(matches!(tick_of(&monitor, driver.number, 2), NextStep::End));
         assert!(matches!(poll_on(&monitor, CORES[1], second, 2, Waker::noop()).0, Polled::Turn));
         assert_empty(&monitor);
     });

@@ -5,9 +5,9 @@ use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use super::drivers::{Deferred, Drivers, Runtime};
+use super::drivers::{AfterUnlock, Drivers, Runtime};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
-use super::schedule::{FifoId, Found, Schedule, WaiterState};
+use super::schedule::{FifoId, FoundFifo, Schedule, WaiterState};
 use super::{closed, no_runtime};
 use crate::store::TableStats;
 use crate::util::sync::Mutex;
@@ -17,15 +17,15 @@ use crate::values::{Backlog, Decision, LimiterError, Receipt};
 /// The schedule and the drivers under their lock (a monitor, as Hoare's).
 ///
 /// All interaction between threads happens here, without any timer or task, so that loom can check it. Drivers to
-/// start, drivers to signal and wakers are returned as [`Deferred`] work: they run foreign code, which must not run
+/// start, drivers to signal and wakers are returned as [`AfterUnlock`] work: they run foreign code, which must not run
 /// under the lock.
 ///
 /// The clock is read under the lock, so that arrivals are ordered as their times are.
 pub(super) struct Monitor<R: Runtime> {
-    state: Mutex<State<R>>,
+    state: Mutex<MonitorState<R>>,
 }
 
-struct State<R: Runtime> {
+struct MonitorState<R: Runtime> {
     schedule: Schedule,
     /// Changed only under the lock: an arrival either finds the driver of its runtime alive, which then looks at the
     /// schedule once more, or starts the next.
@@ -48,7 +48,7 @@ pub(super) enum Arrival {
 }
 
 /// The state of a waiter when it is polled.
-pub(super) enum Progress {
+pub(super) enum WaiterProgress {
     Done(Result<Decision, LimiterError>),
     Waiting,
     /// It waits where no driver can live, and must leave.
@@ -57,7 +57,7 @@ pub(super) enum Progress {
 
 /// What a driver does next.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// Let other tasks run, and tick again at once.
     Yield,
     SleepUntil(Timestamp),
@@ -66,10 +66,10 @@ pub(super) enum Next {
 
 impl<R: Runtime> Monitor<R> {
     pub(super) fn new(schedule: Schedule) -> Self {
-        Self { state: Mutex::new(State { schedule, drivers: Drivers::new(), is_closed: false }) }
+        Self { state: Mutex::new(MonitorState { schedule, drivers: Drivers::new(), is_closed: false }) }
     }
 
-    fn lock(&self) -> impl DerefMut<Target = State<R>> + '_ {
+    fn lock(&self) -> impl DerefMut<Target = MonitorState<R>> + '_ {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,7 +89,7 @@ impl<R: Runtime> Monitor<R> {
         now: impl FnOnce() -> Timestamp,
         request: &Request,
         here: impl FnOnce() -> Option<R>,
-    ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
+    ) -> (Result<Arrival, LimiterError>, AfterUnlock<R>) {
         self.arrive(now, request, Arrival::Decided, |state, now, request, _, deferred| {
             state.join(now, request, true, here, deferred).map(Arrival::Joined)
         })
@@ -101,7 +101,7 @@ impl<R: Runtime> Monitor<R> {
         now: impl FnOnce() -> Timestamp,
         request: &Request,
         here: impl FnOnce() -> Option<R>,
-    ) -> (Result<Decision, LimiterError>, Deferred<R>) {
+    ) -> (Result<Decision, LimiterError>, AfterUnlock<R>) {
         self.arrive(now, request, identity, |state, now, request, departs_at, deferred| {
             let decision = state.schedule.preview(now, request.id, request.cost, departs_at);
             state.join(now, request, false, here, deferred).map(|_| decision)
@@ -114,10 +114,16 @@ impl<R: Runtime> Monitor<R> {
         now: impl FnOnce() -> Timestamp,
         request: &Request,
         decided: impl FnOnce(Decision) -> T,
-        join: impl FnOnce(&mut State<R>, Timestamp, &Request, Timestamp, &mut Deferred<R>) -> Result<T, LimiterError>,
-    ) -> (Result<T, LimiterError>, Deferred<R>) {
+        join: impl FnOnce(
+            &mut MonitorState<R>,
+            Timestamp,
+            &Request,
+            Timestamp,
+            &mut AfterUnlock<R>,
+        ) -> Result<T, LimiterError>,
+    ) -> (Result<T, LimiterError>, AfterUnlock<R>) {
         let &Request { id, cost, max_wait } = request;
-        let mut deferred = Deferred::none();
+        let mut deferred = AfterUnlock::none();
         let mut state = self.lock();
         if state.is_closed {
             return (Err(closed()), deferred);
@@ -142,18 +148,22 @@ impl<R: Runtime> Monitor<R> {
     }
 
     /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
-    pub(super) fn peek(&self, now: impl FnOnce() -> Timestamp, request: &Request) -> (Option<Decision>, Deferred<R>) {
+    pub(super) fn peek(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        request: &Request,
+    ) -> (Option<Decision>, AfterUnlock<R>) {
         let &Request { id, cost, max_wait } = request;
-        let mut deferred = Deferred::none();
+        let mut deferred = AfterUnlock::none();
         let mut state = self.lock();
         if state.is_closed {
             return (None, deferred);
         }
         let now = now();
         let id = match state.schedule.find(now, id, cost) {
-            Found::Own | Found::InPlaceOf(_) => id,
-            Found::Shared(fifo) => fifo,
-            Found::Nowhere => return (Some(state.schedule.full_rejection(now)), deferred),
+            FoundFifo::Own | FoundFifo::InPlaceOf(_) => id,
+            FoundFifo::Shared(fifo) => fifo,
+            FoundFifo::Nowhere => return (Some(state.schedule.full_rejection(now)), deferred),
         };
         state.schedule.catch_up(now, id, &mut deferred.wake);
         let decision = match state.schedule.check_arrival(now, id, cost, max_wait) {
@@ -171,18 +181,18 @@ impl<R: Runtime> Monitor<R> {
         waiter: WaiterId,
         waker: &Waker,
         here: Option<&R>,
-    ) -> (Progress, Deferred<R>) {
-        let mut deferred = Deferred::none();
+    ) -> (WaiterProgress, AfterUnlock<R>) {
+        let mut deferred = AfterUnlock::none();
         // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = now();
         let progress = match state.schedule.poll_waiter(now, waiter, &mut waker) {
-            WaiterState::Decided(decision) => Progress::Done(Ok(decision)),
-            WaiterState::Closed => Progress::Done(Err(closed())),
+            WaiterState::Decided(decision) => WaiterProgress::Done(Ok(decision)),
+            WaiterState::Closed => WaiterProgress::Done(Err(closed())),
             WaiterState::Waiting => match state.keep_driven(waiter, here, &mut deferred) {
-                Ok(()) => Progress::Waiting,
-                Err(error) => Progress::Stranded(error),
+                Ok(()) => WaiterProgress::Waiting,
+                Err(error) => WaiterProgress::Stranded(error),
             },
         };
         drop(state);
@@ -191,8 +201,8 @@ impl<R: Runtime> Monitor<R> {
     }
 
     /// Removes a waiter, and returns its turn if that has come.
-    pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, waiter: WaiterId) -> Deferred<R> {
-        let mut deferred = Deferred::none();
+    pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, waiter: WaiterId) -> AfterUnlock<R> {
+        let mut deferred = AfterUnlock::none();
         let mut state = self.lock();
         let now = now();
         let (returned_to, waker) = state.schedule.leave(now, waiter);
@@ -212,8 +222,8 @@ impl<R: Runtime> Monitor<R> {
         fifo: FifoId,
         cost: u64,
         receipt: Receipt,
-    ) -> Deferred<R> {
-        let mut deferred = Deferred::none();
+    ) -> AfterUnlock<R> {
+        let mut deferred = AfterUnlock::none();
         let mut state = self.lock();
         let now = now();
         let fifo = state.schedule.charged_fifo(fifo);
@@ -238,8 +248,8 @@ impl<R: Runtime> Monitor<R> {
     }
 
     /// Applies another quota and other bounds to all waiters.
-    pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Schedule) -> Deferred<R> {
-        let mut deferred = Deferred::none();
+    pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Schedule) -> AfterUnlock<R> {
+        let mut deferred = AfterUnlock::none();
         let mut state = self.lock();
         let now = now();
         state.schedule.change(now, rules, &mut deferred.wake);
@@ -248,7 +258,7 @@ impl<R: Runtime> Monitor<R> {
     }
 
     /// For a driver: releases some of the waiters that are due, and returns what to do next.
-    pub(super) fn tick(&self, driver: DriverId, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> Next {
+    pub(super) fn tick(&self, driver: DriverId, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> NextStep {
         let mut state = self.lock();
         let now = now();
         let is_all = state.schedule.release_some(now, wake);
@@ -256,17 +266,17 @@ impl<R: Runtime> Monitor<R> {
             // Under the same lock as the count: a request that joins on this runtime either was counted, or finds the
             // driver ended and starts another.
             state.drivers.end(driver);
-            return Next::End;
+            return NextStep::End;
         }
         if !is_all {
             state.drivers.set_alarm(driver, None);
-            return Next::Yield;
+            return NextStep::Yield;
         }
         // Stored under the lock: a turn that comes sooner than the alarm was either seen here, or is compared with the
         // alarm by the thread that makes it come sooner, which then signals this driver.
         let alarm = state.schedule.next_release().unwrap_or(Timestamp::MAX);
         state.drivers.set_alarm(driver, Some(alarm));
-        Next::SleepUntil(alarm)
+        NextStep::SleepUntil(alarm)
     }
 
     /// For a driver that was lost before it ended: returns the wakers of the waiters on its runtime, which continue
@@ -278,8 +288,8 @@ impl<R: Runtime> Monitor<R> {
     }
 
     /// Ends all waits, for good.
-    pub(super) fn close(&self) -> Deferred<R> {
-        let mut deferred = Deferred::none();
+    pub(super) fn close(&self) -> AfterUnlock<R> {
+        let mut deferred = AfterUnlock::none();
         let mut state = self.lock();
         // Checked by arrivals under the same lock, so none joins after the waiters were taken.
         state.is_closed = true;
@@ -299,14 +309,14 @@ impl<R: Runtime> Monitor<R> {
     }
 }
 
-impl<R: Runtime> State<R> {
+impl<R: Runtime> MonitorState<R> {
     fn join(
         &mut self,
         now: Timestamp,
         request: &Request,
         has_future: bool,
         here: impl FnOnce() -> Option<R>,
-        deferred: &mut Deferred<R>,
+        deferred: &mut AfterUnlock<R>,
     ) -> Result<WaiterId, LimiterError> {
         let runtime = here();
         let driver = match &runtime {
@@ -324,7 +334,7 @@ impl<R: Runtime> State<R> {
         &mut self,
         waiter: WaiterId,
         here: Option<&R>,
-        deferred: &mut Deferred<R>,
+        deferred: &mut AfterUnlock<R>,
     ) -> Result<(), LimiterError> {
         let Some(present) = self.schedule.driver_of(waiter) else { return Ok(()) };
         if self.drivers.is_alive(present, here.map(R::id)) {
@@ -345,7 +355,7 @@ impl<R: Runtime> State<R> {
         }
     }
 
-    fn signal(&self, deferred: &mut Deferred<R>) {
+    fn signal(&self, deferred: &mut AfterUnlock<R>) {
         self.drivers.signal(&self.schedule, deferred);
     }
 }
@@ -353,7 +363,7 @@ impl<R: Runtime> State<R> {
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::queue::schedule::Bounds;
+    use crate::queue::schedule::QueueBounds;
     use crate::store::WhenFull;
     use crate::values::Quota;
 
@@ -361,13 +371,21 @@ mod tests {
     #[test]
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
         let second = 1_000_000_000;
-        let bounds =
-            Bounds { max_queue: 8, max_wait: 8 * second, max_waiters: 8, max_keys: 8, when_full: WhenFull::Reject };
-        let mut state: State<u32> =
-            State { schedule: Schedule::new(&Quota::per_second(1), bounds), drivers: Drivers::new(), is_closed: false };
+        let bounds = QueueBounds {
+            max_queue: 8,
+            max_wait: 8 * second,
+            max_waiters: 8,
+            max_keys: 8,
+            when_full: WhenFull::Reject,
+        };
+        let mut state: MonitorState<u32> = MonitorState {
+            schedule: Schedule::new(&Quota::per_second(1), bounds),
+            drivers: Drivers::new(),
+            is_closed: false,
+        };
         let (good, broken) = (7, 9);
         let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8 * second };
-        let mut deferred = Deferred::none();
+        let mut deferred = AfterUnlock::none();
         let mut join = |runtime| state.join(Timestamp::ZERO, &request, true, || Some(runtime), &mut deferred).unwrap();
         let [waiter, _, stranded] = [good, good, broken].map(&mut join);
         let [good_driver, broken_driver] = [waiter, stranded].map(|id| state.schedule.driver_of(id).unwrap());

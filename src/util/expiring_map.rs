@@ -113,7 +113,8 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     pub(crate) fn count(&self, sample: usize, is_live: impl Fn(&V) -> bool) -> u64 {
         let sets = self.sets.len();
         let seen = sets.min(sample);
-        let live_in = |index: usize| self.sets[index].lock().iter().flatten().filter(|(_, value)| is_live(value)).count();
+        let live_in =
+            |index: usize| self.sets[index].lock().iter().flatten().filter(|(_, value)| is_live(value)).count();
         let live: usize = (0..seen).map(|index| live_in(index * sets / seen)).sum();
         live as u64 * sets as u64 / seen as u64
     }

@@ -43,7 +43,7 @@ impl Secret {
     fn sip<const C: usize, const D: usize>(self, key: &[u8]) -> u64 {
         let Self([k0, k1]) = self;
         // The constants of the paper.
-        let mut state = State([
+        let mut state = SipState([
             k0 ^ u64::from_be_bytes(*b"somepseu"),
             k1 ^ u64::from_be_bytes(*b"dorandom"),
             k0 ^ u64::from_be_bytes(*b"lygenera"),
@@ -66,9 +66,9 @@ impl fmt::Debug for Secret {
 }
 
 /// The paper's internal state, *v*0 to *v*3.
-struct State([u64; 4]);
+struct SipState([u64; 4]);
 
-impl State {
+impl SipState {
     #[inline(always)]
     fn absorb<const C: usize>(&mut self, word: u64) {
         self.0[3] ^= word;

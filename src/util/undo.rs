@@ -27,17 +27,17 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
     }
 }
 
-type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type UndoCall<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A call, and what gives back what came of it.
-struct Pending<T, F, U>
+struct PendingUndo<T, F, U>
 where
     T: 'static,
     F: FnOnce(T) -> U + Send + 'static,
     U: Future<Output = ()> + Send + 'static,
 {
     /// `None` once the call has ended.
-    work: Option<(Call<T>, F)>,
+    work: Option<(UndoCall<T>, F)>,
     runtime: Handle,
 }
 
@@ -53,7 +53,7 @@ where
     U: Future<Output = ()> + Send + 'static,
 {
     // Boxed at once, since the call takes far more memory than what follows, and is over when that begins.
-    let mut pending = Pending { work: Some((Box::pin(call), undo)), runtime };
+    let mut pending = PendingUndo { work: Some((Box::pin(call), undo)), runtime };
     async move {
         let (call, _) = pending.work.as_mut().expect("it is awaited once");
         let outcome = call.await;
@@ -62,7 +62,7 @@ where
     }
 }
 
-impl<T, F, U> Drop for Pending<T, F, U>
+impl<T, F, U> Drop for PendingUndo<T, F, U>
 where
     F: FnOnce(T) -> U + Send + 'static,
     U: Future<Output = ()> + Send + 'static,

@@ -72,17 +72,17 @@ impl From<Decision> for Answer {
 ///
 /// Why it cannot is mostly in its [source](Error::source): print the error with its sources, as error reports do.
 #[derive(Clone)]
-pub struct LimiterError(Arc<Failure>);
+pub struct LimiterError(Arc<AnswerFailure>);
 
 // Behind a pointer, since a `Answer` is returned by value and seldom holds an error.
-struct Failure {
+struct AnswerFailure {
     reason: String,
-    kind: Kind,
+    kind: AnswerKind,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AnswerKind {
     Failed,
     Closed,
     Unsupported,
@@ -90,20 +90,20 @@ enum Kind {
 }
 
 impl LimiterError {
-    fn of(kind: Kind, reason: impl Into<String>) -> Self {
-        Self(Arc::new(Failure { reason: reason.into(), kind, source: None }))
+    fn of(kind: AnswerKind, reason: impl Into<String>) -> Self {
+        Self(Arc::new(AnswerFailure { reason: reason.into(), kind, source: None }))
     }
 
     /// An error with this message.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self::of(Kind::Failed, reason)
+        Self::of(AnswerKind::Failed, reason)
     }
 
     /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
     /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode), and
     /// neither counts nor logs a failure of the limiter.
     pub fn closed(reason: impl Into<String>) -> Self {
-        Self::of(Kind::Closed, reason)
+        Self::of(AnswerKind::Closed, reason)
     }
 
     /// The error of a limiter that does not answer this mode. It has changed nothing: see
@@ -119,50 +119,50 @@ impl LimiterError {
             Mode::Fallback => "cannot decide in this process alone",
             Mode::Reset => "cannot be reset",
         };
-        Self::of(Kind::Unsupported, format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
+        Self::of(AnswerKind::Unsupported, format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
     }
 
     /// The error of a policy whose limiter does not answer this mode.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn unsupported_by(policy: &str, mode: Mode) -> Self {
-        Self::of(Kind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
+        Self::of(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
     }
 
     /// The error of a layer that has no policy of this name.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn unknown_policy(name: &str) -> Self {
-        Self::of(Kind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
+        Self::of(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
     }
 
     /// Whether the limiter does not [response](Self::unsupported) the mode in which it was asked.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
-        self.0.kind == Kind::Unsupported
+        self.0.kind == AnswerKind::Unsupported
     }
 
     /// Whether the layer has no policy of the name that it was asked for.
     #[must_use]
     pub fn is_unknown_policy(&self) -> bool {
-        self.0.kind == Kind::UnknownPolicy
+        self.0.kind == AnswerKind::UnknownPolicy
     }
 
     /// Whether the limiter was [closed](Self::closed).
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.0.kind == Kind::Closed
+        self.0.kind == AnswerKind::Closed
     }
 
     /// Sets the underlying error. If the message ends with the text of that, it is cut there: what prints an error with
     /// its sources would print it twice.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let (Failure { reason, kind, .. }, source) = (&*self.0, source.into());
+        let (AnswerFailure { reason, kind, .. }, source) = (&*self.0, source.into());
         let reason = match reason.strip_suffix(&source.to_string()).map(|rest| rest.trim_end_matches([' ', ':'])) {
             Some("") => "the limiter cannot decide",
             Some(rest) => rest,
             None => reason,
         };
-        Self(Arc::new(Failure { reason: reason.to_owned(), kind: *kind, source: Some(source) }))
+        Self(Arc::new(AnswerFailure { reason: reason.to_owned(), kind: *kind, source: Some(source) }))
     }
 }
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use self::words::{
-    DELAY_BITS, DELAY_COARSE, DELAY_MASK, Kind, Limit, RESET_COARSE, Remaining, WAIT_COARSE, at_most_max,
+    DELAY_BITS, DELAY_COARSE, DELAY_MASK, Limit, OutcomeKind, RESET_COARSE, Remaining, WAIT_COARSE, at_most_max,
 };
 use crate::values::{Receipt, Shape, Terms};
 
@@ -38,7 +38,7 @@ const _: () = assert!(size_of::<Decision>() == 64, "one cache line");
 
 /// A time, perhaps as a quotient: the division is deferred to the getters, which few callers use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Span {
+pub(crate) enum DeferredTime {
     Whole(Duration),
     /// `owed / per` nanoseconds, rounded up.
     Quotient {
@@ -47,7 +47,7 @@ pub(crate) enum Span {
     },
 }
 
-impl Span {
+impl DeferredTime {
     /// The time in parts of a nanosecond, and the parts per nanosecond; `None` if it does not fit.
     #[inline(always)]
     const fn parts(self) -> Option<(u64, NonZeroU64)> {
@@ -116,10 +116,10 @@ impl Decision {
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn banned_for(self, left: Duration) -> Self {
         let wait = match self.limit.kind() {
-            Kind::Allow => Some(left),
-            Kind::Reject => Some(left.max(self.waits())),
-            Kind::UntilReleased => return Self { remaining: self.remaining.with_units(0), ..self },
-            Kind::Never => None,
+            OutcomeKind::Allow => Some(left),
+            OutcomeKind::Reject => Some(left.max(self.waits())),
+            OutcomeKind::UntilReleased => return Self { remaining: self.remaining.with_units(0), ..self },
+            OutcomeKind::Never => None,
         };
         Self::reject(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
@@ -136,8 +136,8 @@ impl Decision {
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
         match self.limit.kind() {
-            Kind::Reject => self.waiting(Span::Whole(self.waits().min(most))),
-            Kind::Allow | Kind::UntilReleased | Kind::Never => self,
+            OutcomeKind::Reject => self.waiting(DeferredTime::Whole(self.waits().min(most))),
+            OutcomeKind::Allow | OutcomeKind::UntilReleased | OutcomeKind::Never => self,
         }
     }
 
@@ -192,14 +192,14 @@ impl Decision {
     /// [`allow`](Self::allow), for numbers of a quota.
     #[inline(always)]
     pub(crate) const fn admit(limit: u64, remaining: u64) -> Self {
-        Self::new(Kind::Allow, limit, remaining)
+        Self::new(OutcomeKind::Allow, limit, remaining)
     }
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn reject(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
         let (limit, remaining) = (at_most_max(limit), at_most_max(remaining));
         match retry_after {
-            Some(wait) => Self::reject_for(limit, remaining, Span::Whole(wait)),
+            Some(wait) => Self::reject_for(limit, remaining, DeferredTime::Whole(wait)),
             None => Self::never(limit, remaining),
         }
     }
@@ -207,30 +207,30 @@ impl Decision {
     /// Rejects, whatever the wait. For numbers of a quota.
     #[inline(always)]
     pub(crate) const fn never(limit: u64, remaining: u64) -> Self {
-        Self::new(Kind::Never, limit, remaining)
+        Self::new(OutcomeKind::Never, limit, remaining)
     }
 
     /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left. When
     /// that will be is not known, so there is no time to retry after.
     pub const fn reject_until_released(limit: u64, remaining: u64) -> Self {
-        Self::new(Kind::UntilReleased, at_most_max(limit), at_most_max(remaining))
+        Self::new(OutcomeKind::UntilReleased, at_most_max(limit), at_most_max(remaining))
     }
 
     /// Rejects for a time that may be an undivided quotient. For numbers of a quota.
     #[inline(always)]
-    pub(crate) const fn reject_for(limit: u64, remaining: u64, wait: Span) -> Self {
-        Self::new(Kind::Reject, limit, remaining).waiting(wait)
+    pub(crate) const fn reject_for(limit: u64, remaining: u64, wait: DeferredTime) -> Self {
+        Self::new(OutcomeKind::Reject, limit, remaining).waiting(wait)
     }
 
     #[inline(always)]
-    const fn new(kind: Kind, limit: u64, remaining: u64) -> Self {
+    const fn new(kind: OutcomeKind, limit: u64, remaining: u64) -> Self {
         let (limit, remaining) = (Limit::new(limit, kind), Remaining::new(remaining));
         Self { receipt: Receipt::NONE, wait: 0, reset: 0, per: NonZeroU64::MIN, limit, remaining, delay_low: 0 }
     }
 
     // This and `with_reset_span` change fields one by one: a decision that is passed on and returned would be copied.
     #[inline(always)]
-    const fn waiting(mut self, wait: Span) -> Self {
+    const fn waiting(mut self, wait: DeferredTime) -> Self {
         let Some((owed, per)) = wait.parts() else {
             (self.wait, self.remaining) = (millis_ceil(wait.ceil()), self.remaining.with(WAIT_COARSE, true));
             return self;
@@ -269,11 +269,11 @@ impl Decision {
 
     /// Sets the time until the key owes nothing.
     pub const fn with_reset_after(self, reset_after: Duration) -> Self {
-        self.with_reset_span(Span::Whole(reset_after))
+        self.with_reset_span(DeferredTime::Whole(reset_after))
     }
 
     #[inline(always)]
-    pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
+    pub(crate) const fn with_reset_span(mut self, reset: DeferredTime) -> Self {
         let Some((owed, per)) = reset.parts() else {
             (self.reset, self.remaining) = (millis_ceil(reset.ceil()), self.remaining.with(RESET_COARSE, true));
             return self;
@@ -290,17 +290,17 @@ impl Decision {
     }
 
     #[inline(always)]
-    pub(crate) const fn with_next_span(self, next: Span) -> Self {
+    pub(crate) const fn with_next_span(self, next: DeferredTime) -> Self {
         match self.limit.kind() {
-            Kind::Allow => self.waiting(next),
-            Kind::Reject | Kind::UntilReleased | Kind::Never => self,
+            OutcomeKind::Allow => self.waiting(next),
+            OutcomeKind::Reject | OutcomeKind::UntilReleased | OutcomeKind::Never => self,
         }
     }
 
     /// Sets the time until one unit is available, for an admission that leaves none. For sliding windows: of buckets
     /// and fixed windows, it follows from the terms.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
-        self.with_next_span(Span::Whole(next_after))
+        self.with_next_span(DeferredTime::Whole(next_after))
     }
 
     /// Sets the time that the request waits, or would wait, in a queue.
@@ -330,15 +330,17 @@ impl Decision {
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         match self.limit.kind() {
-            Kind::Allow => Outcome::Allow,
-            Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Reject { retry_after: self.retry_after() },
+            OutcomeKind::Allow => Outcome::Allow,
+            OutcomeKind::Reject | OutcomeKind::UntilReleased | OutcomeKind::Never => {
+                Outcome::Reject { retry_after: self.retry_after() }
+            }
         }
     }
 
     /// Whether the request passes.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.limit.kind(), Kind::Allow)
+        matches!(self.limit.kind(), OutcomeKind::Allow)
     }
 
     /// The exact wait after which the same request is admitted, alone on its key. `None` if it is
@@ -347,15 +349,15 @@ impl Decision {
     #[doc(alias = "Retry-After")]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.limit.kind() {
-            Kind::Reject => Some(self.waits()),
-            Kind::Allow | Kind::UntilReleased | Kind::Never => None,
+            OutcomeKind::Reject => Some(self.waits()),
+            OutcomeKind::Allow | OutcomeKind::UntilReleased | OutcomeKind::Never => None,
         }
     }
 
     /// Whether this is a rejection until other requests of the key are over, at a time that is not known.
     #[must_use]
     pub const fn is_until_released(&self) -> bool {
-        matches!(self.limit.kind(), Kind::UntilReleased)
+        matches!(self.limit.kind(), OutcomeKind::UntilReleased)
     }
 
     /// The time until one unit is available, if this is an admission that leaves none, and if its limiter
@@ -487,10 +489,11 @@ mod tests {
     #[test]
     fn quotients_of_two_units_are_rounded_up_to_nanoseconds() {
         let per = |per| NonZeroU64::new(per).unwrap();
-        let reset = Span::Quotient { owed: 10, per: per(4) };
-        for (wait, nanos) in
-            [(Span::Quotient { owed: 10, per: per(3) }, 4), (Span::Quotient { owed: 9, per: per(4) }, 3)]
-        {
+        let reset = DeferredTime::Quotient { owed: 10, per: per(4) };
+        for (wait, nanos) in [
+            (DeferredTime::Quotient { owed: 10, per: per(3) }, 4),
+            (DeferredTime::Quotient { owed: 9, per: per(4) }, 3),
+        ] {
             let decision = Decision::reject_for(5, 0, wait).with_reset_span(reset);
             assert_eq!(decision.retry_after(), Some(Duration::from_nanos(nanos)));
             assert_eq!(decision.reset_after(), Duration::from_nanos(3));

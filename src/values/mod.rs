@@ -34,7 +34,7 @@ pub(crate) use self::batch::{Answers, Claim};
 pub(crate) use self::charge_once::ChargingOnce;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::charge_once::Retry;
-pub(crate) use self::decision::Span;
+pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
 pub use self::failure_mode::FailureMode;

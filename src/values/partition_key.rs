@@ -64,7 +64,7 @@ impl PartitionKey {
 
     /// Makes a key of parts. It equals another key of parts only if all parts are equal.
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
-        let mut key = Joined { bytes: [0; LONGEST], len: 0, hash: None };
+        let mut key = JoinedPieces { bytes: [0; LONGEST], len: 0, hash: None };
         for part in parts {
             let part = part.as_ref();
             key.push(&(part.len() as u64).to_le_bytes());
@@ -118,13 +118,13 @@ impl From<&[u8]> for PartitionKey {
 }
 
 /// Joins the pieces of a key, and hashes them once they exceed [`LONGEST`].
-struct Joined {
+struct JoinedPieces {
     bytes: [u8; LONGEST],
     len: usize,
     hash: Option<Sha256>,
 }
 
-impl Joined {
+impl JoinedPieces {
     fn push(&mut self, piece: &[u8]) {
         match (&mut self.hash, self.bytes.get_mut(self.len..self.len + piece.len())) {
             (None, Some(room)) => {

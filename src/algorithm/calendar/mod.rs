@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::period::Period;
-use self::schedule::Schedule;
+use self::schedule::CalendarSchedule;
 use super::Algorithm;
 use super::window::ChargedIn;
 use crate::values::time::Timestamp;
@@ -85,7 +85,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 pub struct CalendarWindow {
     limit: u64,
     /// Shared by clones, so that they find each window once.
-    schedule: Arc<Schedule>,
+    schedule: Arc<CalendarSchedule>,
 }
 
 /// What a [`CalendarWindow`] keeps of a key.
@@ -141,7 +141,7 @@ impl CalendarWindow {
     fn of(limit: u64, period: Period) -> Self {
         assert!(limit > 0, "a quota's limit must be at least 1");
         assert!(limit <= Quota::MAX_UNITS, "a quota's limit must not exceed 999,999,999,999,999");
-        Self { limit, schedule: Arc::new(Schedule::new(period, zone::utc())) }
+        Self { limit, schedule: Arc::new(CalendarSchedule::new(period, zone::utc())) }
     }
 
     /// Lets windows begin by the clocks of a zone, named as in the IANA time zone database (`Europe/Berlin`, in any
@@ -151,7 +151,7 @@ impl CalendarWindow {
     ///
     /// If there is no such zone.
     pub fn zone(self, name: &str) -> Result<Self, UnknownZone> {
-        let schedule = Schedule::new(self.schedule.period(), zone::find(name)?);
+        let schedule = CalendarSchedule::new(self.schedule.period(), zone::find(name)?);
         Ok(Self { schedule: Arc::new(schedule), ..self })
     }
 
@@ -181,7 +181,7 @@ impl CalendarWindow {
     }
 
     fn with_period(self, period: Period) -> Self {
-        let schedule = Schedule::new(period, self.schedule.zone().clone());
+        let schedule = CalendarSchedule::new(period, self.schedule.zone().clone());
         Self { schedule: Arc::new(schedule), ..self }
     }
 

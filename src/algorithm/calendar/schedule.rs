@@ -19,7 +19,7 @@ use crate::values::time::Timestamp;
 /// that it holds its own instant. Nothing else is published by the store, so relaxed accesses are enough. Threads that
 /// find no match all compute, and the last store wins: where two clocks differ, each may
 /// find the other's window and compute its own, which takes a microsecond or two, and is never a wrong bound.
-pub(super) struct Schedule {
+pub(super) struct CalendarSchedule {
     period: Period,
     zone: TimeZone,
     /// The window that was found last, packed.
@@ -33,7 +33,7 @@ pub(super) struct Schedule {
 
 /// A window, in whole seconds: clocks are moved by whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct CalendarSpan {
     starts: u64,
     /// Below 2^24, which is half a year.
     length: u64,
@@ -42,7 +42,7 @@ pub(super) struct Window {
 const NANOS: u64 = 1_000_000_000;
 const LENGTH_BITS: u32 = 24;
 
-impl Window {
+impl CalendarSpan {
     /// Packs a window into a word. The start takes 35 bits, since clocks reach to 2^64 nanoseconds.
     const fn pack(self) -> u64 {
         self.starts << LENGTH_BITS | self.length
@@ -64,7 +64,7 @@ impl Window {
     }
 }
 
-impl Schedule {
+impl CalendarSchedule {
     pub(super) const fn new(period: Period, zone: TimeZone) -> Self {
         Self {
             period,
@@ -97,7 +97,7 @@ impl Schedule {
 
     /// Returns the window that holds `now`.
     #[inline]
-    pub(super) fn window(&self, now: Timestamp) -> Window {
+    pub(super) fn window(&self, now: Timestamp) -> CalendarSpan {
         self.look_up(&self.last, now)
     }
 
@@ -116,8 +116,8 @@ impl Schedule {
     }
 
     #[inline]
-    fn look_up(&self, kept: &AtomicU64, now: Timestamp) -> Window {
-        let window = Window::unpack(kept.load(Ordering::Relaxed));
+    fn look_up(&self, kept: &AtomicU64, now: Timestamp) -> CalendarSpan {
+        let window = CalendarSpan::unpack(kept.load(Ordering::Relaxed));
         if window.holds(now) {
             return window;
         }
@@ -128,7 +128,7 @@ impl Schedule {
 
     /// Asks the calendar.
     #[cold]
-    fn find(&self, now: Timestamp) -> Window {
+    fn find(&self, now: Timestamp) -> CalendarSpan {
         #[cfg(test)]
         self.asked.fetch_add(1, Ordering::Relaxed);
         let now = i64::try_from(now.as_nanos() / NANOS).expect("below 2^35");
@@ -145,7 +145,7 @@ impl Schedule {
         // The first window of all time begins before clocks do.
         let starts = u64::try_from(self.begins(first)).unwrap_or(0);
         let ends = u64::try_from(self.begins(self.period.next(first))).expect("later than now");
-        Window { starts, length: ends - starts }
+        CalendarSpan { starts, length: ends - starts }
     }
 
     #[cfg(test)]

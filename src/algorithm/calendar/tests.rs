@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::period::{Period, to_jiff};
-use super::schedule::Schedule;
+use super::schedule::CalendarSchedule;
 use super::*;
 
 /// Zones where clocks are changed at various hours, by an hour or another time, over midnight, or not at all.
@@ -85,7 +85,7 @@ impl Random {
     }
 }
 
-fn bounds(schedule: &Schedule, now: u64) -> [i64; 2] {
+fn bounds(schedule: &CalendarSchedule, now: u64) -> [i64; 2] {
     let [starts, ends] = schedule.bounds(at(now));
     [starts, ends].map(|second| i64::try_from(second).unwrap())
 }
@@ -97,7 +97,7 @@ fn windows_are_those_of_a_walk_through_the_days() {
     for name in ZONES {
         let zone = zone::find(name).unwrap();
         for period in periods() {
-            let schedule = Schedule::new(period, zone.clone());
+            let schedule = CalendarSchedule::new(period, zone.clone());
             for _ in 0..120 {
                 let now = random.second();
                 let found = bounds(&schedule, now);
@@ -135,7 +135,7 @@ fn the_last_window_of_all_admits_its_limit() {
 #[test]
 fn threads_find_their_own_windows() {
     let zone = zone::find("Europe/Berlin").unwrap();
-    let schedule = Schedule::new(Period::Day, zone.clone());
+    let schedule = CalendarSchedule::new(Period::Day, zone.clone());
     thread::scope(|scope| {
         for seed in 0..4 {
             let (schedule, zone) = (&schedule, &zone);
@@ -153,7 +153,7 @@ fn threads_find_their_own_windows() {
 
 #[test]
 fn the_calendar_is_consulted_once_per_window() {
-    let schedule = Schedule::new(Period::Day, TimeZone::UTC);
+    let schedule = CalendarSchedule::new(Period::Day, TimeZone::UTC);
     let now = 1_700_000_000;
     assert_eq!(schedule.asked(), 0);
     for second in [now, now + 1, now - 3_600, now + 3_600] {
@@ -238,14 +238,14 @@ fn a_day_whose_midnight_is_left_out_begins_when_the_old_clock_would_have_shown_i
     for year in 2024..2031 {
         let change = zone.to_timestamp(jiff::civil::date(year, 2, 28).at(23, 30, 0, 0)).unwrap().as_second();
         for period in periods() {
-            let schedule = Schedule::new(period, zone.clone());
+            let schedule = CalendarSchedule::new(period, zone.clone());
             for now in (change - 3_600..change + 7_200).step_by(300) {
                 let found = bounds(&schedule, now.unsigned_abs());
                 assert_eq!(found, model(period, &zone, now), "{period:?} at {now}");
                 assert!(found[0] <= now && now < found[1], "{period:?} at {now}");
             }
         }
-        let day = Schedule::new(Period::Day, zone.clone());
+        let day = CalendarSchedule::new(Period::Day, zone.clone());
         let [before, after] = [0, 1_800].map(|since| bounds(&day, change.unsigned_abs() + since));
         assert_eq!([before[1], after[0]], [change + 1_800; 2]);
     }
@@ -255,7 +255,7 @@ fn a_day_whose_midnight_is_left_out_begins_when_the_old_clock_would_have_shown_i
 fn the_first_and_the_last_window_of_all_time_end_with_it() {
     for period in periods() {
         for name in ["UTC", "Pacific/Apia", "America/New_York"] {
-            let schedule = Schedule::new(period, zone::find(name).unwrap());
+            let schedule = CalendarSchedule::new(period, zone::find(name).unwrap());
             assert!(schedule.window(Timestamp::ZERO).ends() > Timestamp::ZERO);
             assert_eq!(schedule.window(Timestamp::MAX).ends(), Timestamp::MAX);
             let _ = (schedule.edges(Timestamp::ZERO), schedule.edges(Timestamp::MAX));
@@ -269,7 +269,7 @@ fn edges_are_those_of_two_windows_around_the_time() {
     let mut random = Random(7);
     for period in periods() {
         let zone = zone::find("America/New_York").unwrap();
-        let schedule = Schedule::new(period, zone.clone());
+        let schedule = CalendarSchedule::new(period, zone.clone());
         for _ in 0..300 {
             let now = random.second();
             let [starts, ends] = bounds(&schedule, now);

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::process::{Process, Wanted};
-use crate::concurrency::bounds::Bounds;
+use super::process::{Process, RedisWanted};
+use crate::concurrency::bounds::WaitBounds;
 use crate::concurrency::rejected;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
 use crate::store::redis::Redis;
-use crate::store::remote::Tag;
+use crate::store::remote::KeyTag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Quota, Receipt, Terms,
@@ -137,7 +137,7 @@ pub struct RedisConcurrency {
     name: Box<str>,
     limit: u64,
     lease: Duration,
-    queue: Option<Bounds>,
+    queue: Option<WaitBounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
     process: OnceLock<Arc<Process>>,
 }
@@ -150,7 +150,7 @@ const LONGEST_LEASE: Duration = Duration::from_secs(3_600);
 
 /// The receipt of units that were taken on the server, or by the fallback: the key's tag, which releases them without
 /// hashing the key again.
-struct LeasedUnits(Tag);
+struct LeasedUnits(KeyTag);
 
 impl Proof for LeasedUnits {
     const ISSUER: Issuer = Issuer::RedisConcurrency;
@@ -160,7 +160,7 @@ impl Proof for LeasedUnits {
     }
 
     fn from_value(value: u128) -> Self {
-        Self(Tag::from_bits(value))
+        Self(KeyTag::from_bits(value))
     }
 }
 
@@ -196,8 +196,8 @@ impl RedisConcurrency {
     /// dropped leaves at once.
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
-        Self { queue: Some(Bounds { per_key: waiters, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
+        Self { queue: Some(WaitBounds { per_key: waiters, ..queue }), ..self }
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
@@ -205,16 +205,16 @@ impl RedisConcurrency {
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
-        Self { queue: Some(Bounds { max_wait, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
+        Self { queue: Some(WaitBounds { max_wait, ..queue }), ..self }
     }
 
     /// Sets how many requests wait in this process, over all keys together; 65,536 unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(Bounds::DEFAULT);
-        Self { queue: Some(Bounds { max_waiters, ..queue }), ..self }
+        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
+        Self { queue: Some(WaitBounds { max_waiters, ..queue }), ..self }
     }
 
     /// Sets for how long the units of a process count without a renewal; 10 seconds unless set. It bounds how long the
@@ -241,7 +241,7 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, tag: Tag, cost: u64, patience: Option<Duration>) -> Answer {
+    fn charge(&self, tag: KeyTag, cost: u64, patience: Option<Duration>) -> Answer {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         Answer::Pending(Box::pin(async move {
@@ -250,7 +250,7 @@ impl RedisConcurrency {
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, tag: Tag, cost: u64) -> Answer {
+    fn take_at_once(&self, tag: KeyTag, cost: u64) -> Answer {
         let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
@@ -261,12 +261,12 @@ impl RedisConcurrency {
         Answer::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
-    const fn wanted(&self, tag: Tag, cost: u64) -> Wanted {
-        Wanted { tag, cost, limit: self.limit }
+    const fn wanted(&self, tag: KeyTag, cost: u64) -> RedisWanted {
+        RedisWanted { tag, cost, limit: self.limit }
     }
 
     /// Decides in this process alone.
-    fn fall_back(&self, tag: Tag, cost: u64) -> Decision {
+    fn fall_back(&self, tag: KeyTag, cost: u64) -> Decision {
         let (process, limit) = (self.process(), self.limit);
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
@@ -282,7 +282,7 @@ impl RedisConcurrency {
 }
 
 /// The decision with a receipt, if something was taken.
-fn receipted(decision: Decision, tag: Tag, cost: u64) -> Decision {
+fn receipted(decision: Decision, tag: KeyTag, cost: u64) -> Decision {
     if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::of(LeasedUnits(tag))) } else { decision }
 }
 

@@ -1,4 +1,4 @@
-//! [`Lines`]: the requests of one process that wait for units, in a line for each key.
+//! [`KeyLines`]: the requests of one process that wait for units, in a line for each key.
 //!
 //! What the waiters of a key stand in line for is not its units, which the server has, but the right to ask for them: a
 //! tokio mutex, which is handed on first come, first served, also when a waiter is dropped. Its holder is the first
@@ -11,30 +11,30 @@ use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::{Notify, watch};
 
-use super::pace::Pace;
-use crate::concurrency::bounds::Bounds;
-use crate::store::remote::Tag;
+use super::pace::AskingPace;
+use crate::concurrency::bounds::WaitBounds;
+use crate::store::remote::KeyTag;
 use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
 
 /// The lines of all keys. A key has one while requests of it wait.
-pub(super) struct Lines {
-    lines: Lock<HashMap<Tag, Entry>>,
+pub(super) struct KeyLines {
+    lines: Lock<HashMap<KeyTag, LineEntry>>,
     /// The waiters of all keys. Changed under the lock, and read without.
     waiting: AtomicUsize,
-    changes: watch::Sender<Change>,
+    changes: watch::Sender<LineChange>,
 }
 
-struct Entry {
-    line: Arc<Line>,
+struct LineEntry {
+    line: Arc<KeyLine>,
     waiters: usize,
 }
 
 /// The line of one key.
-pub(super) struct Line {
+pub(super) struct KeyLine {
     /// Held by the first waiter.
     pub(super) turn: tokio::sync::Mutex<()>,
-    pace: Lock<Pace>,
+    pace: Lock<AskingPace>,
     /// Units of the key were released by this process. Kept until the first waiter looks, so that none is missed while it
     /// asks the server.
     pub(super) released: Notify,
@@ -42,7 +42,7 @@ pub(super) struct Line {
 
 /// What has changed for all waiters.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Change {
+pub(super) struct LineChange {
     /// The limit of the last heir.
     pub(super) limit: u64,
     pub(super) is_closed: bool,
@@ -56,13 +56,13 @@ pub(super) enum NoPlace {
     Closed,
 }
 
-impl Lines {
+impl KeyLines {
     pub(super) fn new() -> Self {
         Self { lines: Lock::default(), waiting: AtomicUsize::new(0), changes: watch::Sender::default() }
     }
 
     /// Whether requests of a key wait.
-    pub(super) fn has(&self, tag: Tag) -> bool {
+    pub(super) fn has(&self, tag: KeyTag) -> bool {
         self.waiting() > 0 && self.lines.lock().contains_key(&tag)
     }
 
@@ -74,7 +74,12 @@ impl Lines {
     }
 
     /// Counts a request that begins to wait. A line that there was not gets this pace.
-    pub(super) fn join(self: &Arc<Self>, tag: Tag, bounds: &Bounds, pace: Pace) -> Result<Place, NoPlace> {
+    pub(super) fn join(
+        self: &Arc<Self>,
+        tag: KeyTag,
+        bounds: &WaitBounds,
+        pace: AskingPace,
+    ) -> Result<CountedWaiter, NoPlace> {
         let changes = self.changes.subscribe();
         if changes.borrow().is_closed {
             return Err(NoPlace::Closed);
@@ -84,14 +89,14 @@ impl Lines {
         if waiters >= bounds.per_key || self.waiting() >= bounds.max_waiters {
             return Err(NoPlace::Full);
         }
-        let entry = lines.entry(tag).or_insert_with(|| Entry { line: Arc::new(Line::new(pace)), waiters: 0 });
+        let entry = lines.entry(tag).or_insert_with(|| LineEntry { line: Arc::new(KeyLine::new(pace)), waiters: 0 });
         entry.waiters += 1;
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(Place { lines: Arc::clone(self), tag, line: Arc::clone(&entry.line), changes })
+        Ok(CountedWaiter { lines: Arc::clone(self), tag, line: Arc::clone(&entry.line), changes })
     }
 
     /// Lets the first waiter of a key ask now: units were released.
-    pub(super) fn released(&self, tag: Tag) {
+    pub(super) fn released(&self, tag: KeyTag) {
         if self.waiting() > 0 {
             let line = self.lines.lock().get(&tag).map(|entry| Arc::clone(&entry.line));
             if let Some(line) = line {
@@ -112,27 +117,27 @@ impl Lines {
     }
 }
 
-impl Line {
-    fn new(pace: Pace) -> Self {
+impl KeyLine {
+    fn new(pace: AskingPace) -> Self {
         Self { turn: tokio::sync::Mutex::new(()), pace: Lock::new(pace), released: Notify::new() }
     }
 
     /// Never locked across an await.
-    pub(super) fn pace(&self) -> MutexGuard<'_, Pace> {
+    pub(super) fn pace(&self) -> MutexGuard<'_, AskingPace> {
         self.pace.lock()
     }
 }
 
 /// Counts a waiter for as long as it waits.
-pub(super) struct Place {
-    lines: Arc<Lines>,
-    tag: Tag,
-    pub(super) line: Arc<Line>,
+pub(super) struct CountedWaiter {
+    lines: Arc<KeyLines>,
+    tag: KeyTag,
+    pub(super) line: Arc<KeyLine>,
     /// What changes from its arrival on.
-    pub(super) changes: watch::Receiver<Change>,
+    pub(super) changes: watch::Receiver<LineChange>,
 }
 
-impl Drop for Place {
+impl Drop for CountedWaiter {
     fn drop(&mut self) {
         let mut lines = self.lines.lines.lock();
         self.lines.waiting.fetch_sub(1, Ordering::Relaxed);

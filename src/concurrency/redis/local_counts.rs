@@ -25,17 +25,17 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::store::remote::Tag;
+use crate::store::remote::KeyTag;
 use crate::util::lock::Shards;
 use crate::values::time::Timestamp;
 
-use self::entry::Entry;
+use self::entry::LocalEntry;
 pub(super) use self::entry::{CallEnd, PATIENCE_DIVISOR, Release, Renewal};
 
 /// What a process has in flight, of all keys. It remembers a key for as long as it has units in flight or a call under
 /// way.
 pub(super) struct LocalCounts {
-    shards: Shards<HashMap<Tag, Entry>>,
+    shards: Shards<HashMap<KeyTag, LocalEntry>>,
     /// The number of the last field. Each is used once, so that no call that was lost can change a later one.
     numbers: AtomicU64,
 }
@@ -49,46 +49,46 @@ impl LocalCounts {
     }
 
     /// Begins a call that takes units, and returns the number of its field.
-    pub(super) fn begin(&self, tag: Tag, now: Timestamp) -> u64 {
+    pub(super) fn begin(&self, tag: KeyTag, now: Timestamp) -> u64 {
         let mut shard = self.shard(tag);
-        let entry = shard.entry(tag).or_insert_with(|| Entry::new(self.next_number(), now));
+        let entry = shard.entry(tag).or_insert_with(|| LocalEntry::new(self.next_number(), now));
         entry.begin(now)
     }
 
     /// Ends a call that took these units.
-    pub(super) fn took(&self, tag: Tag, number: u64, units: u64) {
+    pub(super) fn took(&self, tag: KeyTag, number: u64, units: u64) {
         self.change(tag, |entry| entry.took(number, units));
     }
 
     /// Ends a call that took none.
-    pub(super) fn took_none(&self, tag: Tag, number: u64, end: CallEnd) {
+    pub(super) fn took_none(&self, tag: KeyTag, number: u64, end: CallEnd) {
         self.change(tag, |entry| entry.took_none(number, end));
     }
 
     /// Takes units without the server, if no more than `limit` are then in flight in this process. Returns how many were
     /// before.
-    pub(super) fn take_here(&self, tag: Tag, units: u64, limit: u64, now: Timestamp) -> Result<u64, u64> {
+    pub(super) fn take_here(&self, tag: KeyTag, units: u64, limit: u64, now: Timestamp) -> Result<u64, u64> {
         let mut shard = self.shard(tag);
         let before = shard.get(&tag).map_or(0, |entry| entry.units);
         let Some(after) = before.checked_add(units).filter(|after| *after <= limit) else { return Err(before) };
         if units > 0 {
-            shard.entry(tag).or_insert_with(|| Entry::new(self.next_number(), now)).units = after;
+            shard.entry(tag).or_insert_with(|| LocalEntry::new(self.next_number(), now)).units = after;
         }
         Ok(before)
     }
 
     /// Releases units of a request that is over. Returns what is to be released on the server, now.
-    pub(super) fn release(&self, tag: Tag, units: u64) -> Option<Release> {
+    pub(super) fn release(&self, tag: KeyTag, units: u64) -> Option<Release> {
         self.change(tag, |entry| entry.release(units)).flatten()
     }
 
     /// Ends a call that released units.
-    pub(super) fn released(&self, tag: Tag, number: u64, end: CallEnd) {
+    pub(super) fn released(&self, tag: KeyTag, number: u64, end: CallEnd) {
         self.change(tag, |entry| entry.released(number, end));
     }
 
     /// The keys whose renewal is due.
-    pub(super) fn due(&self, now: Timestamp, lease: Duration) -> Vec<Tag> {
+    pub(super) fn due(&self, now: Timestamp, lease: Duration) -> Vec<KeyTag> {
         let mut due = Vec::new();
         for mut shard in self.shards.iter() {
             shard.retain(|_, entry| {
@@ -101,24 +101,24 @@ impl LocalCounts {
     }
 
     /// Begins or continues a renewal, if it is due. Returns what to send, once no call on an earlier field is under way.
-    pub(super) fn renew(&self, tag: Tag, now: Timestamp, lease: Duration) -> Option<Renewal> {
+    pub(super) fn renew(&self, tag: KeyTag, now: Timestamp, lease: Duration) -> Option<Renewal> {
         let next = || self.next_number();
         self.change(tag, |entry| entry.renew(next, now, lease)).flatten()
     }
 
     /// Ends a renewal. Returns what is to be released on the server, since it was released here meanwhile.
-    pub(super) fn renewed(&self, tag: Tag, renewal: Renewal, end: CallEnd) -> Option<Release> {
+    pub(super) fn renewed(&self, tag: KeyTag, renewal: Renewal, end: CallEnd) -> Option<Release> {
         self.change(tag, |entry| entry.renewed(renewal, end)).flatten()
     }
 
     /// The units of a key that are in flight in this process.
-    pub(super) fn units(&self, tag: Tag) -> u64 {
+    pub(super) fn units(&self, tag: KeyTag) -> u64 {
         self.shard(tag).get(&tag).map_or(0, |entry| entry.units)
     }
 
     /// The units of all keys that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
-        let add = |sum: u64, entry: &Entry| sum.saturating_add(entry.units);
+        let add = |sum: u64, entry: &LocalEntry| sum.saturating_add(entry.units);
         self.shards.iter().fold(0, |sum, shard| shard.values().fold(sum, add))
     }
 
@@ -129,7 +129,7 @@ impl LocalCounts {
 
     /// Changes an entry, and removes it if nothing is left of it. `None` if there is none: then the units of a request
     /// are released a second time.
-    fn change<T>(&self, tag: Tag, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    fn change<T>(&self, tag: KeyTag, change: impl FnOnce(&mut LocalEntry) -> T) -> Option<T> {
         let mut shard = self.shard(tag);
         let Slot::Occupied(mut slot) = shard.entry(tag) else { return None };
         let changed = change(slot.get_mut());
@@ -139,7 +139,7 @@ impl LocalCounts {
         Some(changed)
     }
 
-    fn shard(&self, tag: Tag) -> MutexGuard<'_, HashMap<Tag, Entry>> {
+    fn shard(&self, tag: KeyTag) -> MutexGuard<'_, HashMap<KeyTag, LocalEntry>> {
         self.shards.of(tag.short())
     }
 

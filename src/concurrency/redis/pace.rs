@@ -1,4 +1,4 @@
-//! [`Pace`]: when the first waiter of a line asks the server.
+//! [`AskingPace`]: when the first waiter of a line asks the server.
 //!
 //! A process that releases units asks before all others, so that a line which never empties would keep all units in its
 //! process. So once in [`YIELD_EVERY`], a line leaves what was released to others for as long as their longest interval: a
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 ///
 /// It belongs to the line and not to its first waiter, so that waiters which come and leave again cause no calls.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct AskingPace {
     /// A cost up to this may fit.
     left: u64,
     /// Greater costs are asked for at this time, since other processes may have released units.
@@ -36,7 +36,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 /// one unit is idle for a twentieth of the time.
 const YIELD_EVERY: Duration = Duration::from_secs(5);
 
-impl Pace {
+impl AskingPace {
     /// Of a line about which nothing is known: its first waiter asks at once.
     pub(super) fn unknown(now: Instant) -> Self {
         Self { left: u64::MAX, next: now, interval: FIRST, yields_at: now + YIELD_EVERY, yields_until: now }
@@ -128,7 +128,7 @@ mod tests {
         let (mut most, mut least) = ([0; 4], [usize::MAX; 4]);
         for _ in 0..1_000 {
             // With the call that was rejected before there was a line.
-            let (mut pace, mut calls) = (Pace::rejected(0, start), [1, 0, 0, 0]);
+            let (mut pace, mut calls) = (AskingPace::rejected(0, start), [1, 0, 0, 0]);
             while let Some(second) = calls.get_mut(usize::try_from((pace.next() - start).as_secs()).unwrap()) {
                 let now = pace.next();
                 *second += 1;
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_was_left_decides_on_smaller_costs() {
         let now = Instant::now();
-        let mut pace = Pace::rejected(2, now);
+        let mut pace = AskingPace::rejected(2, now);
         assert!(pace.is_due(2, now) && !pace.is_due(3, now));
         pace.ask(now);
         // Dropped before the answer.
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn intervals_grow_to_a_quarter_of_a_second_and_begin_anew_when_a_request_was_served() {
         let now = Instant::now();
-        let mut pace = Pace::rejected(0, now);
+        let mut pace = AskingPace::rejected(0, now);
         for longest in [10, 20, 40, 80, 160, 250, 250] {
             let wait = pace.next() - now;
             assert!(ms(longest) / 2 <= wait && wait <= ms(longest), "{wait:?} of {longest}");
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn once_in_five_seconds_a_release_is_left_to_others() {
         let start = Instant::now();
-        let mut pace = Pace::rejected(0, start);
+        let mut pace = AskingPace::rejected(0, start);
         let mut yielded = Vec::new();
         for now in (1..20_000).step_by(20).map(|passed| start + ms(passed)) {
             pace.released(now);

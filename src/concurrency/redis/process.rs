@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::lines::Lines;
+use super::lines::KeyLines;
 use super::local_counts::{CallEnd, LocalCounts, PATIENCE_DIVISOR, Release, Renewal};
 use super::renewers::Renewers;
-use super::script::{self, Field};
+use super::script::{self, ProcessField};
 use crate::concurrency::rejected;
-use crate::store::redis::{BadReply, Call, Fault, FaultKind, Key, Names, Redis, ScriptReply, failed};
-use crate::store::remote::Tag;
+use crate::store::redis::{BadReply, Fault, FaultKind, Key, KeyNames, Redis, ScriptCall, ScriptReply, failed};
+use crate::store::remote::KeyTag;
 use crate::util::keyed_hash::Secret;
 use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
@@ -20,8 +20,8 @@ use crate::values::{Decision, LimiterError, PartitionKey};
 
 /// What a request asks for.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) tag: Tag,
+pub(super) struct RedisWanted {
+    pub(super) tag: KeyTag,
     pub(super) cost: u64,
     pub(super) limit: u64,
 }
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
 /// What one process has in flight under one name. Shared by a limiter and its heirs, its permits and its tasks.
 pub(super) struct Process {
     redis: Redis,
-    names: Names,
+    names: KeyNames,
     name: Box<str>,
     /// Distinguishes it from the other processes.
     id: u64,
@@ -37,7 +37,7 @@ pub(super) struct Process {
     lease: Duration,
     pub(super) counts: LocalCounts,
     pub(super) renewers: Renewers,
-    pub(super) lines: Arc<Lines>,
+    pub(super) lines: Arc<KeyLines>,
 }
 
 impl Process {
@@ -46,13 +46,13 @@ impl Process {
         let id = Secret::random().hash(b"process") >> 12;
         Self {
             redis: redis.clone(),
-            names: Names::new(redis.prefix(), name, redis.secret()),
+            names: KeyNames::new(redis.prefix(), name, redis.secret()),
             name: name.into(),
             id,
             lease,
             counts: LocalCounts::new(),
             renewers: Renewers::default(),
-            lines: Arc::new(Lines::new()),
+            lines: Arc::new(KeyLines::new()),
         }
     }
 
@@ -65,13 +65,13 @@ impl Process {
         self.lease
     }
 
-    pub(super) fn tag(&self, key: &PartitionKey) -> Tag {
+    pub(super) fn tag(&self, key: &PartitionKey) -> KeyTag {
         self.names.tag(key)
     }
 
     /// Rejects a request without a call, if this process alone holds what leaves no room for it: that is in flight,
     /// whatever the server would answer.
-    pub(super) fn rejection(&self, Wanted { tag, cost, limit }: Wanted) -> Option<Decision> {
+    pub(super) fn rejection(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Option<Decision> {
         let here = self.counts.units(tag);
         let is_full = cost > 0 && cost <= limit && here.saturating_add(cost) > limit;
         is_full.then(|| rejected(limit, limit.saturating_sub(here)))
@@ -79,11 +79,11 @@ impl Process {
 
     /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes on
     /// in the background, and what it took is released.
-    pub(super) async fn take(self: &Arc<Self>, wanted: Wanted) -> Result<Decision, LimiterError> {
+    pub(super) async fn take(self: &Arc<Self>, wanted: RedisWanted) -> Result<Decision, LimiterError> {
         if let Some(rejection) = self.rejection(wanted) {
             return Ok(rejection);
         }
-        let Wanted { tag, cost, limit } = wanted;
+        let RedisWanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let process = Arc::clone(self);
         let release = move |answer: Result<Decision, LimiterError>| {
@@ -95,7 +95,7 @@ impl Process {
         complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), release).await
     }
 
-    async fn call_take(self: Arc<Self>, tag: Tag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
+    async fn call_take(self: Arc<Self>, tag: KeyTag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
         if cost == 0 || cost > limit {
             let call = script::take(self.key(tag), self.field(0), cost, limit, self.lease_micros());
             let answer = self.call(&call).await.map_err(failed)?;
@@ -127,7 +127,7 @@ impl Process {
     }
 
     /// Releases units of a request that is over: here at once, on the server in the background.
-    pub(super) fn release(self: &Arc<Self>, tag: Tag, cost: u64) {
+    pub(super) fn release(self: &Arc<Self>, tag: KeyTag, cost: u64) {
         match self.counts.release(tag, cost) {
             Some(release) => self.release_on_server(tag, release),
             // The server counts no more than are in flight.
@@ -135,7 +135,7 @@ impl Process {
         }
     }
 
-    fn release_on_server(self: &Arc<Self>, tag: Tag, Release { number, units }: Release) {
+    fn release_on_server(self: &Arc<Self>, tag: KeyTag, Release { number, units }: Release) {
         let process = Arc::clone(self);
         // On another runtime if this thread has none: on one of those that renew.
         let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewers.any()) else {
@@ -161,7 +161,7 @@ impl Process {
     }
 
     /// Moves the units of a key to a new field.
-    pub(super) async fn renew(self: Arc<Self>, tag: Tag, renewal: Renewal) {
+    pub(super) async fn renew(self: Arc<Self>, tag: KeyTag, renewal: Renewal) {
         let ends = |end| {
             if let Some(release) = self.counts.renewed(tag, renewal, end) {
                 self.release_on_server(tag, release);
@@ -181,7 +181,7 @@ impl Process {
         }
     }
 
-    async fn call(&self, call: &Call) -> Result<ScriptReply, Fault> {
+    async fn call(&self, call: &ScriptCall) -> Result<ScriptReply, Fault> {
         let value = self.redis.call_by(call, Instant::now() + self.call_timeout(), 1).await?;
         ScriptReply::read(value).map_err(|reply: BadReply| reply.into())
     }
@@ -192,12 +192,12 @@ impl Process {
         self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR)
     }
 
-    fn key(&self, tag: Tag) -> Key {
+    fn key(&self, tag: KeyTag) -> Key {
         self.names.key(tag, 'n')
     }
 
-    const fn field(&self, number: u64) -> Field {
-        Field { process: self.id, number }
+    const fn field(&self, number: u64) -> ProcessField {
+        ProcessField { process: self.id, number }
     }
 
     fn lease_micros(&self) -> u64 {

@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::lines::{Change, Line, NoPlace, Place};
-use super::pace::{OVERDUE, Pace};
-use super::process::{Process, Wanted};
-use crate::concurrency::bounds::Bounds;
+use super::lines::{CountedWaiter, KeyLine, LineChange, NoPlace};
+use super::pace::{AskingPace, OVERDUE};
+use super::process::{Process, RedisWanted};
+use crate::concurrency::bounds::WaitBounds;
 use crate::concurrency::{closed, rejected};
 use crate::store::redis::{FaultKind, failed};
 use crate::values::{Decision, LimiterError};
@@ -24,23 +24,23 @@ impl Process {
     /// in the background, and what it takes is released.
     pub(super) async fn take_or_wait(
         self: Arc<Self>,
-        wanted: Wanted,
-        bounds: Bounds,
+        wanted: RedisWanted,
+        bounds: WaitBounds,
         patience: Option<Duration>,
     ) -> Result<Decision, LimiterError> {
         // Before anything of tokio panics.
         Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
-        let Wanted { tag, cost, limit } = wanted;
+        let RedisWanted { tag, cost, limit } = wanted;
         let since = Instant::now();
         let (pace, left) = if cost > 0 && cost <= limit && self.lines.has(tag) {
             // It overtakes no waiter.
-            (Pace::unknown(since), 0)
+            (AskingPace::unknown(since), 0)
         } else {
             let decision = self.take(wanted).await?;
             if !decision.is_until_released() {
                 return Ok(decision);
             }
-            (Pace::rejected(decision.remaining(), Instant::now()), decision.remaining())
+            (AskingPace::rejected(decision.remaining(), Instant::now()), decision.remaining())
         };
         match self.lines.join(tag, &bounds, pace) {
             Ok(place) => {
@@ -57,8 +57,8 @@ impl Process {
     /// Waits in line, and then asks until the units are there or the time is over.
     async fn wait(
         self: &Arc<Self>,
-        mut place: Place,
-        mut wanted: Wanted,
+        mut place: CountedWaiter,
+        mut wanted: RedisWanted,
         longest: Duration,
     ) -> Result<Decision, LimiterError> {
         let line = Arc::clone(&place.line);
@@ -103,7 +103,7 @@ impl Process {
     }
 
     /// Asks for the units once. `None` if they are not free.
-    async fn ask(self: &Arc<Self>, line: &Line, wanted: Wanted) -> Result<Option<Decision>, LimiterError> {
+    async fn ask(self: &Arc<Self>, line: &KeyLine, wanted: RedisWanted) -> Result<Option<Decision>, LimiterError> {
         line.pace().ask(Instant::now());
         match self.take(wanted).await {
             Ok(decision) if decision.is_allowed() => {
@@ -123,9 +123,9 @@ impl Process {
     }
 }
 
-impl Wanted {
+impl RedisWanted {
     /// Asks under another limit from now on.
-    fn adopt(&mut self, change: Change) -> Result<(), LimiterError> {
+    fn adopt(&mut self, change: LineChange) -> Result<(), LimiterError> {
         if change.is_closed {
             return Err(closed());
         }
@@ -135,7 +135,7 @@ impl Wanted {
     }
 }
 
-async fn next_change(changes: &mut watch::Receiver<Change>) -> Change {
+async fn next_change(changes: &mut watch::Receiver<LineChange>) -> LineChange {
     changes.changed().await.expect("the sender is in the process, which the waiter keeps");
     *changes.borrow_and_update()
 }
@@ -151,9 +151,9 @@ mod tests {
     fn a_request_that_waits_takes_less_than_1200_bytes() {
         let redis = Redis::open("redis://127.0.0.1:1").unwrap();
         let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
-        let wanted = Wanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
-        let bounds = Bounds { per_key: 1, ..Bounds::DEFAULT };
-        let Ok(place) = process.lines.join(wanted.tag, &bounds, Pace::unknown(Instant::now())) else { panic!() };
+        let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
+        let bounds = WaitBounds { per_key: 1, ..WaitBounds::DEFAULT };
+        let Ok(place) = process.lines.join(wanted.tag, &bounds, AskingPace::unknown(Instant::now())) else { panic!() };
         let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, bounds, None));
         let then = size_of_val(&process.wait(place, wanted, Duration::ZERO));
         println!("{first} and {then} bytes");

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use http::{Extensions, Response};
 
-use super::entry::Entry;
+use super::entry::PolicyEntry;
 use super::open_request::OpenRequest;
 use super::scope::Scope;
-use crate::http::headers::{self, Reading, ResponseFields, Writer};
+use crate::http::headers::{self, PolicyReading, ResponseFields, Writer};
 use crate::http::policy::Policy;
 use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, PartitionKey, Quota};
@@ -100,17 +100,17 @@ impl Scope<'_> {
     }
 
     /// The annotations of an admitted request with these entries.
-    pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
+    pub(super) fn annotate(self, entries: &[PolicyEntry]) -> Annotations {
         let verdict = self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries));
         self.annotate_with(entries, verdict)
     }
 
     /// The annotations of a rejected request with these entries, but for the verdict: the rejection has it.
-    pub(super) fn annotate_rejected(self, entries: &[Entry]) -> Annotations {
+    pub(super) fn annotate_rejected(self, entries: &[PolicyEntry]) -> Annotations {
         self.annotate_with(entries, None)
     }
 
-    fn annotate_with(self, entries: &[Entry], verdict: Option<Verdict>) -> Annotations {
+    fn annotate_with(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
         let write = |writer: &Arc<Writer>| {
             let of = |entry| reading_of(writer, entry);
             match entries {
@@ -126,7 +126,7 @@ impl Scope<'_> {
     }
 }
 
-fn reading_of<'a>(writer: &Writer, entry: &'a Entry) -> Option<Reading<'a>> {
+fn reading_of<'a>(writer: &Writer, entry: &'a PolicyEntry) -> Option<PolicyReading<'a>> {
     Some(reading(writer, entry.policy as usize, &entry.key, entry.quota, entry.decision.as_ref()?))
 }
 
@@ -137,21 +137,22 @@ fn reading<'a>(
     key: &PartitionKey,
     quota: Option<Quota>,
     decision: &'a Decision,
-) -> Reading<'a> {
-    Reading { policy, decision, quota, mark: writer.mark(key) }
+) -> PolicyReading<'a> {
+    PolicyReading { policy, decision, quota, mark: writer.mark(key) }
 }
 
 /// The sum of the times in all queues; `None` for a request that did not wait. A request that waited in one queue may
 /// have been rejected by the next.
-fn total_wait(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
+fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> {
     // Shadows delay no request, and a preview has the time that a request would wait.
-    let has_waited = |entry: &&Entry| !entry.is_preview && !entry.policy_of(policies).shadow;
-    let admissions = entries.iter().filter(has_waited).filter_map(Entry::admission);
+    let has_waited = |entry: &&PolicyEntry| !entry.is_preview && !entry.policy_of(policies).shadow;
+    let admissions = entries.iter().filter(has_waited).filter_map(PolicyEntry::admission);
     let total = admissions.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
     Some(total).filter(|total| !total.is_zero())
 }
 
-pub(super) fn verdict_of(policies: &[Policy], entries: &[Entry]) -> Verdict {
-    let decided = |entry: &Entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
+pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
+    let decided =
+        |entry: &PolicyEntry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
     Verdict::of(entries.iter().filter_map(decided))
 }

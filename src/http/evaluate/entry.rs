@@ -14,7 +14,7 @@ use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, Ask, Decision, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
-pub(super) struct Entry {
+pub(super) struct PolicyEntry {
     pub(super) key: PartitionKey,
     /// The rest of the key's ban, if it is banned.
     pub(super) ban: Option<Duration>,
@@ -47,7 +47,7 @@ pub(super) struct Stake {
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
-pub(super) type Entries = SmallVec<[Entry; 2]>;
+pub(super) type Entries = SmallVec<[PolicyEntry; 2]>;
 
 /// The parts of an [`Ask`] that all entries of a request share.
 #[derive(Default)]
@@ -99,7 +99,7 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
     Err(NoKey::Rejected(Box::new(Rejection::without_key(error))))
 }
 
-impl Entry {
+impl PolicyEntry {
     /// An entry without a ban or a decision.
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u64, quota: Option<Quota>) -> Self {

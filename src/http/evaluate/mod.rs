@@ -34,12 +34,12 @@ use std::time::Duration;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-use self::entry::{Entry, NoKey};
+use self::entry::{NoKey, PolicyEntry};
 pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
-use self::transaction::{Progress, Transaction};
-pub(crate) use self::waiting::Waiting;
+use self::transaction::{Transaction, TransactionProgress};
+pub(crate) use self::waiting::WaitingTransaction;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
@@ -52,7 +52,7 @@ pub(crate) enum Evaluation {
     Admitted(Annotations),
     Rejected(Response<RejectionBody>),
     /// The request waits for its turn in a queue, or for a server.
-    Pending(Waiting),
+    Pending(WaitingTransaction),
 }
 
 /// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
@@ -96,7 +96,7 @@ impl Scope<'_> {
                 observe::admitted(policy, &key, &decision);
                 Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
             }
-            check => self.evaluate_rest(Entry::new(0, key, cost, quota), patience, check, head),
+            check => self.evaluate_rest(PolicyEntry::new(0, key, cost, quota), patience, check, head),
         }
     }
 
@@ -105,7 +105,7 @@ impl Scope<'_> {
     #[inline(never)]
     fn evaluate_rest(
         self,
-        entry: Entry,
+        entry: PolicyEntry,
         patience: Option<Duration>,
         check: Answer,
         head: &RequestHead<'_>,
@@ -124,11 +124,11 @@ impl Scope<'_> {
                     let ban = policy.ban_before_limiter(&key);
                     // Pushed in either case, so that the common entry is built where it stays.
                     if self.in_force.is_open_ended {
-                        let entry = Entry::open_ended(index, policy, key, head);
-                        transaction.entries.push(Entry { ban, ..entry });
+                        let entry = PolicyEntry::open_ended(index, policy, key, head);
+                        transaction.entries.push(PolicyEntry { ban, ..entry });
                     } else {
                         let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
-                        transaction.entries.push(Entry { ban, ..Entry::new(index, key, cost, quota) });
+                        transaction.entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
                     }
                 }
                 Err(NoKey::Skipped) => {}
@@ -150,8 +150,8 @@ impl Scope<'_> {
         head: &RequestHead<'_>,
     ) -> Evaluation {
         match transaction.reserve(self, answer) {
-            Progress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
-            Progress::Done(Err(rejected)) => self.respond(*rejected, head),
+            TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
+            TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
             progress => Evaluation::Pending(waiting::wait(std::mem::take(transaction), self, progress)),
         }
     }

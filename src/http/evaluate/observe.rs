@@ -1,6 +1,6 @@
 //! Counts and logs decisions.
 
-use super::entry::Entry;
+use super::entry::PolicyEntry;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
@@ -12,7 +12,7 @@ pub(super) fn admitted(policy: &Policy, key: &PartitionKey, decision: &Decision)
 }
 
 /// Records the decisions on a request that passes: no policy but a shadow has rejected it.
-pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
+pub(super) fn committed(policies: &[Policy], entries: &[PolicyEntry]) {
     for (policy, key, decision) in decided(policies, entries) {
         if decision.is_allowed() {
             admitted(policy, key, decision);
@@ -24,7 +24,7 @@ pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
 
 /// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not
 /// counted.
-pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
+pub(super) fn rejected(policies: &[Policy], entries: &[PolicyEntry]) {
     for (policy, key, decision) in decided(policies, entries) {
         if !decision.is_allowed() && !policy.shadow {
             policy.note(Fate::Rejected, Some(key), Some(decision));
@@ -34,7 +34,7 @@ pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
 
 fn decided<'a>(
     policies: &'a [Policy],
-    entries: &'a [Entry],
+    entries: &'a [PolicyEntry],
 ) -> impl Iterator<Item = (&'a Policy, &'a PartitionKey, &'a Decision)> {
     entries.iter().filter_map(|entry| Some((entry.policy_of(policies), &entry.key, entry.decision.as_ref()?)))
 }

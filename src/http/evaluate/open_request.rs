@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Extensions;
 
 use super::annotations::{Annotations, verdict_of};
-use super::entry::{Entries, Entry};
+use super::entry::{Entries, PolicyEntry};
 use super::scope::Scope;
 use crate::http::head::ResponseHead;
 use crate::http::permits::{Held, Holds, Permits};
@@ -41,8 +41,8 @@ pub(crate) struct OpenRequest {
 
 impl OpenRequest {
     /// Whether one of these entries is not over once the request is committed.
-    pub(super) fn is_one(scope: Scope<'_>, entries: &[Entry]) -> bool {
-        let is_open = |entry: &Entry| entry.awaits_retries() || scope.policy(entry).ends_with_response();
+    pub(super) fn is_one(scope: Scope<'_>, entries: &[PolicyEntry]) -> bool {
+        let is_open = |entry: &PolicyEntry| entry.awaits_retries() || scope.policy(entry).ends_with_response();
         entries.iter().any(is_open)
     }
 
@@ -58,7 +58,7 @@ impl OpenRequest {
             let ends = if policy.after.releases_at_head { &mut until_head } else { &mut until_end };
             ends.extend(entry.take_hold());
         }
-        let awaits = |entry: &&Entry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
+        let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
@@ -102,7 +102,7 @@ impl OpenRequest {
             }
         }
         // What the handler has reported by now is shown, and charged at the end: it may report another cost until then.
-        let shown = |entry: &&mut Entry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
+        let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let mut charged = Vec::new();
         for entry in entries.iter_mut().filter(shown) {
             let policy = scope.policy(entry);
@@ -163,7 +163,7 @@ impl Drop for OpenRequest {
     }
 }
 
-impl Entry {
+impl PolicyEntry {
     /// Charges `cost` for the request instead of what it was charged on arrival.
     fn settle(&mut self, scope: Scope<'_>, cost: u64) {
         let Some(decision) = self.decision else { return };
@@ -197,7 +197,7 @@ impl Entry {
 
 impl Scope<'_> {
     /// Charges a shortfall.
-    fn charge_more(self, entry: &Entry, cost: u64) {
+    fn charge_more(self, entry: &PolicyEntry, cost: u64) {
         let policy = self.current(self.policy(entry));
         policy.charge_shortfall(&Ask::charge(&entry.key, cost).under(entry.quota), entry.fell_back);
     }

@@ -4,7 +4,7 @@
 use http::Response;
 
 use super::annotations::{Annotations, verdict_of};
-use super::entry::Entry;
+use super::entry::PolicyEntry;
 use super::observe;
 use super::scope::Scope;
 use crate::http::body::RejectionBody;
@@ -47,9 +47,9 @@ impl Scope<'_> {
     /// The [advertised wait](Rejection::retry_after) is recorded by the penalty of every policy that rejects: a client
     /// that retries sooner misbehaves, and no other client does.
     #[cold]
-    pub(super) fn reject(self, entries: &mut [Entry]) -> Rejected {
+    pub(super) fn reject(self, entries: &mut [PolicyEntry]) -> Rejected {
         let policies = &*self.in_force.policies;
-        let is_rejected = |entry: &Entry| entry.is_rejected() && !entry.policy_of(policies).shadow;
+        let is_rejected = |entry: &PolicyEntry| entry.is_rejected() && !entry.policy_of(policies).shadow;
         for entry in entries.iter_mut().filter(|entry| is_rejected(entry)) {
             entry.note_rejection(entry.policy_of(policies));
         }
@@ -59,7 +59,7 @@ impl Scope<'_> {
         }
         // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
         // that no wait helps; then one whose wait is not known; then the longest wait.
-        let rank = |entry: &&Entry| {
+        let rank = |entry: &&PolicyEntry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after());
             let is_known = !entry.decision.is_some_and(|decision| decision.is_until_released());
             (entry.ban.is_some(), wait.is_none() && is_known, wait.is_none(), wait)
@@ -89,8 +89,8 @@ impl Scope<'_> {
 
     /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
     /// the charge.
-    fn charge_after_wait(self, entries: &mut [Entry]) {
-        let is_enforced = |entry: &Entry| !self.policy(entry).shadow;
+    fn charge_after_wait(self, entries: &mut [PolicyEntry]) {
+        let is_enforced = |entry: &PolicyEntry| !self.policy(entry).shadow;
         loop {
             let rejecting = entries.iter().filter(|entry| is_enforced(entry));
             let waits = rejecting.filter_map(|entry| entry.decision?.retry_after());
@@ -105,7 +105,7 @@ impl Scope<'_> {
 
     /// Rejects a request since the limiter of `policy` cannot decide. No entry is charged (any more).
     #[cold]
-    pub(super) fn fail(self, policy: &Policy, error: &LimiterError, entries: &mut [Entry]) -> Rejected {
+    pub(super) fn fail(self, policy: &Policy, error: &LimiterError, entries: &mut [PolicyEntry]) -> Rejected {
         uncharge(&self.in_force.policies, entries);
         let verdict = verdict_of(&self.in_force.policies, entries);
         let rejection = Rejection::limiter_failed(policy, error, verdict);
@@ -114,6 +114,6 @@ impl Scope<'_> {
 }
 
 /// Makes policies that would have admitted the request report what is left without it.
-fn uncharge(policies: &[Policy], entries: &mut [Entry]) {
+fn uncharge(policies: &[Policy], entries: &mut [PolicyEntry]) {
     entries.iter_mut().for_each(|entry| entry.uncharge(entry.policy_of(policies)));
 }

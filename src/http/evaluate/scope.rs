@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::entry::Entry;
+use super::entry::PolicyEntry;
 use crate::http::policy::Policy;
 use crate::http::reload::{InForce, LayerState, PolicyInForce};
 use crate::values::{Ask, Receipt};
@@ -18,7 +18,7 @@ pub(super) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     #[inline]
-    pub(super) fn policy(self, entry: &Entry) -> &'a Policy {
+    pub(super) fn policy(self, entry: &PolicyEntry) -> &'a Policy {
         entry.policy_of(&self.in_force.policies)
     }
     /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a live
@@ -35,7 +35,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Refunds a part of what an entry was charged.
-    pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u64) {
+    pub(super) fn refund(self, entry: &PolicyEntry, receipt: Receipt, cost: u64) {
         let policy = self.current(self.policy(entry));
         policy.limiter.refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);
     }

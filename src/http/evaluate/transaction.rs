@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::annotations::Annotations;
-use super::entry::{AskContext, Entries, Entry};
+use super::entry::{AskContext, Entries, PolicyEntry};
 use super::observe;
 use super::open_request::OpenRequest;
 use super::rejected::Rejected;
@@ -29,7 +29,7 @@ pub(super) struct Transaction {
 }
 
 /// The state of a transaction.
-pub(super) enum Progress {
+pub(super) enum TransactionProgress {
     Done(Evaluated),
     /// It waits for the answer to the next entry.
     One(Pending),
@@ -65,7 +65,7 @@ impl Transaction {
     /// waited.
     #[cold]
     pub(super) fn peek_undecided(&mut self, scope: Scope<'_>) {
-        let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).shadow;
+        let undecided = |entry: &&mut PolicyEntry| entry.decision.is_none() && !scope.policy(entry).shadow;
         for entry in self.entries.iter_mut().filter(undecided) {
             entry.peek(&scope.current(scope.policy(entry)), &self.context);
         }
@@ -74,7 +74,7 @@ impl Transaction {
     /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the
     /// next entry, if that was charged already.
     #[inline]
-    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> Progress {
+    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> TransactionProgress {
         let is_open_ended = scope.in_force.is_open_ended;
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
@@ -83,8 +83,8 @@ impl Transaction {
                 // No heir is asked: such policies are charged before the first wait, with one exception (`Scope::current`).
                 None if policy.answers_at_once() => policy.limiter.decide(&entry.ask(&self.context)),
                 None => match self.charge(scope) {
-                    Charge::One(check) => check,
-                    Charge::Several(pending) => return Progress::Several(pending),
+                    EntryCharge::One(check) => check,
+                    EntryCharge::Several(pending) => return TransactionProgress::Several(pending),
                 },
             };
             match check {
@@ -103,35 +103,37 @@ impl Transaction {
                 Answer::Ready(checked) => match self.step(scope, checked) {
                     Step::Continue => self.next += 1,
                     Step::FallBack(check) => answer = Some(check),
-                    Step::RollBack(cause) => return Progress::Done(Err(Box::new(self.roll_back(scope, cause)))),
+                    Step::RollBack(cause) => {
+                        return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
+                    }
                 },
-                Answer::Pending(pending) => return Progress::One(pending),
+                Answer::Pending(pending) => return TransactionProgress::One(pending),
             }
         }
-        Progress::Done(Ok(self.commit(scope)))
+        TransactionProgress::Done(Ok(self.commit(scope)))
     }
 
     /// Charges the next entry if that takes more than to ask a limiter that decides at once.
     #[inline(never)]
-    fn charge(&mut self, scope: Scope<'_>) -> Charge {
+    fn charge(&mut self, scope: Scope<'_>) -> EntryCharge {
         if let Some(answer) = self.answers.pop() {
-            return Charge::One(Answer::Ready(answer));
+            return EntryCharge::One(Answer::Ready(answer));
         }
         let entry = &self.entries[self.next];
         let policy = scope.current(scope.policy(entry));
         if let Some(check) = entry.charge_once(&policy, &self.context) {
-            return Charge::One(check);
+            return EntryCharge::One(check);
         }
         if scope.policy(entry).shadow {
             if let Some(rejection) = entry.debt_rejection(&policy) {
-                return Charge::One(rejection.into());
+                return EntryCharge::One(rejection.into());
             }
-            return Charge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
+            return EntryCharge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
         }
         if let Some(pending) = self.charge_batch(scope) {
-            return Charge::Several(pending);
+            return EntryCharge::Several(pending);
         }
-        Charge::One(policy.limiter.decide(&self.entries[self.next].ask(&self.context)))
+        EntryCharge::One(policy.limiter.decide(&self.entries[self.next].ask(&self.context)))
     }
 
     /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it.
@@ -140,7 +142,7 @@ impl Transaction {
         if self.next + 1 == self.entries.len() {
             return None;
         }
-        let claim = |entry: &Entry| -> Option<Box<dyn Claim>> {
+        let claim = |entry: &PolicyEntry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
             if policy.shadow || entry.may_be_free() {
                 return None;
@@ -166,7 +168,7 @@ impl Transaction {
         for (entry, answer) in entries.iter_mut().zip(&answers) {
             entry.decision = answer.as_ref().ok().copied();
         }
-        if let Some(rejected) = entries.iter().position(Entry::is_rejected) {
+        if let Some(rejected) = entries.iter().position(PolicyEntry::is_rejected) {
             entries[..=rejected].rotate_right(1);
             answers[..=rejected].rotate_right(1);
         }
@@ -227,7 +229,7 @@ impl Transaction {
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
         if scope.in_force.is_open_ended {
-            self.entries.iter_mut().for_each(Entry::admit_attempt);
+            self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_one(scope, &self.entries) {
                 return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
             }
@@ -262,7 +264,7 @@ impl Transaction {
 }
 
 /// The charge of one entry, or of several in one call.
-enum Charge {
+enum EntryCharge {
     One(Answer),
     Several(PendingAnswers),
 }

@@ -5,30 +5,34 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::entry::Entry;
+use super::entry::PolicyEntry;
 use super::observe;
 use super::scope::Scope;
-use super::transaction::{Evaluated, Progress, Transaction};
+use super::transaction::{Evaluated, Transaction, TransactionProgress};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Decision, Now};
 
 /// The future of a transaction that waits.
-pub(crate) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
+pub(crate) type WaitingTransaction = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
 
-pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Progress) -> Waiting {
+pub(super) fn wait(
+    transaction: Transaction,
+    scope: Scope<'_>,
+    mut progress: TransactionProgress,
+) -> WaitingTransaction {
     // Made now and not at the first poll, so that a request whose future is dropped unpolled is counted as cancelled.
-    let mut waiter = Waiter::new(transaction, scope);
+    let mut waiter = WaitingRequest::new(transaction, scope);
     Box::pin(async move {
         loop {
             match progress {
-                Progress::Done(evaluated) => return evaluated,
-                Progress::One(pending) => {
+                TransactionProgress::Done(evaluated) => return evaluated,
+                TransactionProgress::One(pending) => {
                     let answer = pending.await;
                     waiter.end_wait(answer.as_ref().ok());
                     progress = waiter.resume(Some(Answer::Ready(answer)));
                 }
-                Progress::Several(pending) => {
+                TransactionProgress::Several(pending) => {
                     let answers = pending.await;
                     waiter.end_wait(None);
                     waiter.transaction.set_answers(answers);
@@ -40,7 +44,7 @@ pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Pro
 }
 
 /// A request that waits for the answer to its next entry. If it is dropped meanwhile, the client has disconnected.
-struct Waiter {
+struct WaitingRequest {
     transaction: Transaction,
     layer: Arc<LayerState>,
     in_force: Arc<InForce>,
@@ -48,7 +52,7 @@ struct Waiter {
     since: Option<Instant>,
 }
 
-impl Waiter {
+impl WaitingRequest {
     fn new(transaction: Transaction, scope: Scope<'_>) -> Self {
         let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
         let mut waiter = Self { transaction, layer, in_force, since: None };
@@ -75,18 +79,18 @@ impl Waiter {
         }
     }
 
-    fn resume(&mut self, answer: Option<Answer>) -> Progress {
+    fn resume(&mut self, answer: Option<Answer>) -> TransactionProgress {
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         // Time has passed since the first reading.
         self.transaction.context.now = Now::new();
         let progress = self.transaction.reserve(scope, answer);
-        if !matches!(progress, Progress::Done(_)) {
+        if !matches!(progress, TransactionProgress::Done(_)) {
             self.begin_wait();
         }
         progress
     }
 
-    fn entry(&self) -> &Entry {
+    fn entry(&self) -> &PolicyEntry {
         &self.transaction.entries[self.transaction.next]
     }
 
@@ -100,7 +104,7 @@ impl Waiter {
     }
 }
 
-impl Drop for Waiter {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         if let Some(policy) = self.queueing() {

@@ -52,7 +52,7 @@ const MAX_MESSAGE: usize = 1_024;
 
 /// When the client of a rejected request may retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
+pub(crate) enum GrpcRetry {
     After(Duration),
     /// No wait helps.
     Never,
@@ -60,7 +60,7 @@ pub(crate) enum Retry {
     Unknown,
 }
 
-impl Retry {
+impl GrpcRetry {
     /// The wait, if there is one that helps and is known.
     pub(crate) const fn wait(self) -> Option<Duration> {
         match self {
@@ -75,7 +75,7 @@ impl Retry {
 pub(crate) struct Status<'a> {
     pub(crate) code: Code,
     pub(crate) message: &'a str,
-    pub(crate) retry: Retry,
+    pub(crate) retry: GrpcRetry,
     pub(crate) violations: &'a [Violation<'a>],
 }
 
@@ -113,11 +113,11 @@ fn content_type(protocol: Protocol) -> HeaderValue {
 
 /// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero,
 /// which asks for a retry at once. Without one, the client waits for as long as its own policy says.
-fn pushback_ms(retry: Retry) -> Option<i32> {
+fn pushback_ms(retry: GrpcRetry) -> Option<i32> {
     match retry {
-        Retry::After(wait) => Some(i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1)),
-        Retry::Never => Some(-1),
-        Retry::Unknown => None,
+        GrpcRetry::After(wait) => Some(i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1)),
+        GrpcRetry::Never => Some(-1),
+        GrpcRetry::Unknown => None,
     }
 }
 
@@ -157,9 +157,9 @@ mod tests {
             (Duration::from_millis(2_147_483_648), i32::MAX),
             (Duration::MAX, i32::MAX),
         ] {
-            assert_eq!(pushback_ms(Retry::After(wait)), Some(pushback), "{wait:?}");
+            assert_eq!(pushback_ms(GrpcRetry::After(wait)), Some(pushback), "{wait:?}");
         }
-        assert_eq!((pushback_ms(Retry::Never), pushback_ms(Retry::Unknown)), (Some(-1), None));
+        assert_eq!((pushback_ms(GrpcRetry::Never), pushback_ms(GrpcRetry::Unknown)), (Some(-1), None));
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         let status = Status {
             code: Code::ResourceExhausted,
             message: "rate limit exceeded",
-            retry: Retry::After(Duration::from_millis(700)),
+            retry: GrpcRetry::After(Duration::from_millis(700)),
             violations: &[],
         };
         let response = status.response(Protocol::Grpc);
@@ -212,7 +212,7 @@ mod tests {
     fn a_response_stays_below_the_header_limit_of_clients() {
         let (long, names) = ("ü%".repeat(5_000), "n".repeat(500));
         let violations = vec![Violation { subject: &names, description: names.clone() }; 50];
-        let status = Status { code: Code::Internal, message: &long, retry: Retry::Never, violations: &violations };
+        let status = Status { code: Code::Internal, message: &long, retry: GrpcRetry::Never, violations: &violations };
         let response = status.response(Protocol::Grpc);
         let size: usize = response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
         assert!(size < 8_192, "{size} bytes");

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
-use super::draft11::Unit;
+use super::draft11::QuotaUnit;
 use super::fields::RateLimitFields;
-use super::writer::{Described, Reading, Writer};
+use super::writer::{Described, PolicyReading, Writer};
 use crate::limiter::Limiter;
 use crate::values::{Decision, Quota};
 
@@ -41,7 +41,7 @@ impl DecisionFields {
     #[track_caller]
     pub fn new(fields: RateLimitFields, name: &str, limiter: &dyn Limiter) -> Self {
         let terms = limiter.describe().terms();
-        let described = Described { name, terms, unit: Unit::Requests, is_conditional: false };
+        let described = Described { name, terms, unit: QuotaUnit::Requests, is_conditional: false };
         Self(Writer::new(&fields, [described]).map(Arc::new))
     }
 
@@ -69,7 +69,8 @@ impl DecisionFields {
     #[must_use]
     pub fn of_under(&self, quota: Option<Quota>, decision: &Decision) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        let write = |writer: &Arc<Writer>| writer.fields_of_one(Reading { policy: 0, decision, quota, mark: None });
+        let write =
+            |writer: &Arc<Writer>| writer.fields_of_one(PolicyReading { policy: 0, decision, quota, mark: None });
         if let Some(fields) = self.0.as_ref().and_then(write) {
             fields.write(StatusCode::OK, &mut headers);
         }

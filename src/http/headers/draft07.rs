@@ -9,7 +9,7 @@ use super::merge::{is_stricter, set};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
 /// What the fields say of the policy that they describe.
-pub(super) struct Standing<'a> {
+pub(super) struct PolicyStanding<'a> {
     /// `RateLimit-Policy`, made by [`policy`].
     pub(super) policy: Option<&'a HeaderValue>,
     pub(super) limit: u64,
@@ -29,7 +29,7 @@ pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
 }
 
 /// Sets both fields, unless stricter ones are set already.
-pub(super) fn write(headers: &mut HeaderMap, standing: &Standing<'_>) {
+pub(super) fn write(headers: &mut HeaderMap, standing: &PolicyStanding<'_>) {
     if !is_stricter(headers, &RATELIMIT, standing.remaining) {
         match standing.policy {
             Some(policy) => set(headers, RATELIMIT_POLICY, policy.clone()),
@@ -41,7 +41,7 @@ pub(super) fn write(headers: &mut HeaderMap, standing: &Standing<'_>) {
 }
 
 /// Makes `RateLimit: limit=100, remaining=50, reset=5`.
-fn ratelimit(standing: &Standing<'_>) -> HeaderValue {
+fn ratelimit(standing: &PolicyStanding<'_>) -> HeaderValue {
     let mut out = Scratch::new();
     out.push(b"limit=");
     out.push_number(standing.limit);

@@ -75,7 +75,7 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
 
 /// What the units of a policy's quota are: the parameter `qu` of `RateLimit-Policy` (section 3.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum QuotaUnit {
     /// Requests, or what a policy makes of them. Not written: it is the default.
     Requests,
     ContentBytes,
@@ -84,15 +84,15 @@ pub(crate) enum Unit {
 
 /// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window. Without `w` if no time
 /// restores the units, or windows differ in length.
-pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, unit: Unit) {
+pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, unit: QuotaUnit) {
     separate(out);
     out.push(quoted);
     out.push(b";q=");
     out.push_number(advertised.quota);
     match unit {
-        Unit::Requests => {}
-        Unit::ContentBytes => out.push(br#";qu="content-bytes""#),
-        Unit::ConcurrentRequests => out.push(br#";qu="concurrent-requests""#),
+        QuotaUnit::Requests => {}
+        QuotaUnit::ContentBytes => out.push(br#";qu="content-bytes""#),
+        QuotaUnit::ConcurrentRequests => out.push(br#";qu="concurrent-requests""#),
     }
     if let Some(window) = advertised.window {
         out.push(b";w=");

@@ -51,14 +51,14 @@ pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state
 
 /// The members of `RateLimit` and of `RateLimit-Policy`.
 struct Lists<'a> {
-    states: Vec<Member<'a>>,
-    policies: Vec<Member<'a>>,
+    states: Vec<MergedMember<'a>>,
+    policies: Vec<MergedMember<'a>>,
 }
 
 impl<'a> Lists<'a> {
     /// Adds the members of `ours`, each name once.
     fn merged_with(mut self, ours: Self) -> Self {
-        let find = |members: &[Member<'_>], name| members.iter().position(|member| member.name == name);
+        let find = |members: &[MergedMember<'_>], name| members.iter().position(|member| member.name == name);
         // The names whose state is ours, and whose policy is ours, too.
         let mut taken = Vec::new();
         for state in ours.states {
@@ -81,12 +81,12 @@ impl<'a> Lists<'a> {
 
     /// Whether the response has a `RateLimit` in another syntax that advertises more than all of these.
     fn may_replace_another_syntax(&self, headers: &HeaderMap) -> bool {
-        let least = self.states.iter().filter_map(Member::left).min();
+        let least = self.states.iter().filter_map(MergedMember::left).min();
         headers.contains_key(RATELIMIT) && least.is_some_and(|least| !is_stricter(headers, &RATELIMIT, least))
     }
 }
 
-fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[Member<'_>]) {
+fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[MergedMember<'_>]) {
     let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
     // Each byte is one of a field value.
     if let Ok(value) = HeaderValue::from_bytes(&members.join(b", ".as_slice())) {
@@ -96,13 +96,13 @@ fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[Member<'_>]) {
 
 /// A member of a list: a String, with parameters (RFC 9651, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Member<'a> {
+struct MergedMember<'a> {
     /// With its quotation marks.
     name: &'a [u8],
     parameters: &'a [u8],
 }
 
-impl Member<'_> {
+impl MergedMember<'_> {
     /// The parameter `r`, if it can be read. Of several, the last one counts (RFC 9651, section 4.2.3.2).
     fn left(&self) -> Option<u64> {
         let (mut left, mut rest) = (None, self.parameters);
@@ -118,7 +118,7 @@ impl Member<'_> {
 }
 
 /// Parses the members of a list; `None` if anything in it is not a String with parameters.
-fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
+fn members(list: &[u8]) -> Option<Vec<MergedMember<'_>>> {
     let mut members = Vec::new();
     let mut rest = list;
     loop {
@@ -133,7 +133,7 @@ fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
                 if !matches!(parameters, [] | [b';', ..]) {
                     return None;
                 }
-                members.push(Member { name, parameters });
+                members.push(MergedMember { name, parameters });
                 rest = after;
             }
         }

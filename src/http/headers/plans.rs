@@ -9,7 +9,7 @@ use crate::values::{Quota, Terms};
 
 /// What is constant for all keys with one quota.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct FieldsOfQuota {
     quota: Quota,
     pub(super) measure: Measure,
     /// `None` if too many texts are interned already.
@@ -20,7 +20,7 @@ pub(super) struct Plan {
 /// plans, and with a quota negotiated for each customer the first ones are served faster, as long as the layer lasts or
 /// until the next live change.
 #[derive(Default)]
-pub(super) struct Plans(OnceLock<Box<[OnceLock<Plan>; SLOTS]>>);
+pub(super) struct Plans(OnceLock<Box<[OnceLock<FieldsOfQuota>; SLOTS]>>);
 
 /// The most quotas of a policy: some 20 KiB with their texts.
 const SLOTS: usize = 64;
@@ -36,13 +36,13 @@ impl Plans {
         quota: Quota,
         terms: Terms,
         constants: impl Fn(&Measure) -> Option<&'static Constants>,
-    ) -> Option<&Plan> {
+    ) -> Option<&FieldsOfQuota> {
         let slots = self.0.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
         let first = slot_of(quota);
         (first..first + PROBES).map(|slot| &slots[slot % SLOTS]).find_map(|slot| {
             let make = || {
                 let measure = Measure::new(&terms.under(quota));
-                Plan { quota, measure, constants: constants(&measure) }
+                FieldsOfQuota { quota, measure, constants: constants(&measure) }
             };
             // Another thread may make the plan of another quota there meanwhile.
             Some(slot.get_or_init(make)).filter(|plan| plan.quota == quota)

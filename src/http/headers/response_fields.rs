@@ -11,7 +11,7 @@ use super::draft11;
 use super::interned::Constants;
 use super::measure::Level;
 use super::partition::Mark;
-use super::writer::{Reading, Writer};
+use super::writer::{PolicyReading, Writer};
 use crate::values::{Decision, Quota};
 
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
@@ -23,19 +23,19 @@ pub(crate) enum ResponseFields {
     /// Draft-11's alone, of several policies, or of one for centuries.
     Several(Box<[(&'static Constants, Level)]>),
     /// Fields that depend on the response, or on the time of the day.
-    Deferred(Box<Deferred>),
+    Deferred(Box<DeferredFields>),
 }
 
 const _: () = assert!(size_of::<Option<ResponseFields>>() <= 3 * size_of::<u64>());
 
 /// What it takes to compute the fields when the response arrives.
 #[derive(Debug)]
-pub(crate) struct Deferred {
+pub(crate) struct DeferredFields {
     writer: Arc<Writer>,
     readings: Vec<OwnedReading>,
 }
 
-/// A [`Reading`] that owns its decision.
+/// A [`PolicyReading`] that owns its decision.
 #[derive(Debug)]
 struct OwnedReading {
     policy: usize,
@@ -112,9 +112,9 @@ pub(super) fn write_draft11(
     }
 }
 
-impl Deferred {
-    pub(super) fn new<'a>(writer: Arc<Writer>, readings: impl Iterator<Item = Reading<'a>>) -> Self {
-        let owned = |Reading { policy, decision, quota, mark }: Reading<'_>| OwnedReading {
+impl DeferredFields {
+    pub(super) fn new<'a>(writer: Arc<Writer>, readings: impl Iterator<Item = PolicyReading<'a>>) -> Self {
+        let owned = |PolicyReading { policy, decision, quota, mark }: PolicyReading<'_>| OwnedReading {
             policy,
             decision: *decision,
             quota,
@@ -125,7 +125,7 @@ impl Deferred {
 
     #[cold]
     fn write(&self, status: StatusCode, headers: &mut HeaderMap) {
-        let readings = self.readings.iter().map(|reading| Reading {
+        let readings = self.readings.iter().map(|reading| PolicyReading {
             policy: reading.policy,
             decision: &reading.decision,
             quota: reading.quota,

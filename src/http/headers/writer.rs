@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
 use super::decimal::{Scratch, seconds_ceil, value_of};
-use super::draft07::{self, Standing};
-use super::draft11::{self, Unit};
+use super::draft07::{self, PolicyStanding};
+use super::draft11::{self, QuotaUnit};
 use super::fields::{Advertise, Generation, Partition, RateLimitFields, ResetForm};
 use super::interned::{Constants, intern};
 use super::measure::{Level, Measure};
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use super::plans::Plans;
-use super::response_fields::{Deferred, RateLimitValue, ResponseFields, write_draft11};
+use super::response_fields::{DeferredFields, RateLimitValue, ResponseFields, write_draft11};
 use super::x_ratelimit;
 use crate::util::keyed_hash::Secret;
 use crate::values::{Decision, PartitionKey, Quota, Terms};
@@ -57,7 +57,7 @@ pub(crate) struct Described<'a> {
     pub(crate) name: &'a str,
     /// `None` if it is not advertised.
     pub(crate) terms: Option<Terms>,
-    pub(crate) unit: Unit,
+    pub(crate) unit: QuotaUnit,
     /// Whether it applies to some requests only, so that other responses do not list it.
     pub(crate) is_conditional: bool,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Described<'a> {
 #[derive(Debug)]
 struct PolicyFields {
     terms: Terms,
-    unit: Unit,
+    unit: QuotaUnit,
     is_conditional: bool,
     measure: Measure,
     /// The constants of keys with quotas of their own.
@@ -81,7 +81,7 @@ struct PolicyFields {
 
 /// One policy's decision on a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct PolicyReading<'a> {
     /// The policy's index in the layer.
     pub(crate) policy: usize,
     pub(crate) decision: &'a Decision,
@@ -114,7 +114,7 @@ impl Writer {
             let terms = terms?;
             let measure = Measure::new(&terms);
             let quoted = draft11::quoted(name);
-            let unit = if let Measure::InFlight { .. } = measure { Unit::ConcurrentRequests } else { unit };
+            let unit = if let Measure::InFlight { .. } = measure { QuotaUnit::ConcurrentRequests } else { unit };
             draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
             let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
             let (prefix, plans) = (draft11::prefix(&quoted), Plans::default());
@@ -158,7 +158,7 @@ impl Writer {
 
     /// Returns the fields of a response after one policy's decision, if any. The common case.
     #[inline]
-    pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<ResponseFields> {
+    pub(crate) fn fields_of_one(self: &Arc<Self>, reading: PolicyReading<'_>) -> Option<ResponseFields> {
         if !matches!(self.plan, Plan::One | Plan::Several) {
             return self.fields(std::iter::once(reading));
         }
@@ -175,7 +175,7 @@ impl Writer {
         self: &Arc<Self>,
         policy_fields: &PolicyFields,
         quota: Quota,
-        reading: Reading<'_>,
+        reading: PolicyReading<'_>,
     ) -> Option<ResponseFields> {
         let plan = if self.plan == Plan::One { policy_fields.plan(quota) } else { None };
         let Some((measure, constants)) = plan else { return Some(self.deferred(std::iter::once(reading))) };
@@ -185,7 +185,7 @@ impl Writer {
     /// Returns the fields of a response after these decisions, if any.
     pub(crate) fn fields<'a>(
         self: &'a Arc<Self>,
-        readings: impl Iterator<Item = Reading<'a>> + Clone,
+        readings: impl Iterator<Item = PolicyReading<'a>> + Clone,
     ) -> Option<ResponseFields> {
         let is_constant = match self.plan {
             Plan::One | Plan::Several => true,
@@ -209,8 +209,8 @@ impl Writer {
     }
 
     #[cold]
-    fn deferred<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>>) -> ResponseFields {
-        ResponseFields::Deferred(Box::new(Deferred::new(Arc::clone(self), readings)))
+    fn deferred<'a>(self: &Arc<Self>, readings: impl Iterator<Item = PolicyReading<'a>>) -> ResponseFields {
+        ResponseFields::Deferred(Box::new(DeferredFields::new(Arc::clone(self), readings)))
     }
 
     /// Adds the fields to a response of this status, unless the status excludes them. Calls `now` only for a reset in
@@ -219,7 +219,7 @@ impl Writer {
         &'a self,
         status: StatusCode,
         headers: &mut HeaderMap,
-        readings: impl Iterator<Item = Reading<'a>> + Clone,
+        readings: impl Iterator<Item = PolicyReading<'a>> + Clone,
         now: impl FnOnce() -> SystemTime,
     ) {
         if status.is_informational() || !self.advertises(readings.clone()) {
@@ -227,7 +227,8 @@ impl Writer {
         }
         if self.generation == Generation::Draft11 {
             let hides = self.secret.is_some() && is_publicly_cacheable(headers);
-            let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
+            let readings =
+                readings.clone().map(|reading| PolicyReading { mark: reading.mark.filter(|_| !hides), ..reading });
             if let (Some(policies), Some(ratelimit)) = (self.policies_of(&readings), self.ratelimit(readings)) {
                 write_draft11(status, headers, policies, ratelimit);
             }
@@ -249,7 +250,7 @@ impl Writer {
 
     /// Returns the value of draft-11's `RateLimit-Policy`, with the quotas of these keys; `None` if no policy is
     /// advertised. A policy that applies to some requests only is listed if it has decided on this one.
-    fn policies_of<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> Option<HeaderValue> {
+    fn policies_of<'a>(&self, readings: &(impl Iterator<Item = PolicyReading<'a>> + Clone)) -> Option<HeaderValue> {
         if readings.clone().all(|reading| reading.quota.is_none()) && self.lists_all(readings) {
             return Some(self.draft11_policies.clone());
         }
@@ -266,7 +267,7 @@ impl Writer {
     }
 
     /// Whether a response after these decisions lists all advertised policies.
-    fn lists_all<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> bool {
+    fn lists_all<'a>(&self, readings: &(impl Iterator<Item = PolicyReading<'a>> + Clone)) -> bool {
         let has_decided = |policy| readings.clone().any(|reading| reading.policy == policy);
         let conditional =
             |policy_fields: &Option<PolicyFields>| policy_fields.as_ref().is_some_and(|it| it.is_conditional);
@@ -274,7 +275,7 @@ impl Writer {
     }
 
     /// Makes the value of draft-11's `RateLimit`; `None` if no policy among these is advertised.
-    pub(super) fn ratelimit<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<RateLimitValue> {
+    pub(super) fn ratelimit<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<RateLimitValue> {
         let mut out = Scratch::new();
         let mut is_exhausted = false;
         for Measured { policy_fields, level, mark, .. } in self.measured(readings) {
@@ -288,22 +289,22 @@ impl Writer {
         self.policies.get(policy)?.as_ref()
     }
 
-    fn measured<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> impl Iterator<Item = Measured<'a>> {
-        readings.filter_map(|Reading { policy, decision, quota, mark }| {
+    fn measured<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> impl Iterator<Item = Measured<'a>> {
+        readings.filter_map(|PolicyReading { policy, decision, quota, mark }| {
             let policy_fields = self.policy_fields(policy)?;
             let measure = policy_fields.measure_under(quota);
             Some(Measured { policy_fields, measure, decision, quota, level: measure.level(decision), mark })
         })
     }
 
-    fn advertises<'a>(&self, mut readings: impl Iterator<Item = Reading<'a>>) -> bool {
+    fn advertises<'a>(&self, mut readings: impl Iterator<Item = PolicyReading<'a>>) -> bool {
         let percent = match self.advertise {
             Advertise::Always => return true,
             Advertise::Never => return false,
             Advertise::Rejected => 0,
             Advertise::Below { percent } => percent,
         };
-        readings.any(|Reading { policy, decision, .. }| {
+        readings.any(|PolicyReading { policy, decision, .. }| {
             let is_below = decision.remaining() * 100 < decision.limit() * u64::from(percent);
             self.policy_fields(policy).is_some() && (is_below || !decision.is_allowed())
         })
@@ -312,7 +313,7 @@ impl Writer {
     /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
     /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
     /// that draft-07 and `X-RateLimit-*` can describe: they have a reset.
-    fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<Measured<'a>> {
+    fn closest<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<Measured<'a>> {
         let has_reset = |measured: &Measured<'_>| matches!(measured.measure, Measure::Restored(_));
         let closer =
             |a: &Measured<'_>, b: &Measured<'_>| a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b));
@@ -358,11 +359,11 @@ impl Measured<'_> {
     }
 
     /// The numbers of draft-07's fields. If no wait helps, the reset is that of the whole quota.
-    fn standing<'a>(&self, policy: Option<&'a HeaderValue>) -> Standing<'a> {
+    fn standing<'a>(&self, policy: Option<&'a HeaderValue>) -> PolicyStanding<'a> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);
         let limit = self.measure.advertised().quota;
-        Standing { policy, limit, remaining: left, reset }
+        PolicyStanding { policy, limit, remaining: left, reset }
     }
 
     /// Draft-07's `RateLimit-Policy`, if it can be expressed.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
 
-use super::forwarded::{self, Node};
+use super::forwarded::{self, ForwardedNode};
 use super::hint;
 use super::ip::{peer_addr, peer_unknown};
 use super::list::{Elements, Unreadable};
@@ -195,14 +195,14 @@ impl ClientIp {
 
     /// Returns the client: the peer, or what the peer reports if it is a trusted proxy. `None` if it reports nothing
     /// readable.
-    fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
+    fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<ForwardedNode<'a>> {
         if self.source == IpSource::Peer {
             hint::peer_is_the_key(|| peer, headers);
-            return Some(Node::Address(peer));
+            return Some(ForwardedNode::Address(peer));
         }
         if !self.trusted.trusts(peer) {
             hint::peer_is_not_trusted(peer, headers, &self.source);
-            return Some(Node::Address(peer));
+            return Some(ForwardedNode::Address(peer));
         }
         let reported = self.reported(peer, headers);
         if reported.is_none() {
@@ -212,12 +212,12 @@ impl ClientIp {
     }
 
     /// The client that a trusted `peer` reports.
-    fn reported<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
+    fn reported<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<ForwardedNode<'a>> {
         let lines = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
         match &self.source {
-            IpSource::Peer => Some(Node::Address(peer)),
+            IpSource::Peer => Some(ForwardedNode::Address(peer)),
             IpSource::XForwardedFor => self.search(Elements::of_x_forwarded_for(lines(&X_FORWARDED_FOR)), |element| {
-                forwarded::address(element).map(Node::Address)
+                forwarded::address(element).map(ForwardedNode::Address)
             }),
             IpSource::Forwarded => self.search(Elements::of_forwarded(lines(&FORWARDED)), |element| {
                 let node = forwarded::forwarded_for(element, self.lenient);
@@ -231,13 +231,17 @@ impl ClientIp {
                     (value, None) => forwarded::address(value),
                     _ => None,
                 };
-                address.map(Node::Address)
+                address.map(ForwardedNode::Address)
             }
         }
     }
 
     /// Finds the client in a list, by count or by range.
-    fn search<'a, L>(&self, elements: Elements<'a, L>, read: impl Fn(&'a [u8]) -> Option<Node<'a>>) -> Option<Node<'a>>
+    fn search<'a, L>(
+        &self,
+        elements: Elements<'a, L>,
+        read: impl Fn(&'a [u8]) -> Option<ForwardedNode<'a>>,
+    ) -> Option<ForwardedNode<'a>>
     where
         L: DoubleEndedIterator<Item = &'a [u8]>,
     {
@@ -261,8 +265,8 @@ impl ClientIp {
     fn first_untrusted<'a>(
         &self,
         elements: impl Iterator<Item = Result<&'a [u8], Unreadable>>,
-        read: impl Fn(&'a [u8]) -> Option<Node<'a>>,
-    ) -> Option<Node<'a>> {
+        read: impl Fn(&'a [u8]) -> Option<ForwardedNode<'a>>,
+    ) -> Option<ForwardedNode<'a>> {
         let mut leftmost = None;
         for element in elements {
             let node = read(element.ok()?)?;
@@ -280,8 +284,8 @@ impl KeyExtractor for ClientIp {
         let peer = peer_ip(head)?;
         let ip = match self.find(peer, head.headers()) {
             // Longer than any address, so that the two never collide.
-            Some(Node::Obfuscated(name)) => return Ok(PartitionKey::from_parts([b"for".as_slice(), &name])),
-            Some(Node::Address(ip)) => ip,
+            Some(ForwardedNode::Obfuscated(name)) => return Ok(PartitionKey::from_parts([b"for".as_slice(), &name])),
+            Some(ForwardedNode::Address(ip)) => ip,
             None => self.substitute(peer)?,
         };
         Ok(IpNetwork::of(ip, self.ipv6_prefix).into())

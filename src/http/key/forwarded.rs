@@ -8,13 +8,13 @@ use crate::http::text::string_end;
 
 /// The client in an element of a list, or in a header of one value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node<'a> {
+pub(super) enum ForwardedNode<'a> {
     Address(IpAddr),
     /// `obfnode` of RFC 7239 §6.3: a name that a proxy gave, with its underscore.
     Obfuscated(Cow<'a, [u8]>),
 }
 
-impl Node<'_> {
+impl ForwardedNode<'_> {
     pub(super) const fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Address(ip) => Some(*ip),
@@ -46,7 +46,7 @@ pub(super) fn viewer_address(value: &[u8]) -> Option<IpAddr> {
 /// Parses the `for` parameter of an element of `Forwarded` (RFC 7239 §4).
 ///
 /// `None` if there is no such parameter, if the client is `unknown`, or if anything in the element breaks the grammar.
-pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<Node<'_>> {
+pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<ForwardedNode<'_>> {
     let mut names: [&[u8]; MAX_PARAMETERS] = [b""; MAX_PARAMETERS];
     let mut count = 0;
     let mut client = None;
@@ -71,7 +71,7 @@ pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<Node<'_>> {
         };
     }
     match client? {
-        Node::Address(ip) => usable(ip).map(Node::Address),
+        ForwardedNode::Address(ip) => usable(ip).map(ForwardedNode::Address),
         name => Some(name),
     }
 }
@@ -113,21 +113,21 @@ fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Parses `node` of RFC 7239 §6; if lenient, also IPv6 without brackets.
-fn node(value: Cow<'_, [u8]>, lenient: bool) -> Option<Node<'_>> {
+fn node(value: Cow<'_, [u8]>, lenient: bool) -> Option<ForwardedNode<'_>> {
     let is_any_port = |port: &str| is_port(port) || is_obfuscated(port);
     let text = utf8(&value)?;
     let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
     if is_obfuscated(name) {
         let len = name.len();
         return port.is_none_or(is_any_port).then(|| {
-            Node::Obfuscated(match value {
+            ForwardedNode::Obfuscated(match value {
                 Cow::Borrowed(value) => value[..len].into(),
                 Cow::Owned(value) => value[..len].to_vec().into(),
             })
         });
     }
     let bare = if lenient { ip(text) } else { None };
-    bare.or_else(|| host_with_port(text, is_any_port)).map(Node::Address)
+    bare.or_else(|| host_with_port(text, is_any_port)).map(ForwardedNode::Address)
 }
 
 /// Parses the address in `IPv4` or `[IPv6]`, with or without a port that `accepts` accepts.
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn obfuscated_nodes() {
         let name = |element: &'static str| match forwarded_for(element.as_bytes(), false) {
-            Some(Node::Obfuscated(name)) => Some(String::from_utf8(name.into_owned()).unwrap()),
+            Some(ForwardedNode::Obfuscated(name)) => Some(String::from_utf8(name.into_owned()).unwrap()),
             _ => None,
         };
         for element in [

@@ -25,11 +25,11 @@ use crate::values::PartitionKey;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PathKey {
-    source: Source,
+    source: PathSource,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum PathSource {
     #[cfg(feature = "axum")]
     Matched,
     Raw,
@@ -45,7 +45,7 @@ impl PathKey {
     #[cfg(feature = "axum")]
     #[must_use]
     pub const fn matched() -> Self {
-        Self { source: Source::Matched }
+        Self { source: PathSource::Matched }
     }
 
     /// Keys by the path as the client spelled it.
@@ -54,7 +54,7 @@ impl PathKey {
     /// has as many budgets. A second policy in the same layer, with a key by client, limits all of them together.
     #[must_use]
     pub const fn raw() -> Self {
-        Self { source: Source::Raw }
+        Self { source: PathSource::Raw }
     }
 }
 
@@ -67,8 +67,8 @@ impl KeyExtractor for PathKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         Ok(match self.source {
             #[cfg(feature = "axum")]
-            Source::Matched => matched_route(head),
-            Source::Raw => head.uri().path().into(),
+            PathSource::Matched => matched_route(head),
+            PathSource::Raw => head.uri().path().into(),
         })
     }
 

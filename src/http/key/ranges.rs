@@ -8,12 +8,12 @@ use super::trusted::TrustedProxiesError;
 
 /// Ranges of addresses, fewer than half of all together. A look-up compares them one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ranges(Vec<Range>);
+pub(crate) struct Ranges(Vec<AddressRange>);
 
 impl Ranges {
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    pub(super) fn of(ranges: &[Range]) -> Self {
+    pub(super) fn of(ranges: &[AddressRange]) -> Self {
         Self(ranges.to_vec())
     }
 
@@ -38,12 +38,12 @@ impl Ranges {
 /// Canonical addresses with equal first bits. Unlike [`IpNetwork`](super::IpNetwork), which is for keys, it takes
 /// NAT64 and 6to4 addresses literally: to trust or to exempt `10.0.0.0/8` is to trust no IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct AddressRange {
     pub(super) base: IpAddr,
     pub(super) prefix: u8,
 }
 
-impl Range {
+impl AddressRange {
     fn contains(self, ip: IpAddr) -> bool {
         let equal_bits = match (self.base, ip) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -82,16 +82,17 @@ impl Range {
 }
 
 /// Rejects ranges that span half of all addresses: clients are within them, too.
-fn check_span(ranges: &[Range]) -> Result<(), TrustedProxiesError> {
+fn check_span(ranges: &[AddressRange]) -> Result<(), TrustedProxiesError> {
     /// The addresses that are routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses. The
     /// others are not counted.
-    const INTERNET: Range = Range { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
+    const INTERNET: AddressRange =
+        AddressRange { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
     const HALF_OF_V4: u128 = 1 << 31;
     const HALF_OF_V6: u128 = 1 << 124;
     let mut sorted = ranges.to_vec();
     // Two ranges are disjoint, or one contains the other and sorts first.
     sorted.sort_unstable_by_key(|range| (range.base, range.prefix));
-    let (mut spanned_v4, mut spanned_v6, mut last) = (0, 0, None::<Range>);
+    let (mut spanned_v4, mut spanned_v6, mut last) = (0, 0, None::<AddressRange>);
     for range in sorted {
         if last.is_some_and(|last| last.prefix <= range.prefix && last.contains(range.base)) {
             continue;
@@ -115,7 +116,7 @@ fn check_span(ranges: &[Range]) -> Result<(), TrustedProxiesError> {
     Ok(())
 }
 
-impl FromStr for Range {
+impl FromStr for AddressRange {
     type Err = TrustedProxiesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -131,7 +132,7 @@ impl FromStr for Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.base, self.prefix)
     }

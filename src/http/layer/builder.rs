@@ -14,7 +14,7 @@ use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
 use crate::http::preflight::Exemption;
 use crate::http::reject::{Rejection, RejectionFormat};
-use crate::http::reload::{Enforceable, LayerState, Settings};
+use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::values::Quota;
 
 /// Builds a [`RateLimitLayer`]. Once it is built, only its [policies](RateLimitLayer::handle) can be changed.
@@ -32,12 +32,12 @@ use crate::values::Quota;
 #[must_use]
 pub struct RateLimitLayerBuilder {
     policies: Vec<Policy>,
-    settings: Settings,
+    settings: LayerSettings,
 }
 
 impl RateLimitLayerBuilder {
     pub(super) fn new(policies: impl IntoPolicies) -> Self {
-        Self { policies: policies.into_policies(), settings: Settings::default() }
+        Self { policies: policies.into_policies(), settings: LayerSettings::default() }
     }
 
     /// Builds the layer.

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use super::pace::{Budget, Report};
-use super::structured::{self, Bare, Member};
+use super::pace::{Budget, CallReport};
+use super::structured::{self, Bare, ListMember};
 use crate::http::head::only_line;
 use crate::http::headers::{
     RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, parse_digits,
@@ -40,10 +40,10 @@ const SECOND: u64 = 1_000_000;
 
 /// What a response means for its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct ResponseReading {
     /// Whether the partner rejected the call because of a limit.
     pub(super) is_rejection: bool,
-    pub(super) report: Report,
+    pub(super) report: CallReport,
 }
 
 /// Reads the head of a response that came at `received`.
@@ -51,7 +51,7 @@ pub(super) struct Reading {
 /// A 429 is a rejection. A 503 is one if it has a `Retry-After`, or reports that a quota is used up. On other responses,
 /// `Retry-After` is about something else and pauses nothing. A response of gRPC without messages has its status in the
 /// head: RESOURCE_EXHAUSTED is treated as a 429, and UNAVAILABLE as a 503, with the pushback in place of `Retry-After`.
-pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> Reading {
+pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> ResponseReading {
     // Instants are compared with the partner's own clock, if the response says what that shows.
     let now = date(headers.get(header::DATE)).unwrap_or(received);
     // A cache repeats what was true when it stored the response: this is an answer that reports no budget.
@@ -75,7 +75,7 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime
         None if is_used_up => 0,
         None => UNEXPLAINED * SECOND,
     };
-    Reading { is_rejection, report: Report { is_answer: true, pause, budget } }
+    ResponseReading { is_rejection, report: CallReport { is_answer: true, pause, budget } }
 }
 
 /// What a server says about repeating a call in gRPC (gRFC A6).
@@ -148,7 +148,7 @@ fn spacing(limit: u64, window: u64) -> u64 {
 }
 
 /// Reads `"name";r=..;t=..`, with `"name";q=..;w=..` of the other field. `None` if a member is not as the draft has it.
-fn draft11(field: &[u8], policies: &[Member<'_>]) -> Option<Vec<Budget>> {
+fn draft11(field: &[u8], policies: &[ListMember<'_>]) -> Option<Vec<Budget>> {
     let mut budgets = Vec::new();
     for state in structured::list(field)? {
         let Bare::String(_) = &state.value else { return None };
@@ -171,7 +171,7 @@ fn draft11(field: &[u8], policies: &[Member<'_>]) -> Option<Vec<Budget>> {
 }
 
 /// Reads `limit=.., remaining=.., reset=..`, with `limit;w=..` of the other field.
-fn draft07(field: &[u8], policies: &[Member<'_>]) -> Option<Budget> {
+fn draft07(field: &[u8], policies: &[ListMember<'_>]) -> Option<Budget> {
     let members = structured::dictionary(field)?;
     // Of a key that comes twice, the last one counts (RFC 9651, section 4.2.2).
     let count = |key: &str| members.iter().rev().find(|member| member.key == key.as_bytes())?.value.count().ok();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// Reads a response that came 1,790,000,000 seconds after 1970 (Mon, 21 Sep 2026 14:13:20 GMT).
-    fn reading(status: u16, lines: &[(&str, &str)]) -> Reading {
+    fn reading(status: u16, lines: &[(&str, &str)]) -> ResponseReading {
         let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000);
         read(StatusCode::from_u16(status).unwrap(), &head(lines), now)
     }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_rejection_pauses_for_as_long_as_it_reports() {
         let pause = |status, lines: &[(&str, &str)]| {
-            let Reading { is_rejection, report } = reading(status, lines);
+            let ResponseReading { is_rejection, report } = reading(status, lines);
             is_rejection.then_some(report.pause / SECOND)
         };
         assert_eq!(pause(429, &[("retry-after", "7")]), Some(7));
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_grpc_status_in_the_head_is_a_rejection() {
         let pause = |lines: &[(&str, &str)]| {
-            let Reading { is_rejection, report } = reading(200, lines);
+            let ResponseReading { is_rejection, report } = reading(200, lines);
             is_rejection.then_some(report.pause)
         };
         let exhausted = ("grpc-status", "8");
@@ -425,7 +425,7 @@ mod tests {
                 }
             }
             let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000);
-            let Reading { is_rejection, report } = read(StatusCode::from_u16(status).unwrap(), &headers, now);
+            let ResponseReading { is_rejection, report } = read(StatusCode::from_u16(status).unwrap(), &headers, now);
             prop_assert!(report.pause <= MAX_RESET * SECOND && (is_rejection || report.pause == 0));
             if let Some(budget) = report.budget {
                 prop_assert!(budget.left <= MAX_LEFT && (SECOND..=MAX_RESET * SECOND).contains(&budget.reset));

@@ -10,10 +10,10 @@ use http::{Request, header};
 use tower_layer::Layer;
 
 use super::pace::{Rules, micros};
-use super::partners::{Common, Partners};
+use super::partners::{Partners, SharedByLines};
 use super::service::Pacer;
 #[cfg(feature = "redis")]
-use crate::store::redis::{Names, Redis};
+use crate::store::redis::{KeyNames, Redis};
 use crate::values::{PartitionKey, Quota};
 
 /// Paces outgoing HTTP calls by what each partner's responses report, so that a partner with a limit rejects next to
@@ -118,18 +118,18 @@ use crate::values::{PartitionKey, Quota};
 /// In a tokio runtime without a timer, when a call has to wait.
 #[doc(alias("backoff", "retry", "429", "client"))]
 pub struct PacerLayer<B> {
-    gate: Arc<Gate<B>>,
+    gate: Arc<PacerGate<B>>,
 }
 
 /// What all services of a layer share.
-pub(super) struct Gate<B> {
-    pub(super) key: KeyFn<B>,
+pub(super) struct PacerGate<B> {
+    pub(super) key: PartnerFn<B>,
     pub(super) clone: CloneFn<B>,
     pub(super) partners: Partners,
     body: PhantomData<fn(B)>,
 }
 
-type KeyFn<B> = Box<dyn Fn(&Request<B>) -> PartitionKey + Send + Sync>;
+type PartnerFn<B> = Box<dyn Fn(&Request<B>) -> PartitionKey + Send + Sync>;
 type CloneFn<B> = Box<dyn Fn(&Request<B>) -> Option<Request<B>> + Send + Sync>;
 
 /// The default of [`PacerLayer::max_wait`]: a window of a minute can be waited for.
@@ -159,8 +159,8 @@ impl<B: 'static> PacerLayer<B> {
     #[must_use]
     pub fn with_clone(clone: impl Fn(&Request<B>) -> Option<Request<B>> + Send + Sync + 'static) -> Self {
         let rules = Rules { longest: micros(MAX_PAUSE), ..Rules::default() };
-        let partners = Partners::new(Common::new(rules, MAX_WAIT, MAX_WAITERS, ATTEMPTS));
-        let gate = Gate { key: Box::new(authority), clone: Box::new(clone), partners, body: PhantomData };
+        let partners = Partners::new(SharedByLines::new(rules, MAX_WAIT, MAX_WAITERS, ATTEMPTS));
+        let gate = PacerGate { key: Box::new(authority), clone: Box::new(clone), partners, body: PhantomData };
         Self { gate: Arc::new(gate) }
     }
 
@@ -251,17 +251,17 @@ impl<B: 'static> PacerLayer<B> {
     #[must_use]
     #[track_caller]
     pub fn shared(self, redis: &Redis, name: &str) -> Self {
-        let names = Names::new(redis.prefix(), name, redis.secret());
+        let names = KeyNames::new(redis.prefix(), name, redis.secret());
         self.with_common(|common| common.shared = Some((redis.clone(), names)))
     }
 
     #[track_caller]
-    fn with_common(self, change: impl FnOnce(&mut Common)) -> Self {
+    fn with_common(self, change: impl FnOnce(&mut SharedByLines)) -> Self {
         self.with(|gate| change(Arc::get_mut(&mut gate.partners.common).expect("no line was made yet")))
     }
 
     #[track_caller]
-    fn with(mut self, change: impl FnOnce(&mut Gate<B>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut PacerGate<B>)) -> Self {
         change(Arc::get_mut(&mut self.gate).expect("a layer is set up before it is used"));
         self
     }

@@ -9,8 +9,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::error::LineRejection;
-use super::pace::{Need, Pace, Report, Slot, Turn};
-use super::partners::Common;
+use super::pace::{CallReport, Need, PacedDeparture, PacedTurn, PartnerPace};
+use super::partners::SharedByLines;
 use super::shared::SharedPace;
 use crate::util::wake::let_others_take;
 
@@ -25,19 +25,19 @@ use crate::util::wake::let_others_take;
 ///    runtime is driven.
 /// 3. A departure is decided when the call is polled: at most one is [ready](State::ready) that was not taken. So calls
 ///    whose futures are polled late do not leave together, and no departure is lost with a call that is not polled.
-pub(super) struct Line {
-    common: Arc<Common>,
+pub(super) struct PartnerLine {
+    common: Arc<SharedByLines>,
     /// `None` if the pace is that of this process alone.
     shared: Option<SharedPace>,
-    state: Mutex<State>,
+    state: Mutex<LineState>,
     /// Wakes the drivers when an answer came, and when the last waiter left.
     changed: Notify,
 }
 
-struct State {
+struct LineState {
     /// The pace; if it is shared, as far as this process has seen: it decides while Redis fails.
-    pace: Pace,
-    waiting: BTreeMap<u64, Waiter>,
+    pace: PartnerPace,
+    waiting: BTreeMap<u64, WaitingCall>,
     arrivals: u64,
     /// A departure whose time has come, until a call takes it.
     ready: Option<Ready>,
@@ -45,7 +45,7 @@ struct State {
     drivers: Vec<runtime::Id>,
 }
 
-impl State {
+impl LineState {
     /// Whether a departure is kept for a call that was called just now, and until when.
     fn kept_until(&self, now: Instant) -> Option<Instant> {
         let (_, called) = self.ready.as_ref()?.called?;
@@ -55,7 +55,7 @@ impl State {
 
 /// A departure that may be taken.
 struct Ready {
-    slot: Slot,
+    slot: PacedDeparture,
     /// Whether it is on Redis.
     is_shared: bool,
     /// The arrival of the call that was called to take it, and when. `None` if that has left the line instead.
@@ -66,7 +66,7 @@ struct Ready {
 }
 
 impl Ready {
-    const fn new(slot: Slot, is_shared: bool) -> Self {
+    const fn new(slot: PacedDeparture, is_shared: bool) -> Self {
         Self { slot, is_shared, called: None, calls: 1 }
     }
 }
@@ -76,7 +76,7 @@ impl Ready {
 const GRACE: Duration = Duration::from_millis(20);
 
 /// A call that waits.
-struct Waiter {
+struct WaitingCall {
     deadline: Instant,
     joined: Instant,
     /// Whether its future was polled since.
@@ -87,26 +87,26 @@ struct Waiter {
 
 /// Until when a call waits, and which place it has in line.
 #[derive(Clone, Copy)]
-pub(super) struct Ticket {
+pub(super) struct LineTicket {
     arrival: u64,
     deadline: Instant,
 }
 
 /// The result of joining.
-pub(super) enum Joined {
+pub(super) enum JoinedLine {
     Departed(Departed),
-    Waiting(Place),
+    Waiting(PlaceInLine),
 }
 
-impl Line {
-    pub(super) fn new(common: Arc<Common>, shared: Option<SharedPace>) -> Self {
-        let pace = Pace::new(common.micros(Instant::now()));
-        let state = State { pace, waiting: BTreeMap::new(), arrivals: 0, ready: None, drivers: Vec::new() };
+impl PartnerLine {
+    pub(super) fn new(common: Arc<SharedByLines>, shared: Option<SharedPace>) -> Self {
+        let pace = PartnerPace::new(common.micros(Instant::now()));
+        let state = LineState { pace, waiting: BTreeMap::new(), arrivals: 0, ready: None, drivers: Vec::new() };
         Self { common, shared, state: Mutex::new(state), changed: Notify::new() }
     }
 
     /// No panic leaves the state half changed.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,23 +117,23 @@ impl Line {
 
     /// Joins the line. Departs at once if nothing limits it; may depart as soon as it is polled if nobody waits, and if
     /// that can be decided without a call to Redis.
-    pub(super) fn join(self: &Arc<Self>, runtime: &Handle) -> Result<(Joined, Ticket), LineRejection> {
+    pub(super) fn join(self: &Arc<Self>, runtime: &Handle) -> Result<(JoinedLine, LineTicket), LineRejection> {
         let now = Instant::now();
         let deadline = now + self.common.max_wait;
         let mut state = self.lock();
         state.arrivals += 1;
-        let ticket = Ticket { arrival: state.arrivals, deadline };
+        let ticket = LineTicket { arrival: state.arrivals, deadline };
         if state.waiting.is_empty() && self.shared.is_none() && state.kept_until(now).is_none() {
             let slot = state.ready.as_ref().map(|ready| ready.slot);
             if let Some(slot) = self.depart_by(&mut state, now, slot) {
                 if state.pace.is_unlimited(&self.common.rules) {
                     drop(state);
-                    return Ok((Joined::Departed(self.departed(slot.number, None)), ticket));
+                    return Ok((JoinedLine::Departed(self.departed(slot.number, None)), ticket));
                 }
                 let called = Some((ticket.arrival, now));
                 state.ready = Some(Ready { called, ..Ready::new(slot, false) });
-                let place = Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn: None };
-                return Ok((Joined::Waiting(place), ticket));
+                let place = PlaceInLine { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn: None };
+                return Ok((JoinedLine::Waiting(place), ticket));
             }
         }
         self.check_wait(&state, ticket, now)?;
@@ -141,15 +141,15 @@ impl Line {
             return Err(LineRejection::LineFull { max_waiters: self.common.max_waiters });
         }
         let turn = Some(self.wait(state, ticket, runtime));
-        let place = Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn };
-        Ok((Joined::Waiting(place), ticket))
+        let place = PlaceInLine { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn };
+        Ok((JoinedLine::Waiting(place), ticket))
     }
 
     /// Reserves a departure by the pace of this process, or confirms `slot`, if one may depart now.
-    fn depart_by(&self, state: &mut State, now: Instant, slot: Option<Slot>) -> Option<Slot> {
+    fn depart_by(&self, state: &mut LineState, now: Instant, slot: Option<PacedDeparture>) -> Option<PacedDeparture> {
         let (mut pace, micros) = (state.pace, self.common.micros(now));
         match pace.turn(micros, &self.common.rules, slot) {
-            Turn::Depart(slot) if slot.at <= micros => {
+            PacedTurn::Depart(slot) if slot.at <= micros => {
                 state.pace = pace;
                 Some(slot)
             }
@@ -158,12 +158,12 @@ impl Line {
     }
 
     /// Takes the old place again, after a rejection.
-    pub(super) fn rejoin(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Place, LineRejection> {
+    pub(super) fn rejoin(self: &Arc<Self>, ticket: LineTicket, runtime: &Handle) -> Result<PlaceInLine, LineRejection> {
         let turn = Some(self.wait_again(ticket, runtime)?);
-        Ok(Place { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn })
+        Ok(PlaceInLine { line: Arc::clone(self), ticket, runtime: runtime.clone(), turn })
     }
 
-    fn wait_again(self: &Arc<Self>, ticket: Ticket, runtime: &Handle) -> Result<Called, LineRejection> {
+    fn wait_again(self: &Arc<Self>, ticket: LineTicket, runtime: &Handle) -> Result<Called, LineRejection> {
         let state = self.lock();
         self.check_wait(&state, ticket, Instant::now())?;
         self.common.add_waiter_again();
@@ -171,7 +171,7 @@ impl Line {
     }
 
     /// Rejects a call that would wait for too long by what is known now.
-    fn check_wait(&self, state: &State, ticket: Ticket, now: Instant) -> Result<(), LineRejection> {
+    fn check_wait(&self, state: &LineState, ticket: LineTicket, now: Instant) -> Result<(), LineRejection> {
         let ahead = match state.waiting.last_key_value() {
             Some((last, _)) if *last > ticket.arrival => state.waiting.range(..ticket.arrival).count(),
             _ => state.waiting.len(),
@@ -185,9 +185,9 @@ impl Line {
         Err(LineRejection::WaitTooLong { retry_after: Some(earliest - now) })
     }
 
-    fn wait(self: &Arc<Self>, mut state: MutexGuard<'_, State>, ticket: Ticket, runtime: &Handle) -> Called {
+    fn wait(self: &Arc<Self>, mut state: MutexGuard<'_, LineState>, ticket: LineTicket, runtime: &Handle) -> Called {
         let (turn, called) = oneshot::channel();
-        let waiter = Waiter { deadline: ticket.deadline, joined: Instant::now(), is_polled: false, turn };
+        let waiter = WaitingCall { deadline: ticket.deadline, joined: Instant::now(), is_polled: false, turn };
         state.waiting.insert(ticket.arrival, waiter);
         let needs_driver = !state.drivers.contains(&runtime.id());
         if needs_driver {
@@ -196,7 +196,7 @@ impl Line {
         // Not under the lock: a runtime that is shut down drops the driver at once, which takes the lock.
         drop(state);
         if needs_driver {
-            let driver = Driver { line: Arc::clone(self), runtime: runtime.id(), slot: None, is_listed: true };
+            let driver = LineDriver { line: Arc::clone(self), runtime: runtime.id(), slot: None, is_listed: true };
             runtime.spawn(driver.run());
             let_others_take();
         }
@@ -265,7 +265,7 @@ impl Line {
     }
 
     /// Gives up the departure that is ready, if there is one: nobody takes it.
-    fn give_up(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn give_up(self: &Arc<Self>, mut state: MutexGuard<'_, LineState>) {
         let ready = state.ready.take();
         let departed = ready.map(|ready| self.departure(&mut state, ready.slot, ready.is_shared));
         drop(state);
@@ -274,7 +274,7 @@ impl Line {
     }
 
     /// Makes the departure of a slot whose time has come.
-    fn departure(self: &Arc<Self>, state: &mut State, slot: Slot, is_shared: bool) -> Departed {
+    fn departure(self: &Arc<Self>, state: &mut LineState, slot: PacedDeparture, is_shared: bool) -> Departed {
         if is_shared {
             let number = state.pace.note_departure(self.common.micros(Instant::now()));
             self.departed(number, Some(slot.number))
@@ -303,7 +303,7 @@ impl Line {
     }
 
     /// Takes in an answer: here at once, and on Redis in the background.
-    fn learn(self: &Arc<Self>, departed: &Departed, report: Report) {
+    fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) {
         let (received, took) = (Instant::now(), departed.sent.elapsed());
         let now = self.common.micros(received);
         let mut state = self.lock();
@@ -329,15 +329,15 @@ impl Line {
 type Called = oneshot::Receiver<Result<(), LineRejection>>;
 
 /// A place in line. If it is dropped, the call leaves.
-pub(super) struct Place {
-    line: Arc<Line>,
-    ticket: Ticket,
+pub(super) struct PlaceInLine {
+    line: Arc<PartnerLine>,
+    ticket: LineTicket,
     runtime: Handle,
     /// `None` once it was called.
     turn: Option<Called>,
 }
 
-impl Place {
+impl PlaceInLine {
     /// Waits for the turn.
     pub(super) async fn turn(mut self) -> Result<Departed, LineRejection> {
         loop {
@@ -360,7 +360,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PlaceInLine {
     fn drop(&mut self) {
         let mut state = self.line.lock();
         if state.waiting.remove(&self.ticket.arrival).is_some() {
@@ -386,7 +386,7 @@ impl Drop for Place {
 
 /// A call that has departed. Reports its answer; if it is dropped before, that there was none.
 pub(super) struct Departed {
-    line: Arc<Line>,
+    line: Arc<PartnerLine>,
     number: u64,
     /// Its number on Redis.
     shared: Option<u64>,
@@ -400,7 +400,7 @@ impl Departed {
         self.sent = Instant::now();
     }
 
-    pub(super) fn answered(mut self, report: Report) {
+    pub(super) fn answered(mut self, report: CallReport) {
         self.is_reported = true;
         self.line.learn(&self, report);
     }
@@ -410,14 +410,14 @@ impl Drop for Departed {
     fn drop(&mut self) {
         if !self.is_reported {
             let line = Arc::clone(&self.line);
-            line.learn(self, Report::default());
+            line.learn(self, CallReport::default());
         }
     }
 }
 
 /// The task that lets calls go, on one runtime.
-struct Driver {
-    line: Arc<Line>,
+struct LineDriver {
+    line: Arc<PartnerLine>,
     runtime: runtime::Id,
     /// The departure that it has reserved.
     slot: Option<Reserved>,
@@ -426,14 +426,14 @@ struct Driver {
 }
 
 struct Reserved {
-    slot: Slot,
+    slot: PacedDeparture,
     /// Whether it is on Redis.
     is_shared: bool,
     at: Instant,
 }
 
 /// What a driver does next.
-enum Next {
+enum NextDeparture {
     /// Calls the first in line, for a departure that is ready.
     Call,
     /// Nothing departs before `earliest`; look again at `at`, or when something changed.
@@ -443,7 +443,7 @@ enum Next {
 /// How often a line looks on Redis what other processes have learnt.
 const LOOK: Duration = Duration::from_secs(1);
 
-impl Driver {
+impl LineDriver {
     async fn run(mut self) {
         let line = Arc::clone(&self.line);
         loop {
@@ -454,8 +454,8 @@ impl Driver {
                 return;
             }
             match self.next().await {
-                Next::Call => line.call(),
-                Next::Sleep { at, earliest } => {
+                NextDeparture::Call => line.call(),
+                NextDeparture::Sleep { at, earliest } => {
                     line.reject_before(earliest);
                     tokio::select! {
                         () = sleep_until(at) => {}
@@ -478,34 +478,34 @@ impl Driver {
         true
     }
 
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> NextDeparture {
         let now = Instant::now();
         let line = Arc::clone(&self.line);
         {
             let state = line.lock();
             if let Some(until) = state.kept_until(now) {
-                return Next::Sleep { at: until, earliest: now };
+                return NextDeparture::Sleep { at: until, earliest: now };
             }
             if state.ready.is_some() {
-                return Next::Call;
+                return NextDeparture::Call;
             }
         }
         if let Some(reserved) = self.slot.as_ref().filter(|reserved| now < reserved.at) {
-            return Next::Sleep { at: reserved.at, earliest: reserved.at };
+            return NextDeparture::Sleep { at: reserved.at, earliest: reserved.at };
         }
         if let Some(shared) = &line.shared {
             let paused = line.common.instant(line.lock().pace.paused);
             if paused > now {
                 // Known here, so the server need not be asked.
-                return Next::Sleep { at: paused.min(now + LOOK), earliest: paused };
+                return NextDeparture::Sleep { at: paused.min(now + LOOK), earliest: paused };
             }
             let slot = self.slot.as_ref().filter(|reserved| reserved.is_shared).map(|reserved| reserved.slot);
             if let Ok(answer) = shared.turn(&line.common.rules, slot).await {
                 self.slot = None;
                 let at = Instant::now() + answer.delay;
                 return match answer.turn {
-                    Turn::Depart(slot) => self.depart(slot, at, true),
-                    Turn::Wait(_) => Next::Sleep { at: at.min(Instant::now() + LOOK), earliest: at },
+                    PacedTurn::Depart(slot) => self.depart(slot, at, true),
+                    PacedTurn::Wait(_) => NextDeparture::Sleep { at: at.min(Instant::now() + LOOK), earliest: at },
                 };
             }
             // Redis fails: by what this process has seen.
@@ -514,29 +514,29 @@ impl Driver {
         let micros = line.common.micros(now);
         let turn = line.lock().pace.turn(micros, &line.common.rules, slot);
         match turn {
-            Turn::Depart(slot) => self.depart(slot, line.common.instant(slot.at), false),
-            Turn::Wait(until) => {
+            PacedTurn::Depart(slot) => self.depart(slot, line.common.instant(slot.at), false),
+            PacedTurn::Wait(until) => {
                 let until = line.common.instant(until);
-                Next::Sleep { at: until, earliest: until }
+                NextDeparture::Sleep { at: until, earliest: until }
             }
         }
     }
 
     /// Makes a departure ready, or reserves it for its time, or until the one that is ready was taken.
-    fn depart(&mut self, slot: Slot, at: Instant, is_shared: bool) -> Next {
+    fn depart(&mut self, slot: PacedDeparture, at: Instant, is_shared: bool) -> NextDeparture {
         let now = Instant::now();
         let mut state = self.line.lock();
         if at <= now && state.ready.is_none() {
             state.ready = Some(Ready::new(slot, is_shared));
-            return Next::Call;
+            return NextDeparture::Call;
         }
         self.slot = Some(Reserved { slot, is_shared, at });
         // If another driver's is ready, the loop looks at that next.
-        Next::Sleep { at, earliest: at }
+        NextDeparture::Sleep { at, earliest: at }
     }
 }
 
-impl Drop for Driver {
+impl Drop for LineDriver {
     fn drop(&mut self) {
         if self.is_listed {
             // The runtime is shut down.

@@ -22,7 +22,7 @@ pub(super) const UNCERTAINTY: u64 = 1_010_000;
 /// Every departure has a number. The answer to a call reports what was left when the partner judged it; calls with
 /// greater numbers are taken to come on top. So what is left does not depend on which answers are under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(super) struct PartnerPace {
     /// No call departs before.
     pub(super) paused: u64,
     /// The number of the latest departure. Begins with the time: the numbers of a state that was lost are all smaller.
@@ -60,14 +60,14 @@ pub(super) struct Rules {
 
 /// A departure, now or at a time to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct PacedDeparture {
     pub(super) number: u64,
     pub(super) at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Depart(Slot),
+pub(super) enum PacedTurn {
+    Depart(PacedDeparture),
     /// Nothing is reserved: ask again then.
     Wait(u64),
 }
@@ -75,7 +75,7 @@ pub(super) enum Turn {
 /// A turn that a server decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedTurn {
-    pub(super) turn: Turn,
+    pub(super) turn: PacedTurn,
     /// How long after the server's reply its time comes.
     pub(super) delay: Duration,
 }
@@ -90,7 +90,7 @@ pub(super) fn micros(span: Duration) -> u64 {
 
 /// What the answer to a call reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct CallReport {
     /// Whether there was an answer at all.
     pub(super) is_answer: bool,
     /// For how long to send nothing; 0 if the answer does not say so.
@@ -104,11 +104,11 @@ pub(super) struct Budget {
     pub(super) left: u64,
     /// How long that has to last: whole seconds, rounded up.
     pub(super) reset: u64,
-    /// As [`Pace::spacing`].
+    /// As [`PartnerPace::spacing`].
     pub(super) spacing: u64,
 }
 
-impl Pace {
+impl PartnerPace {
     /// Nothing is known yet.
     pub(super) const fn new(now: u64) -> Self {
         Self {
@@ -128,20 +128,20 @@ impl Pace {
 
     /// Returns when the next call may depart, and reserves that; or when to ask again. `slot` is what was reserved before
     /// and has come: it is used if what was learnt since still allows it.
-    pub(super) fn turn(&mut self, now: u64, rules: &Rules, slot: Option<Slot>) -> Turn {
+    pub(super) fn turn(&mut self, now: u64, rules: &Rules, slot: Option<PacedDeparture>) -> PacedTurn {
         if self.paused > now {
-            return Turn::Wait(self.paused);
+            return PacedTurn::Wait(self.paused);
         }
         if let Some(slot) = slot.filter(|slot| self.covers(slot.number, now)) {
-            return Turn::Depart(slot);
+            return PacedTurn::Depart(slot);
         }
         if self.probe > now {
-            return Turn::Wait(self.probe.min(now.max(self.last) + RECHECK));
+            return PacedTurn::Wait(self.probe.min(now.max(self.last) + RECHECK));
         }
         let paid = self.tat.saturating_sub(rules.ahead);
         if paid > now {
             // Not reserved: a caller that gives up before would take the departure with it, and those behind it wait longer.
-            return Turn::Wait(paid);
+            return PacedTurn::Wait(paid);
         }
         let mut at = paid.max(now.saturating_sub(CATCH_UP));
         let (units, mut probe) = (self.units(), 0);
@@ -152,11 +152,11 @@ impl Pace {
                 at = paid.max(now);
                 probe = at + PATIENCE;
             } else if units == 0 {
-                return Turn::Wait(ends);
+                return PacedTurn::Wait(ends);
             } else {
                 at = at.max(self.last + self.interval(units).min(rules.longest));
                 if at >= ends {
-                    return Turn::Wait(ends);
+                    return PacedTurn::Wait(ends);
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Pace {
         if rules.interval > 0 {
             self.tat = self.tat.max(at) + rules.interval;
         }
-        Turn::Depart(Slot { number: self.number, at })
+        PacedTurn::Depart(PacedDeparture { number: self.number, at })
     }
 
     /// Whether a slot is still good.
@@ -187,7 +187,7 @@ impl Pace {
     }
 
     /// Takes in the answer to the call of that number, which came at `now` and was `took` under way.
-    pub(super) fn learn(&mut self, number: u64, now: u64, took: u64, report: &Report, rules: &Rules) {
+    pub(super) fn learn(&mut self, number: u64, now: u64, took: u64, report: &CallReport, rules: &Rules) {
         if number > self.number {
             // A call from before this state was lost and begun again.
             return;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::line::Line;
+use super::line::PartnerLine;
 use super::pace::Rules;
 use super::shared::{SharedPace, Sharing};
 use crate::values::PartitionKey;
 
 /// What all lines of a layer share.
-pub(super) struct Common {
+pub(super) struct SharedByLines {
     pub(super) rules: Rules,
     pub(super) max_wait: Duration,
     pub(super) max_waiters: usize,
@@ -26,7 +26,7 @@ pub(super) struct Common {
     waiting: AtomicUsize,
 }
 
-impl Common {
+impl SharedByLines {
     pub(super) fn new(rules: Rules, max_wait: Duration, max_waiters: usize, attempts: u32) -> Self {
         Self {
             rules,
@@ -71,12 +71,12 @@ impl Common {
 
 /// A line per partner.
 pub(super) struct Partners {
-    pub(super) common: Arc<Common>,
-    lines: Mutex<Lines>,
+    pub(super) common: Arc<SharedByLines>,
+    lines: Mutex<PartnerLines>,
 }
 
-struct Lines {
-    of: HashMap<PartitionKey, Arc<Line>>,
+struct PartnerLines {
+    of: HashMap<PartitionKey, Arc<PartnerLine>>,
     /// How many lines there may be before idle ones are forgotten.
     sweep_at: usize,
 }
@@ -85,13 +85,13 @@ struct Lines {
 const MAX_IDLE: usize = 4_096;
 
 impl Partners {
-    pub(super) fn new(common: Common) -> Self {
-        let lines = Lines { of: HashMap::new(), sweep_at: MAX_IDLE };
+    pub(super) fn new(common: SharedByLines) -> Self {
+        let lines = PartnerLines { of: HashMap::new(), sweep_at: MAX_IDLE };
         Self { common: Arc::new(common), lines: Mutex::new(lines) }
     }
 
     /// Returns the line of a partner.
-    pub(super) fn line(&self, key: &PartitionKey) -> Arc<Line> {
+    pub(super) fn line(&self, key: &PartitionKey) -> Arc<PartnerLine> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(line) = lines.of.get(key) {
             return Arc::clone(line);
@@ -100,13 +100,13 @@ impl Partners {
             lines.forget();
         }
         let shared = self.common.shared.as_ref().map(|sharing| SharedPace::of(sharing, key));
-        let line = Arc::new(Line::new(Arc::clone(&self.common), shared));
+        let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line
     }
 }
 
-impl Lines {
+impl PartnerLines {
     /// Forgets all but half of the lines without calls: those that are needed least. A line with calls is held by these.
     fn forget(&mut self) {
         let idle = self.of.iter().filter(|(_, line)| Arc::strong_count(line) == 1);

@@ -12,18 +12,18 @@ use tokio::runtime::Handle;
 use tower_service::Service;
 
 use super::error::{LineRejection, PacerError};
-use super::fields::{self, Reading};
-use super::layer::Gate;
-use super::line::{Joined, Line, Ticket};
+use super::fields::{self, ResponseReading};
+use super::layer::PacerGate;
+use super::line::{JoinedLine, LineTicket, PartnerLine};
 
 /// A client whose calls are paced, made by [`PacerLayer`](crate::PacerLayer). Clones share their lines.
 pub struct Pacer<S, B> {
     inner: S,
-    gate: Arc<Gate<B>>,
+    gate: Arc<PacerGate<B>>,
 }
 
 impl<S, B> Pacer<S, B> {
-    pub(super) const fn new(inner: S, gate: Arc<Gate<B>>) -> Self {
+    pub(super) const fn new(inner: S, gate: Arc<PacerGate<B>>) -> Self {
         Self { inner, gate }
     }
 
@@ -67,7 +67,7 @@ where
             Ok(runtime) => match line.join(&runtime) {
                 Err(rejection) => Box::pin(std::future::ready(Err(rejection.into()))),
                 Ok((joined, ticket)) => {
-                    let call = Call { service, gate: Arc::clone(&self.gate), line, ticket, runtime };
+                    let call = PacedCall { service, gate: Arc::clone(&self.gate), line, ticket, runtime };
                     Box::pin(call.send(request, joined))
                 }
             },
@@ -83,37 +83,41 @@ impl<S: fmt::Debug, B> fmt::Debug for Pacer<S, B> {
 }
 
 /// One call, over all its attempts.
-struct Call<S, B> {
+struct PacedCall<S, B> {
     service: S,
-    gate: Arc<Gate<B>>,
-    line: Arc<Line>,
-    ticket: Ticket,
+    gate: Arc<PacerGate<B>>,
+    line: Arc<PartnerLine>,
+    ticket: LineTicket,
     runtime: Handle,
 }
 
-impl<S, B, R> Call<S, B>
+impl<S, B, R> PacedCall<S, B>
 where
     S: Service<Request<B>, Response = Response<R>>,
 {
-    async fn send(mut self, mut request: Request<B>, mut joined: Joined) -> Result<Response<R>, PacerError<S::Error>> {
+    async fn send(
+        mut self,
+        mut request: Request<B>,
+        mut joined: JoinedLine,
+    ) -> Result<Response<R>, PacerError<S::Error>> {
         let mut attempts_left = self.gate.partners.common.attempts;
         loop {
             let mut departed = match joined {
-                Joined::Departed(departed) => departed,
-                Joined::Waiting(place) => place.turn().await?,
+                JoinedLine::Departed(departed) => departed,
+                JoinedLine::Waiting(place) => place.turn().await?,
             };
             attempts_left -= 1;
             let copy = if attempts_left > 0 { (self.gate.clone)(&request) } else { None };
             departed.sent_now();
             let response = self.service.call(request).await.map_err(PacerError::Service)?;
-            let Reading { is_rejection, report } =
+            let ResponseReading { is_rejection, report } =
                 fields::read(response.status(), response.headers(), SystemTime::now());
             departed.answered(report);
             let Some(copy) = copy.filter(|_| is_rejection) else { return Ok(response) };
             // The first service was ready already; for a further call, it has to become ready again. Until then nobody polls the
             // place in line, so others are called if its turn comes.
             match self.line.rejoin(self.ticket, &self.runtime) {
-                Ok(place) => joined = Joined::Waiting(place),
+                Ok(place) => joined = JoinedLine::Waiting(place),
                 // The pause is too long: the caller gets what the partner answered.
                 Err(LineRejection::WaitTooLong { .. } | LineRejection::LineFull { .. }) => return Ok(response),
             }

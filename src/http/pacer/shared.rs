@@ -1,12 +1,12 @@
 //! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions of
-//! [`Pace`](super::pace::Pace), and the tests compare the two.
+//! [`PartnerPace`](super::pace::Pace), and the tests compare the two.
 
 use std::time::Duration;
 
 use smallvec::smallvec;
 
-use super::pace::{Report, Rules, SharedTurn, Slot, Turn, micros};
-use crate::store::redis::{BadReply, Call, Fault, Key, Names, Redis, Script, ScriptReply, whole};
+use super::pace::{CallReport, PacedDeparture, PacedTurn, Rules, SharedTurn, micros};
+use crate::store::redis::{BadReply, Fault, Key, KeyNames, Redis, Script, ScriptCall, ScriptReply, whole};
 use crate::values::PartitionKey;
 
 macro_rules! pace_script {
@@ -30,7 +30,7 @@ pub(super) struct SharedPace {
 }
 
 /// Where the paces of a layer are shared, and under which names.
-pub(super) type Sharing = (Redis, Names);
+pub(super) type Sharing = (Redis, KeyNames);
 
 impl SharedPace {
     /// The pace of the partner with this key.
@@ -38,31 +38,31 @@ impl SharedPace {
         Self { redis: redis.clone(), key: names.key(names.tag(partner), 'p') }
     }
 
-    /// Makes [`Pace::turn`](super::pace::Pace::turn) on the server. One round trip.
-    pub(super) async fn turn(&self, rules: &Rules, slot: Option<Slot>) -> Result<SharedTurn, Fault> {
+    /// Makes [`PartnerPace::turn`](super::pace::Pace::turn) on the server. One round trip.
+    pub(super) async fn turn(&self, rules: &Rules, slot: Option<PacedDeparture>) -> Result<SharedTurn, Fault> {
         Ok(read(&ScriptReply::read(self.redis.call(&turn(self.key.clone(), rules, slot)).await?)?)?)
     }
 
-    /// Makes [`Pace::learn`](super::pace::Pace::learn) on the server, of an answer that came `age` ago. One round trip. If
+    /// Makes [`PartnerPace::learn`](super::pace::Pace::learn) on the server, of an answer that came `age` ago. One round trip. If
     /// it fails, the next answer says as much.
-    pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &Report, rules: &Rules) {
+    pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &CallReport, rules: &Rules) {
         let _ = self.redis.call(&learn(self.key.clone(), number, micros(age), micros(took), report, rules)).await;
     }
 }
 
-fn turn(key: Key, rules: &Rules, slot: Option<Slot>) -> Call {
-    let slot = slot.unwrap_or(Slot { number: 0, at: 0 });
+fn turn(key: Key, rules: &Rules, slot: Option<PacedDeparture>) -> ScriptCall {
+    let slot = slot.unwrap_or(PacedDeparture { number: 0, at: 0 });
     let args = smallvec![rules.interval, rules.ahead, rules.longest, slot.number, slot.at];
-    Call { script: &TURN, keys: smallvec![key], args, texts: Vec::new() }
+    ScriptCall { script: &TURN, keys: smallvec![key], args, texts: Vec::new() }
 }
 
-fn learn(key: Key, number: u64, age: u64, took: u64, report: &Report, rules: &Rules) -> Call {
+fn learn(key: Key, number: u64, age: u64, took: u64, report: &CallReport, rules: &Rules) -> ScriptCall {
     let (kind, [left, reset, spacing]) = match report.budget {
         Some(budget) => (2, [budget.left, budget.reset, budget.spacing]),
         None => (u64::from(report.is_answer), [0; 3]),
     };
     let args = smallvec![number, age, took, kind, report.pause, left, reset, spacing, rules.longest];
-    Call { script: &LEARN, keys: smallvec![key], args, texts: Vec::new() }
+    ScriptCall { script: &LEARN, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// Reads `<number> <at>`, which follows the time and whether the call departs.
@@ -71,21 +71,21 @@ fn read(reply: &ScriptReply) -> Result<SharedTurn, BadReply> {
     let space = text.iter().position(|byte| *byte == b' ').ok_or(BadReply::Shape)?;
     let (number, at) = (whole(&text[..space]), whole(&text[space + 1..]));
     let (number, at) = (number.ok_or(BadReply::Shape)?, at.ok_or(BadReply::Shape)?);
-    let turn = if reply.admitted > 0 { Turn::Depart(Slot { number, at }) } else { Turn::Wait(at) };
+    let turn = if reply.admitted > 0 { PacedTurn::Depart(PacedDeparture { number, at }) } else { PacedTurn::Wait(at) };
     Ok(SharedTurn { turn, delay: Duration::from_micros(at.saturating_sub(reply.now.as_nanos() / 1_000)) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::pacer::pace::{Budget, Pace};
+    use crate::http::pacer::pace::{Budget, PartnerPace};
     use crate::store::redis::manual_server::{ManualServer, START, key};
-    use crate::store::redis::random::Random;
+    use crate::store::redis::random::Xorshift;
 
-    /// Random calls and answers, in order and out of it: the scripts and the state in memory take the same turns.
+    /// Xorshift calls and answers, in order and out of it: the scripts and the state in memory take the same turns.
     #[test]
     fn the_scripts_make_the_transitions_of_the_state_in_memory() {
-        let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&TURN, &LEARN]));
+        let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&TURN, &LEARN]));
         let (mut departures, mut probes, mut waits, mut confirmed, mut rejected) = (0, 0, 0, 0, 0);
         for round in 0..200 {
             let (mut now, mut slots) = (START, Vec::new());
@@ -103,28 +103,28 @@ mod tests {
                 if slots.is_empty() {
                     pace = None;
                 }
-                let state = pace.get_or_insert(Pace::new(now));
+                let state = pace.get_or_insert(PartnerPace::new(now));
                 if random.below(2) == 0 {
                     let slot = if random.below(3) == 0 { slots.last().copied() } else { None };
                     let ours = state.turn(now, &rules, slot);
                     let theirs = read(&server.run(now, &turn(key(round), &rules, slot))).unwrap();
                     assert_eq!(theirs.turn, ours, "{state:?} {rules:?} {slot:?} at {now}");
                     match ours {
-                        Turn::Depart(departure) if Some(departure) == slot => confirmed += 1,
-                        Turn::Depart(departure) => {
+                        PacedTurn::Depart(departure) if Some(departure) == slot => confirmed += 1,
+                        PacedTurn::Depart(departure) => {
                             slots.push(departure);
                             departures += 1;
                             probes += u32::from(state.probe > 0);
                         }
-                        Turn::Wait(_) => waits += 1,
+                        PacedTurn::Wait(_) => waits += 1,
                     }
-                    rejected += u32::from(slot.is_some() && Turn::Depart(slot.unwrap()) != ours);
+                    rejected += u32::from(slot.is_some() && PacedTurn::Depart(slot.unwrap()) != ours);
                 } else if !slots.is_empty() {
                     let back = random.below(3).min(slots.len() as u64 - 1);
                     let number = slots[slots.len() - 1 - usize::try_from(back).unwrap()].number + random.below(8) / 7;
                     let (age, took) = (random.below(3_000), random.below(50_000));
-                    let seconds = |random: &mut Random, most| random.below(most) * 1_000_000;
-                    let report = Report {
+                    let seconds = |random: &mut Xorshift, most| random.below(most) * 1_000_000;
+                    let report = CallReport {
                         is_answer: random.below(5) > 0,
                         pause: if random.below(6) == 0 { seconds(&mut random, 4) } else { 0 },
                         budget: (random.below(3) > 0).then(|| Budget {

@@ -16,14 +16,14 @@ pub(super) enum Bare {
 
 /// A member of a List or Dictionary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member<'a> {
+pub(super) struct ListMember<'a> {
     /// The key in a Dictionary; empty in a List.
     pub(super) key: &'a [u8],
     pub(super) value: Bare,
     pub(super) parameters: Vec<(&'a [u8], Bare)>,
 }
 
-impl Member<'_> {
+impl ListMember<'_> {
     /// Returns a parameter; of several with this key, the last one counts (RFC 9651, section 4.2.3.2).
     pub(super) fn parameter(&self, key: &str) -> Option<&Bare> {
         self.parameters.iter().rev().find(|(name, _)| *name == key.as_bytes()).map(|(_, value)| value)
@@ -50,12 +50,12 @@ impl Bare {
 }
 
 /// Parses a List of Items; `None` if it is malformed, has an inner list or too many members.
-pub(super) fn list(text: &[u8]) -> Option<Vec<Member<'_>>> {
+pub(super) fn list(text: &[u8]) -> Option<Vec<ListMember<'_>>> {
     members(text, |_| Some(&[]))
 }
 
 /// Parses a Dictionary of Items. A key that comes twice is two members.
-pub(super) fn dictionary(text: &[u8]) -> Option<Vec<Member<'_>>> {
+pub(super) fn dictionary(text: &[u8]) -> Option<Vec<ListMember<'_>>> {
     members(text, |parser| {
         let key = parser.key()?;
         // A key alone stands for "true", of which no quota is made.
@@ -64,7 +64,7 @@ pub(super) fn dictionary(text: &[u8]) -> Option<Vec<Member<'_>>> {
     })
 }
 
-fn members<'a>(text: &'a [u8], key: impl Fn(&mut Parser<'a>) -> Option<&'a [u8]>) -> Option<Vec<Member<'a>>> {
+fn members<'a>(text: &'a [u8], key: impl Fn(&mut Parser<'a>) -> Option<&'a [u8]>) -> Option<Vec<ListMember<'a>>> {
     let mut parser = Parser { rest: text.trim_ascii() };
     let mut members = Vec::new();
     while !parser.rest.is_empty() {
@@ -72,7 +72,7 @@ fn members<'a>(text: &'a [u8], key: impl Fn(&mut Parser<'a>) -> Option<&'a [u8]>
             return None;
         }
         let key = key(&mut parser)?;
-        members.push(Member { key, value: parser.bare()?, parameters: parser.parameters()? });
+        members.push(ListMember { key, value: parser.bare()?, parameters: parser.parameters()? });
         parser.skip_blanks();
         if parser.rest.is_empty() {
             break;

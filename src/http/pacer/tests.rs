@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::pace::{Budget, Pace, Report, Rules, Slot, Turn};
+use super::pace::{Budget, CallReport, PacedDeparture, PacedTurn, PartnerPace, Rules};
 use crate::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
@@ -52,7 +52,7 @@ impl Partner {
     }
 
     /// Judges a call. Returns whether it is served, and the fields of the response, as this crate's layer writes them.
-    fn judge(&mut self, now: u64) -> (bool, Report) {
+    fn judge(&mut self, now: u64) -> (bool, CallReport) {
         let (is_served, left, wait, spacing) = match self {
             Self::FixedWindow { limit, period, begins, window, used } => {
                 if (now + *begins) / *period != *window {
@@ -85,7 +85,7 @@ impl Partner {
         };
         let reset = wait.div_ceil(SECOND) * SECOND;
         let pause = if is_served { 0 } else { reset };
-        (is_served, Report { is_answer: true, pause, budget: Some(Budget { left, reset, spacing }) })
+        (is_served, CallReport { is_answer: true, pause, budget: Some(Budget { left, reset, spacing }) })
     }
 
     /// Returns how long to run it so that whole windows pass, and its quota for that time. A bucket's burst comes on top.
@@ -112,7 +112,7 @@ enum Event {
     Answer {
         number: u64,
         sent: u64,
-        report: Report,
+        report: CallReport,
     },
 }
 
@@ -126,7 +126,7 @@ struct Outcome {
 /// they overtake each other.
 fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcome {
     let (time, quota) = partner.quota(about);
-    let (mut pace, mut outcome) = (Pace::new(0), Outcome { served: 0, rejected: 0, quota });
+    let (mut pace, mut outcome) = (PartnerPace::new(0), Outcome { served: 0, rejected: 0, quota });
     // Marsaglia's xorshift.
     let mut random = 88_172_645_463_325_252_u64;
     let mut below = move |end: u64| {
@@ -135,7 +135,7 @@ fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcom
         random ^= random << 17;
         random % end
     };
-    let (mut queue, mut events, mut slots) = (BinaryHeap::new(), HashMap::new(), HashMap::<u64, Slot>::new());
+    let (mut queue, mut events, mut slots) = (BinaryHeap::new(), HashMap::new(), HashMap::<u64, PacedDeparture>::new());
     let add = |queue: &mut BinaryHeap<_>, events: &mut HashMap<_, _>, at: u64, event: Event| {
         let id = events.len() as u64;
         events.insert(id, event);
@@ -148,17 +148,17 @@ fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcom
         match events.insert(id, Event::Look { process: u64::MAX }).unwrap() {
             Event::Look { process } => {
                 let again = match pace.turn(now, &RULES, slots.remove(&process)) {
-                    Turn::Depart(slot) if slot.at <= now => {
+                    PacedTurn::Depart(slot) if slot.at <= now => {
                         let arrive = Event::Arrive { number: slot.number, sent: now };
                         add(&mut queue, &mut events, now + latency / 4 + below(latency / 2), arrive);
                         now + 100
                     }
-                    Turn::Depart(slot) => {
+                    PacedTurn::Depart(slot) => {
                         slots.insert(process, slot);
                         // Timers are late, by up to a millisecond.
                         slot.at + below(1_000)
                     }
-                    Turn::Wait(until) => until.min(now + SECOND) + below(1_000),
+                    PacedTurn::Wait(until) => until.min(now + SECOND) + below(1_000),
                 };
                 add(&mut queue, &mut events, again, Event::Look { process });
             }
@@ -231,18 +231,19 @@ fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
 
 #[test]
 fn what_is_left_is_spread() {
-    let (mut pace, mut departures) = (Pace::new(0), Vec::new());
-    let Turn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
-    let report = Report { is_answer: true, pause: 0, budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }) };
+    let (mut pace, mut departures) = (PartnerPace::new(0), Vec::new());
+    let PacedTurn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
+    let report =
+        CallReport { is_answer: true, pause: 0, budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }) };
     pace.learn(probe.number, 0, 0, &report, &RULES);
     let mut now = 0;
     while departures.len() < 5 {
         match pace.turn(now, &RULES, None) {
-            Turn::Depart(slot) => {
+            PacedTurn::Depart(slot) => {
                 departures.push(slot.at / SECOND);
                 now = slot.at;
             }
-            Turn::Wait(until) => now = until,
+            PacedTurn::Wait(until) => now = until,
         }
     }
     // The last one goes when the window is over.
@@ -251,16 +252,16 @@ fn what_is_left_is_spread() {
 
 #[test]
 fn what_others_take_is_noticed() {
-    let mut pace = Pace::new(0);
+    let mut pace = PartnerPace::new(0);
     let mut number = 0;
-    let mut ask = |pace: &mut Pace, now| match pace.turn(now, &RULES, None) {
-        Turn::Depart(slot) => {
+    let mut ask = |pace: &mut PartnerPace, now| match pace.turn(now, &RULES, None) {
+        PacedTurn::Depart(slot) => {
             number = slot.number;
             Ok(slot)
         }
-        Turn::Wait(until) => Err(until),
+        PacedTurn::Wait(until) => Err(until),
     };
-    let report = |left, reset| Report {
+    let report = |left, reset| CallReport {
         is_answer: true,
         pause: 0,
         budget: Some(Budget { left, reset: reset * SECOND, spacing: 0 }),
@@ -270,14 +271,14 @@ fn what_others_take_is_noticed() {
     let second = ask(&mut pace, 0).unwrap();
     // A slot that was reserved is void once nothing is left.
     pace.learn(first.number, SECOND, 0, &report(0, 9), &RULES);
-    assert_eq!(pace.turn(2 * SECOND, &RULES, Some(second)), Turn::Wait(10 * SECOND));
+    assert_eq!(pace.turn(2 * SECOND, &RULES, Some(second)), PacedTurn::Wait(10 * SECOND));
     // And one after a pause has begun.
-    let mut pace = Pace::new(0);
+    let mut pace = PartnerPace::new(0);
     let first = ask(&mut pace, 0).unwrap();
     pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
     let second = ask(&mut pace, 0).unwrap();
-    pace.learn(first.number, 0, 0, &Report { is_answer: true, pause: 5 * SECOND, budget: None }, &RULES);
-    assert_eq!(pace.turn(SECOND, &RULES, Some(second)), Turn::Wait(5 * SECOND));
+    pace.learn(first.number, 0, 0, &CallReport { is_answer: true, pause: 5 * SECOND, budget: None }, &RULES);
+    assert_eq!(pace.turn(SECOND, &RULES, Some(second)), PacedTurn::Wait(5 * SECOND));
 }
 
 proptest! {
@@ -290,20 +291,20 @@ proptest! {
             (0..5 * SECOND, 0..4_u64, any::<bool>(), 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, any::<bool>()), 1..80),
     ) {
         let rules = Rules { longest: longest * SECOND, ..RULES };
-        let (mut pace, mut now) = (Pace::new(7), 7);
+        let (mut pace, mut now) = (PartnerPace::new(7), 7);
         for (time, back, is_answer, pause, left, reset, has_budget) in steps {
             now += time;
             let last = pace.last;
             let next = match pace.turn(now, &rules, None) {
-                Turn::Depart(slot) => slot.at,
-                Turn::Wait(until) => {
+                PacedTurn::Depart(slot) => slot.at,
+                PacedTurn::Wait(until) => {
                     prop_assert!(until > now);
                     until
                 }
             };
             prop_assert!(next <= now.max(last) + rules.longest.max(super::pace::PATIENCE));
             let budget = has_budget.then_some(Budget { left, reset: (1 + reset) * SECOND, spacing: 0 });
-            let report = Report { is_answer, pause: pause * SECOND * u64::from(pause > 2_500), budget };
+            let report = CallReport { is_answer, pause: pause * SECOND * u64::from(pause > 2_500), budget };
             pace.learn(pace.number.saturating_sub(back), now, time, &report, &rules);
         }
     }

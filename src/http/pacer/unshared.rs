@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pace::{Report, Rules, SharedTurn, Slot};
+use super::pace::{CallReport, PacedDeparture, Rules, SharedTurn};
 use crate::values::PartitionKey;
 
 pub(super) enum SharedPace {}
@@ -15,12 +15,12 @@ impl SharedPace {
     }
 
     #[allow(clippy::unused_async, reason = "as in `shared`")]
-    pub(super) async fn turn(&self, _: &Rules, _: Option<Slot>) -> Result<SharedTurn, ()> {
+    pub(super) async fn turn(&self, _: &Rules, _: Option<PacedDeparture>) -> Result<SharedTurn, ()> {
         match *self {}
     }
 
     #[allow(clippy::unused_async, reason = "as in `shared`")]
-    pub(super) async fn learn(&self, _: u64, _: Duration, _: Duration, _: &Report, _: &Rules) {
+    pub(super) async fn learn(&self, _: u64, _: Duration, _: Duration, _: &CallReport, _: &Rules) {
         match *self {}
     }
 }

@@ -9,7 +9,7 @@ use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::KeyExtractor;
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
 use crate::http::policy::facts::{Fact, Options};
-use crate::http::policy::heritage::{Heritage, Penalty};
+use crate::http::policy::heritage::{Penalty, PolicyHeritage};
 use crate::http::policy::how_much::{Cost, HowMuch};
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -51,7 +51,7 @@ pub struct Policy {
     pub(crate) who: Who,
     pub(super) how_much: HowMuch,
     pub(crate) after: After,
-    pub(crate) heritage: Heritage,
+    pub(crate) heritage: PolicyHeritage,
     /// The options that were set.
     pub(super) options: Options,
 }
@@ -69,7 +69,7 @@ impl Policy {
         let (name, limiter) = (name.into(), limiter.into_limiter());
         let description = limiter.describe();
         Self {
-            heritage: Heritage::new(Arc::clone(&name), description.delays()),
+            heritage: PolicyHeritage::new(Arc::clone(&name), description.delays()),
             name,
             limiter,
             description,

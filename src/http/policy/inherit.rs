@@ -13,7 +13,7 @@ use crate::values::{Finish, Inheritance};
 
 /// What became of the budgets of the predecessor's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Budgets {
+pub(crate) enum InheritedBudgets {
     /// The limiter has inherited them.
     Inherited,
     /// The limiter has inherited them with the capacity of its predecessor, in place of its own.
@@ -27,7 +27,7 @@ impl Policy {
     ///
     /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
     /// force.
-    pub(crate) fn inherit(&mut self, old: &Self, finish: &mut Vec<Finish>) -> Budgets {
+    pub(crate) fn inherit(&mut self, old: &Self, finish: &mut Vec<Finish>) -> InheritedBudgets {
         let bans = self.heritage.inherit(&old.heritage);
         let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
         let retries = retries.and_then(|(new, old)| new.inherit(old));
@@ -36,17 +36,19 @@ impl Policy {
         budgets
     }
 
-    fn inherit_limiter(&mut self, old: &Self) -> (Budgets, Option<Finish>) {
+    fn inherit_limiter(&mut self, old: &Self) -> (InheritedBudgets, Option<Finish>) {
         // If both policies have the same limiter, its state is ours already, even if it cannot inherit. `ptr_eq`
         // ignores vtables, of which one type may have several.
         let is_same = Arc::ptr_eq(&self.limiter, &old.limiter);
         let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
-        let Some(Inheritance { heir, keeps_capacity, finish }) = inheritance else { return (Budgets::Lost, None) };
+        let Some(Inheritance { heir, keeps_capacity, finish }) = inheritance else {
+            return (InheritedBudgets::Lost, None);
+        };
         if let Some(heir) = heir {
             self.limiter = heir;
         }
         self.heritage.continue_line(&old.heritage);
-        (if keeps_capacity { Budgets::InheritedWithCapacity } else { Budgets::Inherited }, finish)
+        (if keeps_capacity { InheritedBudgets::InheritedWithCapacity } else { InheritedBudgets::Inherited }, finish)
     }
 }
 
@@ -147,11 +149,11 @@ mod tests {
         let (old, mut same, mut other) = (with(&custom), with(&custom), policy());
         assert_eq!(
             (same.inherit(&old, &mut Vec::new()), same.heritage.is_of_line(&old.heritage)),
-            (Budgets::Inherited, true)
+            (InheritedBudgets::Inherited, true)
         );
         assert_eq!(
             (other.inherit(&old, &mut Vec::new()), other.heritage.is_of_line(&old.heritage)),
-            (Budgets::Lost, false)
+            (InheritedBudgets::Lost, false)
         );
     }
 }

@@ -16,7 +16,7 @@ use Fact::{
 };
 
 /// Two facts that exclude each other, why, and the cure.
-struct Rule(Fact, Fact, &'static str);
+struct PairRule(Fact, Fact, &'static str);
 
 const TWO_COSTS: &str = "both say what a request costs; remove one";
 const TWO_BILLS: &str = "both say what is charged in the end; remove one";
@@ -25,70 +25,70 @@ const NOTHING_CHARGED: &str = "its units are released when the request is over, 
 const UNKNOWN_COST: &str = "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)";
 
 /// The first rule that a policy breaks is reported. So those about requests in flight come before those about quotas.
-const RULES: &[Rule] = &[
-    Rule(Cost, CostFn, TWO_COSTS),
-    Rule(ChargeWhen, CostAfter, TWO_BILLS),
-    Rule(ChargeWhen, SettleByHandler, TWO_BILLS),
-    Rule(ChargeWhen, SettleByContentBytes, TWO_BILLS),
-    Rule(CostAfter, SettleByHandler, TWO_BILLS),
-    Rule(CostAfter, SettleByContentBytes, TWO_BILLS),
-    Rule(SettleByHandler, SettleByContentBytes, TWO_BILLS),
-    Rule(QuotaFn, OneQuota, "use a bucket or a window, in memory or on Redis, or remove `quota_fn`"),
-    Rule(ChargeWhen, InFlight, NOTHING_CHARGED),
-    Rule(CostAfter, InFlight, NOTHING_CHARGED),
-    Rule(SettleByHandler, InFlight, NOTHING_CHARGED),
-    Rule(SettleByContentBytes, InFlight, NOTHING_CHARGED),
-    Rule(OweShortfalls, InFlight, NOTHING_CHARGED),
-    Rule(
+const RULES: &[PairRule] = &[
+    PairRule(Cost, CostFn, TWO_COSTS),
+    PairRule(ChargeWhen, CostAfter, TWO_BILLS),
+    PairRule(ChargeWhen, SettleByHandler, TWO_BILLS),
+    PairRule(ChargeWhen, SettleByContentBytes, TWO_BILLS),
+    PairRule(CostAfter, SettleByHandler, TWO_BILLS),
+    PairRule(CostAfter, SettleByContentBytes, TWO_BILLS),
+    PairRule(SettleByHandler, SettleByContentBytes, TWO_BILLS),
+    PairRule(QuotaFn, OneQuota, "use a bucket or a window, in memory or on Redis, or remove `quota_fn`"),
+    PairRule(ChargeWhen, InFlight, NOTHING_CHARGED),
+    PairRule(CostAfter, InFlight, NOTHING_CHARGED),
+    PairRule(SettleByHandler, InFlight, NOTHING_CHARGED),
+    PairRule(SettleByContentBytes, InFlight, NOTHING_CHARGED),
+    PairRule(OweShortfalls, InFlight, NOTHING_CHARGED),
+    PairRule(
         OweShortfalls,
         CostsAtMostCharge,
         "nothing is owed; settle costs with `settle_by_handler`, `settle_by_content_bytes` or `cost_after`, or remove \
          `owe_shortfalls`",
     ),
-    Rule(
+    PairRule(
         OweShortfalls,
         NoQuota,
         "time pays a debt at the rate of the quota; let the limiter advertise one (`Description::advertising`), or remove \
          `owe_shortfalls`",
     ),
-    Rule(
+    PairRule(
         Penalty,
         InFlight,
         "a ban is for retries before the advertised wait is over, and such a limit advertises none; remove the penalty, or \
          add it to a policy with a quota",
     ),
-    Rule(Penalty, SharedKey, "one client would ban all others; key the policy by client, or remove the penalty"),
-    Rule(
+    PairRule(Penalty, SharedKey, "one client would ban all others; key the policy by client, or remove the penalty"),
+    PairRule(
         Penalty,
         SharedWithoutKey,
         "one client without a key would ban all others without one; reject or skip requests without a key, or remove the \
          penalty",
     ),
-    Rule(
+    PairRule(
         ReleaseAtHead,
         NotInFlight,
         "nothing could be released; limit what is in flight with `Concurrency`, or remove `release_at_head`",
     ),
-    Rule(ChargeOnce, CostAfter, UNKNOWN_COST),
-    Rule(ChargeOnce, SettleByHandler, UNKNOWN_COST),
-    Rule(ChargeOnce, SettleByContentBytes, UNKNOWN_COST),
-    Rule(
+    PairRule(ChargeOnce, CostAfter, UNKNOWN_COST),
+    PairRule(ChargeOnce, SettleByHandler, UNKNOWN_COST),
+    PairRule(ChargeOnce, SettleByContentBytes, UNKNOWN_COST),
+    PairRule(
         ChargeOnce,
         InFlight,
         "a free retry is in flight like any request, and nothing is charged for good; remove `charge_once`",
     ),
-    Rule(
+    PairRule(
         ChargeOnce,
         Delays,
         "a free retry would overtake the requests that wait; use a limiter that does not delay, or remove `charge_once`",
     ),
-    Rule(
+    PairRule(
         ChargeOnce,
         NoQuota,
         "the quota bounds the free retries; let the limiter advertise one (`Description::advertising`), or remove \
          `charge_once`",
     ),
-    Rule(
+    PairRule(
         MaxKeysOfChargeOnce,
         RecordsOnServer,
         "time alone bounds the records there; remove `max_keys`, or set a shorter `within`",
@@ -108,7 +108,9 @@ impl Policy {
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         validate_name(&self.name)?;
         let name = || self.name.to_string();
-        if let Some(Rule(option, other, problem)) = RULES.iter().find(|rule| self.is_so(rule.0) && self.is_so(rule.1)) {
+        if let Some(PairRule(option, other, problem)) =
+            RULES.iter().find(|rule| self.is_so(rule.0) && self.is_so(rule.1))
+        {
             let (option, other) = (option.name(), other.name());
             return Err(PolicyError::Conflict { name: name(), option, other, problem });
         }

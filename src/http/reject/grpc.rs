@@ -3,7 +3,7 @@
 use http::Response;
 
 use super::rejection::{Reason, Rejection};
-use crate::http::grpc::{Code, GrpcStatus, Protocol, Retry, Status, Violation};
+use crate::http::grpc::{Code, GrpcRetry, GrpcStatus, Protocol, Status, Violation};
 use crate::http::verdict::PolicyVerdict;
 
 /// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
@@ -26,7 +26,7 @@ fn violation(violated: &PolicyVerdict) -> Violation<'_> {
 fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
     match rejection.reason() {
         // Many clients retry UNAVAILABLE by default, and no retry helps a request that costs too much.
-        Reason::LimitExceeded if rejection.retry() == Retry::Never => Code::ResourceExhausted,
+        Reason::LimitExceeded if rejection.retry() == GrpcRetry::Never => Code::ResourceExhausted,
         Reason::LimitExceeded => exceeded.into(),
         // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
         Reason::Banned => Code::ResourceExhausted,

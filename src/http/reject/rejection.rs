@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::http::grpc::Retry;
+use crate::http::grpc::GrpcRetry;
 use crate::http::headers::{self, Jitter};
 use crate::http::key::KeyError;
 use crate::http::policy::{Policy, validate_name};
@@ -58,7 +58,7 @@ pub struct Rejection {
     reason: Reason,
     status: StatusCode,
     detail: Detail,
-    retry: Retry,
+    retry: GrpcRetry,
     verdict: Verdict,
 }
 
@@ -73,7 +73,7 @@ enum Detail {
 }
 
 /// The pieces of a detail. Written one after the other, they are the sentence.
-pub(crate) struct Pieces<'a> {
+pub(crate) struct Sentence<'a> {
     /// The sentence up to the wait. If there is no wait, the whole sentence, which may need escaping in JSON: it can
     /// contain what a key extractor looks for.
     pub(crate) before: &'a str,
@@ -87,7 +87,7 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-impl Pieces<'_> {
+impl Sentence<'_> {
     /// The wait as people read it, rounded up: the number of seconds below an hour, `1 hour 2 minutes` below a day, and
     /// `7 days 9 hours` from there on. Empty if the sentence has none.
     #[inline]
@@ -191,11 +191,11 @@ impl Rejection {
     fn by_policies(reason: Reason, before: &'static str, status: StatusCode, verdict: Verdict) -> Self {
         let retry = latest_retry(&verdict);
         let detail = match retry {
-            Retry::After(_) => Detail::Wait { before },
-            Retry::Never => {
+            GrpcRetry::After(_) => Detail::Wait { before },
+            GrpcRetry::Never => {
                 Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into())
             }
-            Retry::Unknown => {
+            GrpcRetry::Unknown => {
                 Detail::Plain("Too many requests are in flight; retry when one of them has ended.".into())
             }
         };
@@ -208,16 +208,16 @@ impl Rejection {
             KeyError::Ambiguous { .. } => (Reason::AmbiguousKey, format!("The request has several keys: {error}.")),
             KeyError::Misconfigured { .. } => return Self::misconfigured(),
         };
-        Self::plain(reason, StatusCode::BAD_REQUEST, detail.into(), Retry::Never)
+        Self::plain(reason, StatusCode::BAD_REQUEST, detail.into(), GrpcRetry::Never)
     }
 
     /// The mistake is the operator's: the log has it, and clients learn no more than that there is one.
     pub(crate) fn misconfigured() -> Self {
         let detail = "The server is misconfigured.".into();
-        Self::plain(Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail, Retry::Never)
+        Self::plain(Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail, GrpcRetry::Never)
     }
 
-    fn plain(reason: Reason, status: StatusCode, detail: Cow<'static, str>, retry: Retry) -> Self {
+    fn plain(reason: Reason, status: StatusCode, detail: Cow<'static, str>, retry: GrpcRetry) -> Self {
         Self { reason, status, detail: Detail::Plain(detail), retry, verdict: Verdict::default().rejected() }
     }
 
@@ -232,7 +232,7 @@ impl Rejection {
         } else {
             "cannot be checked at the moment"
         };
-        let (detail, retry) = (format!("{limit} {problem}."), Retry::After(RETRY_FAILED_AFTER));
+        let (detail, retry) = (format!("{limit} {problem}."), GrpcRetry::After(RETRY_FAILED_AFTER));
         let failed = Self::plain(Reason::LimiterFailed, StatusCode::SERVICE_UNAVAILABLE, detail.into(), retry);
         Self { verdict: verdict.rejected(), ..failed }
     }
@@ -240,7 +240,7 @@ impl Rejection {
     /// Lengthens the wait by a random part of the jitter, if a wait helps.
     #[inline]
     pub(crate) fn lengthen(&mut self, jitter: Jitter) {
-        if let Retry::After(wait) = &mut self.retry {
+        if let GrpcRetry::After(wait) = &mut self.retry {
             *wait = jitter.added_to(*wait);
         }
     }
@@ -270,9 +270,9 @@ impl Rejection {
 
     /// The detail, in pieces.
     #[inline]
-    pub(crate) fn pieces(&self) -> Pieces<'_> {
+    pub(crate) fn pieces(&self) -> Sentence<'_> {
         match &self.detail {
-            Detail::Plain(detail) => Pieces { before: detail, seconds: None, after: "" },
+            Detail::Plain(detail) => Sentence { before: detail, seconds: None, after: "" },
             Detail::Wait { before } => {
                 let seconds = self.retry.wait().map(headers::retry_after_seconds);
                 let after = match seconds {
@@ -280,7 +280,7 @@ impl Rejection {
                     Some(HOUR..) => ".",
                     _ => " seconds.",
                 };
-                Pieces { before, seconds, after }
+                Sentence { before, seconds, after }
             }
         }
     }
@@ -300,7 +300,7 @@ impl Rejection {
         self.retry.wait()
     }
 
-    pub(crate) const fn retry(&self) -> Retry {
+    pub(crate) const fn retry(&self) -> GrpcRetry {
         self.retry
     }
 
@@ -325,15 +325,15 @@ impl From<LimiterError> for Box<Rejection> {
 
 /// The longest wait of all violated policies, of which there is at least one. If for one of them no wait helps, that is
 /// so for all; and if for one the wait is not known, neither is the longest.
-fn latest_retry(verdict: &Verdict) -> Retry {
+fn latest_retry(verdict: &Verdict) -> GrpcRetry {
     debug_assert!(verdict.violated().next().is_some(), "no policy has rejected");
-    verdict.violated().fold(Retry::After(Duration::ZERO), |latest, violated| {
+    verdict.violated().fold(GrpcRetry::After(Duration::ZERO), |latest, violated| {
         let decision = violated.decision();
         match (latest, decision.retry_after()) {
-            (Retry::After(longest), Some(wait)) => Retry::After(longest.max(wait)),
-            (Retry::Never, _) => Retry::Never,
-            (_, None) if !decision.is_until_released() => Retry::Never,
-            _ => Retry::Unknown,
+            (GrpcRetry::After(longest), Some(wait)) => GrpcRetry::After(longest.max(wait)),
+            (GrpcRetry::Never, _) => GrpcRetry::Never,
+            (_, None) if !decision.is_until_released() => GrpcRetry::Never,
+            _ => GrpcRetry::Unknown,
         }
     })
 }

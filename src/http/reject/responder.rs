@@ -35,7 +35,7 @@ pub enum RejectionFormat {
 /// Makes the responses to rejected requests.
 #[derive(Clone)]
 pub(crate) struct Responder {
-    content: Content,
+    content: RejectionContent,
     /// The status of gRPC responses if a limit is exceeded.
     pub(crate) grpc_status: GrpcStatus,
     pub(crate) wait: WaitFields,
@@ -45,7 +45,7 @@ pub(crate) struct Responder {
 
 /// The content of plain HTTP responses.
 #[derive(Clone)]
-enum Content {
+enum RejectionContent {
     Problem(Problem),
     Text,
     Empty,
@@ -58,7 +58,7 @@ pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Rejec
 impl Default for Responder {
     fn default() -> Self {
         Self {
-            content: Content::from(&RejectionFormat::default()),
+            content: RejectionContent::from(&RejectionFormat::default()),
             grpc_status: GrpcStatus::default(),
             wait: WaitFields::default(),
             jitter: Jitter::default(),
@@ -66,7 +66,7 @@ impl Default for Responder {
     }
 }
 
-impl From<&RejectionFormat> for Content {
+impl From<&RejectionFormat> for RejectionContent {
     fn from(format: &RejectionFormat) -> Self {
         match format {
             RejectionFormat::Problem => Self::Problem(Problem::new(Some(problem::DRAFT))),
@@ -84,7 +84,7 @@ impl Responder {
     }
 
     pub(crate) fn set_custom(&mut self, respond: Arc<Respond>) {
-        self.content = Content::Custom(respond);
+        self.content = RejectionContent::Custom(respond);
     }
 
     /// Makes the response to a rejected request. The fields of the wait and `Cache-Control` are set on custom
@@ -119,10 +119,10 @@ impl Responder {
     #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let (body, content_type) = match &self.content {
-            Content::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
-            Content::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
-            Content::Empty => (Vec::new(), None),
-            Content::Custom(respond) => return respond(rejection, head),
+            RejectionContent::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
+            RejectionContent::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
+            RejectionContent::Empty => (Vec::new(), None),
+            RejectionContent::Custom(respond) => return respond(rejection, head),
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();

@@ -11,9 +11,9 @@ use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
 
 pub use self::handle::{LimitsHandle, Replaced};
-use crate::http::headers::{Described, RateLimitFields, Unit, Writer};
+use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
-use crate::http::policy::{Budgets, IntoPolicies, Policy, PolicyError};
+use crate::http::policy::{InheritedBudgets, IntoPolicies, Policy, PolicyError};
 use crate::http::preflight::Exemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
@@ -22,7 +22,7 @@ use crate::values::Finish;
 
 /// The settings of a layer, which never change.
 #[derive(Default)]
-pub(crate) struct Settings {
+pub(crate) struct LayerSettings {
     pub(crate) fields: RateLimitFields,
     pub(crate) responder: Responder,
     /// Whether responses have the verdict in their extensions.
@@ -66,22 +66,22 @@ impl IntoPolicies for Enforceable {
 /// came, until it is answered.
 pub(crate) struct LayerState {
     in_force: ArcSwap<InForce>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: LayerSettings,
     /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost
     /// between two.
-    past: Mutex<Past>,
+    past: Mutex<PastPolicies>,
     mounting: Mounting,
 }
 
 /// The limiters that were in force before.
 #[derive(Default)]
-struct Past {
+struct PastPolicies {
     is_closed: bool,
     /// Limiters that are still in use, each once: requests may wait in them.
     limiters: Vec<Weak<dyn Limiter>>,
 }
 
-impl Past {
+impl PastPolicies {
     /// Adds the limiters of policies that are about to be replaced, and forgets those that are no longer in use.
     fn remember(&mut self, policies: &[Policy]) {
         self.limiters.retain(|limiter| limiter.strong_count() > 0);
@@ -108,10 +108,11 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    fn new(policies: Vec<Policy>, settings: &Settings) -> Arc<Self> {
+    fn new(policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
         let advertised = |policy: &Policy| policy.description.terms().filter(|_| !policy.shadow);
-        let unit =
-            |policy: &Policy| if policy.after.is_charged_by_content() { Unit::ContentBytes } else { Unit::Requests };
+        let unit = |policy: &Policy| {
+            if policy.after.is_charged_by_content() { QuotaUnit::ContentBytes } else { QuotaUnit::Requests }
+        };
         let described = policies.iter().map(|policy| Described {
             name: policy.name(),
             terms: advertised(policy),
@@ -152,7 +153,7 @@ impl Deref for PolicyInForce {
 }
 
 impl LayerState {
-    pub(crate) fn new(policies: Enforceable, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(policies: Enforceable, settings: LayerSettings) -> Arc<Self> {
         if let Some(route) = &settings.route {
             policies.0.iter().for_each(|policy| policy.heritage.meter.set_route(route));
         }
@@ -237,9 +238,9 @@ fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>)
     for policy in &mut *policies {
         let Some(old) = before.policy(policy.name()) else { continue };
         match policy.inherit(old, &mut finish) {
-            Budgets::Inherited => {}
-            Budgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
-            Budgets::Lost => {
+            InheritedBudgets::Inherited => {}
+            InheritedBudgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
+            InheritedBudgets::Lost => {
                 log::not_inherited(policy.name());
                 replaced.not_inherited.push(policy.name().to_owned());
             }
@@ -273,7 +274,7 @@ mod tests {
             let policy = Policy::new("p", Arc::clone(&shared));
             Enforceable::new(policy).unwrap_or_else(|error| panic!("{error}"))
         };
-        let layer = LayerState::new(policies(), Settings::default());
+        let layer = LayerState::new(policies(), LayerSettings::default());
         for _ in 0..3 {
             layer.replace(policies());
         }

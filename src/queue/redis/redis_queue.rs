@@ -137,12 +137,12 @@ pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,
     quota: Quota,
-    bounds: Bounds,
+    bounds: RedisQueueBounds,
     shared: Arc<ProcessQueue>,
 }
 
 #[derive(Clone, Copy)]
-struct Bounds {
+struct RedisQueueBounds {
     max_queue: usize,
     max_wait: Duration,
     max_waiters: usize,
@@ -160,13 +160,13 @@ impl RedisQueue {
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
         let max_queue = default_max_queue(&quota);
-        let bounds = Bounds { max_queue, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
+        let bounds = RedisQueueBounds { max_queue, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
         Self::build(redis, name, quota, bounds)
     }
 
     #[track_caller]
-    fn build(redis: &Redis, name: &str, quota: Quota, bounds: Bounds) -> Self {
-        let Bounds { max_queue, max_wait, max_waiters } = bounds;
+    fn build(redis: &Redis, name: &str, quota: Quota, bounds: RedisQueueBounds) -> Self {
+        let RedisQueueBounds { max_queue, max_wait, max_waiters } = bounds;
         let remote = match RemoteQueue::new(redis, name, &quota, max_queue, max_wait) {
             Ok(remote) => remote,
             Err(problem) => panic!("{problem}"),
@@ -182,7 +182,7 @@ impl RedisQueue {
     }
 
     #[track_caller]
-    fn with(&self, bounds: Bounds) -> Self {
+    fn with(&self, bounds: RedisQueueBounds) -> Self {
         Self::build(&self.redis, &self.name, self.quota, bounds)
     }
 
@@ -195,7 +195,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(Bounds { max_queue: waiters, ..self.bounds })
+        self.with(RedisQueueBounds { max_queue: waiters, ..self.bounds })
     }
 
     /// Sets the longest wait of a request.
@@ -209,7 +209,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(Bounds { max_wait, ..self.bounds })
+        self.with(RedisQueueBounds { max_wait, ..self.bounds })
     }
 
     /// Sets how many requests may wait in this process, for their turns or for Redis, over all keys together: the bound
@@ -217,7 +217,7 @@ impl RedisQueue {
     /// which it would have been its turn.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(Bounds { max_waiters: waiters, ..self.bounds })
+        self.with(RedisQueueBounds { max_waiters: waiters, ..self.bounds })
     }
 
     /// Checks whether Redis can keep a queue with these bounds, in whatever order they are set: for callers that read
@@ -363,7 +363,7 @@ impl IntoLimiter for RedisQueue {
 
 impl fmt::Debug for RedisQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { redis, name, quota, bounds: Bounds { max_queue, max_wait, max_waiters }, shared } = self;
+        let Self { redis, name, quota, bounds: RedisQueueBounds { max_queue, max_wait, max_waiters }, shared } = self;
         f.debug_struct("RedisQueue")
             .field("redis", redis)
             .field("name", name)

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::script::{Admission, QueueScript};
 use crate::algorithm::GcraState;
-use crate::store::redis::{Key, Names, Redis, ScriptReply, UnfitQuota, failed};
-use crate::store::remote::{NegativeCache, Observation, Tag};
+use crate::store::redis::{Key, KeyNames, Redis, ScriptReply, UnfitQuota, failed};
+use crate::store::remote::{KeyTag, NegativeCache, Observation};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{LimiterError, PartitionKey, Quota, Receipt};
 
 /// The schedules of one queue, as the server keeps them. Waits happen elsewhere.
 pub(crate) struct RemoteQueue {
     redis: Redis,
-    names: Names,
+    names: KeyNames,
     script: QueueScript,
     /// Keys with a backlog. Some arrivals may wait behind it and others may not: each is checked by its own cost and
     /// patience.
@@ -29,7 +29,7 @@ impl RemoteQueue {
     ) -> Result<Self, UnfitQuota> {
         Ok(Self {
             redis: redis.clone(),
-            names: Names::new(redis.prefix(), name, redis.secret()),
+            names: KeyNames::new(redis.prefix(), name, redis.secret()),
             script: QueueScript::new(quota, max_queue, max_wait)?,
             negative_cache: NegativeCache::new(),
         })
@@ -80,7 +80,7 @@ impl RemoteQueue {
         }
     }
 
-    fn name(&self, tag: Tag) -> Key {
+    fn name(&self, tag: KeyTag) -> Key {
         self.names.key(tag, 'q')
     }
 }

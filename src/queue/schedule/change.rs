@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use super::waiter_slab::{Slot, WaiterId};
+use super::waiter_slab::{SlabSlot, WaiterId};
 use super::{Fifo, FifoId, Gcra, Schedule};
 use crate::values::time::Timestamp;
 use crate::values::{Issuer, Proof, Receipt};
@@ -71,7 +71,7 @@ impl Schedule {
             if waits { &mut self.due } else { &mut self.idle }.insert(entry);
         }
         for waiter_id in self.slab.waiter_ids() {
-            if let Slot::Released { receipt, .. } = self.slab.get_mut(waiter_id) {
+            if let SlabSlot::Released { receipt, .. } = self.slab.get_mut(waiter_id) {
                 let read = self.history.read(&present, *receipt);
                 *receipt = self.history.receipt(read);
             }
@@ -82,7 +82,7 @@ impl Schedule {
         let waited_in: Vec<FifoId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
             for waiter_id in self.displaced(now, id) {
-                let waiter = self.unlink(waiter_id, Slot::Closed);
+                let waiter = self.unlink(waiter_id, SlabSlot::Closed);
                 woken.extend(waiter.and_then(|waiter| self.reject(waiter_id, waiter)));
             }
         }

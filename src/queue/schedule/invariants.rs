@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::waiter_slab::{Slot, WaiterId};
+use super::waiter_slab::{SlabSlot, WaiterId};
 use super::{Fifo, FifoId, Schedule};
 
 impl Schedule {
@@ -49,7 +49,7 @@ impl Schedule {
         let listed: usize = self.fifos.values().map(|fifo| fifo.waiters.len).sum();
         let mut waiting_at = HashMap::new();
         for waiter_id in self.slab.waiter_ids() {
-            if let Slot::Waiting(waiter) = self.slab.get(waiter_id) {
+            if let SlabSlot::Waiting(waiter) = self.slab.get(waiter_id) {
                 *waiting_at.entry(waiter.driver.index()).or_insert(0) += 1;
             }
         }

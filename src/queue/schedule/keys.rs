@@ -9,7 +9,7 @@ use crate::values::Decision;
 use crate::values::time::Timestamp;
 
 /// Counts of FIFOs, and of keys that found no room.
-pub(super) struct Keys {
+pub(super) struct FifoCounts {
     /// Unique among all tables of the process.
     number: u64,
     /// How many FIFOs are shared by keys that have none of their own.
@@ -19,7 +19,7 @@ pub(super) struct Keys {
     has_warned: bool,
 }
 
-impl Keys {
+impl FifoCounts {
     pub(super) fn new() -> Self {
         Self { number: next_table_number(), shared: 0, evicted: 0, turned_away: 0, has_warned: false }
     }
@@ -33,7 +33,7 @@ const STRETCH: usize = 4_096;
 
 /// The FIFO for a request.
 #[derive(Clone, Copy)]
-pub(in crate::queue) enum Found {
+pub(in crate::queue) enum FoundFifo {
     /// The key's own, which may be new.
     Own,
     /// The key's own, after this one is forgotten.
@@ -57,34 +57,34 @@ impl FifoId {
 
 impl Schedule {
     /// Looks for the FIFO of a key. Forgets only FIFOs that owe nothing.
-    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Found {
+    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: FifoId, cost: u64) -> FoundFifo {
         // A request that takes nothing, or is never admitted, needs no FIFO.
         let needs_room = cost > 0 && cost <= self.max_cost && !self.fifos.contains_key(&id);
         while needs_room && self.own_fifos() >= self.bounds.max_keys && self.forget_one(now) {}
         if !needs_room || self.own_fifos() < self.bounds.max_keys {
-            return Found::Own;
+            return FoundFifo::Own;
         }
         match (self.bounds.when_full, self.owes_least()) {
-            (WhenFull::Overflow, _) => Found::Shared(id.shared()),
-            (WhenFull::EvictLeast, Some((_, least))) => Found::InPlaceOf(least),
-            _ => Found::Nowhere,
+            (WhenFull::Overflow, _) => FoundFifo::Shared(id.shared()),
+            (WhenFull::EvictLeast, Some((_, least))) => FoundFifo::InPlaceOf(least),
+            _ => FoundFifo::Nowhere,
         }
     }
 
     /// Acts on what was [found](Self::find) for an arrival, and counts it: returns its FIFO, or its rejection.
-    pub(in crate::queue) fn claim(&mut self, now: Timestamp, id: FifoId, found: Found) -> Result<FifoId, Decision> {
+    pub(in crate::queue) fn claim(&mut self, now: Timestamp, id: FifoId, found: FoundFifo) -> Result<FifoId, Decision> {
         match found {
-            Found::Own => Ok(id),
-            Found::InPlaceOf(least) => {
+            FoundFifo::Own => Ok(id),
+            FoundFifo::InPlaceOf(least) => {
                 self.keys.evicted += 1;
                 self.forget(least);
                 Ok(id)
             }
-            Found::Shared(fifo) => {
+            FoundFifo::Shared(fifo) => {
                 self.keys.turned_away += 1;
                 Ok(fifo)
             }
-            Found::Nowhere => {
+            FoundFifo::Nowhere => {
                 self.keys.turned_away += 1;
                 Err(self.full_rejection(now))
             }

@@ -14,9 +14,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use self::change::History;
-pub(super) use self::keys::Found;
-use self::keys::Keys;
-use self::waiter_slab::{DriverId, Slot, WaitList, Waiter, WaiterId, WaiterSlab};
+use self::keys::FifoCounts;
+pub(super) use self::keys::FoundFifo;
+use self::waiter_slab::{DriverId, SlabSlot, WaitList, Waiter, WaiterId, WaiterSlab};
 use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::store::WhenFull;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
@@ -24,7 +24,7 @@ use crate::values::{Decision, Quota, Receipt};
 
 /// What a queue must not exceed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct QueueBounds {
     pub(super) max_queue: usize,
     /// In nanoseconds.
     pub(super) max_wait: u64,
@@ -62,11 +62,11 @@ pub(super) struct FifoId(pub(super) u128);
 ///    counts waiters by driver.
 /// 3. A wait list is linked from the oldest to the newest waiter.
 pub(super) struct Schedule {
-    pace: Pace,
+    pace: QueuePace,
     /// The greatest cost that is admitted: what leaks during the longest wait, and the burst. A greater one would block
     /// its FIFO for longer than that.
     max_cost: u64,
-    bounds: Bounds,
+    bounds: QueueBounds,
     fifos: HashMap<FifoId, Fifo>,
     slab: WaiterSlab,
     /// FIFOs with waiters, by the time at which their heads may depart.
@@ -76,11 +76,11 @@ pub(super) struct Schedule {
     waiting: usize,
     waiting_at: Vec<usize>,
     history: History,
-    keys: Keys,
+    keys: FifoCounts,
 }
 
 #[derive(Clone, Copy)]
-struct Pace {
+struct QueuePace {
     gcra: Gcra,
     /// (burst − 1) × interval: how far ahead of its payment the head may depart.
     ahead: u128,
@@ -111,7 +111,7 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 /// microseconds of work.
 const BATCH: usize = 256;
 
-impl Pace {
+impl QueuePace {
     /// Returns when all waiters of a FIFO will be paid for, if its head departs at `earliest` or later.
     ///
     /// A `tat` is below 2^121, as that of a bucket. A waiter that would depart after the end of clocks is not let in, but a
@@ -138,13 +138,13 @@ impl Pace {
 }
 
 impl Schedule {
-    pub(super) fn new(quota: &Quota, bounds: Bounds) -> Self {
+    pub(super) fn new(quota: &Quota, bounds: QueueBounds) -> Self {
         let burst = quota.explicit_burst_or(1);
         let gcra = Gcra::new(quota, burst);
         let ahead = gcra.price(burst - 1);
         let units = gcra.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
         Self {
-            pace: Pace { gcra, ahead },
+            pace: QueuePace { gcra, ahead },
             max_cost: u64::try_from(units / gcra.price(1) + 1)
                 .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
             bounds,
@@ -155,7 +155,7 @@ impl Schedule {
             waiting: 0,
             waiting_at: Vec::new(),
             history: History::default(),
-            keys: Keys::new(),
+            keys: FifoCounts::new(),
         }
     }
 
@@ -309,18 +309,20 @@ impl Schedule {
         waiter_id: WaiterId,
         waker: &mut Option<Waker>,
     ) -> WaiterState {
-        if let Slot::Waiting(waiter) = self.slab.get_mut(waiter_id) {
+        if let SlabSlot::Waiting(waiter) = self.slab.get_mut(waiter_id) {
             // Stored under the lock under which a release takes it: a release either wakes this waker, or was before,
             // and then the slot is not `Waiting` any more. So no wake-up is lost between this look and the sleep.
             std::mem::swap(&mut waiter.waker, waker);
             return WaiterState::Waiting;
         }
         match self.slab.free(waiter_id) {
-            Slot::Released { fifo, delay, receipt, .. } => {
+            SlabSlot::Released { fifo, delay, receipt, .. } => {
                 WaiterState::Decided(self.admitted(now, fifo, Duration::from_nanos(delay), receipt))
             }
-            Slot::Rejected { fifo, cost, patience } => WaiterState::Decided(self.rejection(now, fifo, cost, patience)),
-            Slot::Closed | Slot::Free { .. } | Slot::Waiting(_) => WaiterState::Closed,
+            SlabSlot::Rejected { fifo, cost, patience } => {
+                WaiterState::Decided(self.rejection(now, fifo, cost, patience))
+            }
+            SlabSlot::Closed | SlabSlot::Free { .. } | SlabSlot::Waiting(_) => WaiterState::Closed,
         }
     }
 
@@ -328,9 +330,9 @@ impl Schedule {
     /// depend on which waiter is the head. A turn that has come is refunded, and the FIFO is returned, since its next
     /// waiter may depart. The waker must be dropped outside of the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
-        let waker = self.unlink(waiter_id, Slot::Closed).and_then(|waiter| waiter.waker);
+        let waker = self.unlink(waiter_id, SlabSlot::Closed).and_then(|waiter| waiter.waker);
         match self.slab.free(waiter_id) {
-            Slot::Released { fifo, cost, receipt, .. } => {
+            SlabSlot::Released { fifo, cost, receipt, .. } => {
                 self.refund(now, fifo, cost, receipt);
                 (Some(fifo), waker)
             }
@@ -348,12 +350,12 @@ impl Schedule {
         let wakers = self.slab.take_wakers(|_| true);
         for waiter_id in self.slab.waiter_ids() {
             let has_future = match self.slab.get(waiter_id) {
-                Slot::Waiting(waiter) => waiter.has_future,
+                SlabSlot::Waiting(waiter) => waiter.has_future,
                 // The rejection would carry a time after which to retry, and there is none any more.
-                Slot::Rejected { .. } => true,
-                Slot::Free { .. } | Slot::Released { .. } | Slot::Closed => continue,
+                SlabSlot::Rejected { .. } => true,
+                SlabSlot::Free { .. } | SlabSlot::Released { .. } | SlabSlot::Closed => continue,
             };
-            self.slab.replace(waiter_id, Slot::Closed);
+            self.slab.replace(waiter_id, SlabSlot::Closed);
             if !has_future {
                 self.slab.free(waiter_id);
             }
@@ -381,7 +383,7 @@ impl Schedule {
                 break;
             }
             *left -= 1;
-            let Some(mut waiter) = self.unlink(head, Slot::Closed) else { break };
+            let Some(mut waiter) = self.unlink(head, SlabSlot::Closed) else { break };
             // As of its deadline, so that late timers do not add up, unless the deadline is too long ago.
             let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
             let tat = self.edit(id, |pace, fifo, _| {
@@ -391,7 +393,7 @@ impl Schedule {
             let delay = nanos_of(now.saturating_since(waiter.since));
             let receipt = self.history.receipt(tat.unwrap_or_default());
             woken.extend(waiter.waker.take());
-            self.resolve(head, &waiter, Slot::Released { fifo: id, cost: waiter.cost, delay, receipt });
+            self.resolve(head, &waiter, SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt });
         }
     }
 
@@ -425,7 +427,7 @@ impl Schedule {
     }
 
     /// Removes a waiter from its FIFO, if it still waits, and leaves `slot` for its future to find.
-    fn unlink(&mut self, waiter_id: WaiterId, slot: Slot) -> Option<Waiter> {
+    fn unlink(&mut self, waiter_id: WaiterId, slot: SlabSlot) -> Option<Waiter> {
         let id = self.slab.waiter(waiter_id)?.fifo;
         let waiter = self.edit(id, |_, fifo, slab| {
             let waiter = slab.unlink(&mut fifo.waiters, waiter_id, slot)?;
@@ -441,7 +443,7 @@ impl Schedule {
     fn reject(&mut self, waiter_id: WaiterId, mut waiter: Waiter) -> Option<Waker> {
         let patience = nanos_of(waiter.until.saturating_since(waiter.since));
         let waker = waiter.waker.take();
-        self.resolve(waiter_id, &waiter, Slot::Rejected { fifo: waiter.fifo, cost: waiter.cost, patience });
+        self.resolve(waiter_id, &waiter, SlabSlot::Rejected { fifo: waiter.fifo, cost: waiter.cost, patience });
         waker
     }
 
@@ -455,7 +457,7 @@ impl Schedule {
     }
 
     /// Leaves the outcome for the future of a removed waiter, if it has one.
-    fn resolve(&mut self, waiter_id: WaiterId, waiter: &Waiter, slot: Slot) {
+    fn resolve(&mut self, waiter_id: WaiterId, waiter: &Waiter, slot: SlabSlot) {
         self.slab.replace(waiter_id, slot);
         if !waiter.has_future {
             self.slab.free(waiter_id);

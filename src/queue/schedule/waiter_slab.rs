@@ -29,7 +29,7 @@ impl DriverId {
 /// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops them, unless it has but
 /// one.
 pub(in crate::queue) struct WaiterSlab {
-    chunks: Vec<Vec<Slot>>,
+    chunks: Vec<Vec<SlabSlot>>,
     /// The first free slot; each links to the next.
     free: WaiterId,
     taken: u32,
@@ -44,7 +44,7 @@ impl WaiterId {
 }
 
 /// A slot: free, or the state of a waiter.
-pub(in crate::queue) enum Slot {
+pub(in crate::queue) enum SlabSlot {
     Free {
         next: WaiterId,
     },
@@ -114,12 +114,12 @@ impl WaiterSlab {
         self.taken
     }
 
-    pub(in crate::queue) fn get(&self, waiter_id: WaiterId) -> &Slot {
+    pub(in crate::queue) fn get(&self, waiter_id: WaiterId) -> &SlabSlot {
         let index = waiter_id.0 as usize;
         &self.chunks[index / CHUNK][index % CHUNK]
     }
 
-    pub(in crate::queue) fn get_mut(&mut self, waiter_id: WaiterId) -> &mut Slot {
+    pub(in crate::queue) fn get_mut(&mut self, waiter_id: WaiterId) -> &mut SlabSlot {
         let index = waiter_id.0 as usize;
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }
@@ -128,7 +128,7 @@ impl WaiterSlab {
         match waiter_id {
             WaiterId::NONE => None,
             waiter_id => match self.get(waiter_id) {
-                Slot::Waiting(waiter) => Some(waiter),
+                SlabSlot::Waiting(waiter) => Some(waiter),
                 _ => None,
             },
         }
@@ -138,7 +138,7 @@ impl WaiterSlab {
         match waiter_id {
             WaiterId::NONE => None,
             waiter_id => match self.get_mut(waiter_id) {
-                Slot::Waiting(waiter) => Some(waiter),
+                SlabSlot::Waiting(waiter) => Some(waiter),
                 _ => None,
             },
         }
@@ -148,7 +148,7 @@ impl WaiterSlab {
     pub(in crate::queue) fn push(&mut self, list: &mut WaitList, mut waiter: Waiter) -> WaiterId {
         waiter.older = list.newest;
         waiter.newer = WaiterId::NONE;
-        let waiter_id = self.take(Slot::Waiting(waiter));
+        let waiter_id = self.take(SlabSlot::Waiting(waiter));
         match self.waiter_mut(list.newest) {
             Some(newest) => newest.newer = waiter_id,
             None => list.oldest = waiter_id,
@@ -159,8 +159,13 @@ impl WaiterSlab {
     }
 
     /// Removes a waiter from its list, and leaves `slot` in its place.
-    pub(in crate::queue) fn unlink(&mut self, list: &mut WaitList, waiter_id: WaiterId, slot: Slot) -> Option<Waiter> {
-        let Slot::Waiting(waiter) = self.replace(waiter_id, slot) else { return None };
+    pub(in crate::queue) fn unlink(
+        &mut self,
+        list: &mut WaitList,
+        waiter_id: WaiterId,
+        slot: SlabSlot,
+    ) -> Option<Waiter> {
+        let SlabSlot::Waiting(waiter) = self.replace(waiter_id, slot) else { return None };
         match self.waiter_mut(waiter.older) {
             Some(older) => older.newer = waiter.newer,
             None => list.oldest = waiter.newer,
@@ -173,15 +178,15 @@ impl WaiterSlab {
         Some(waiter)
     }
 
-    pub(in crate::queue) fn replace(&mut self, waiter_id: WaiterId, slot: Slot) -> Slot {
+    pub(in crate::queue) fn replace(&mut self, waiter_id: WaiterId, slot: SlabSlot) -> SlabSlot {
         std::mem::replace(self.get_mut(waiter_id), slot)
     }
 
-    fn take(&mut self, slot: Slot) -> WaiterId {
+    fn take(&mut self, slot: SlabSlot) -> WaiterId {
         self.taken += 1;
         if self.free != WaiterId::NONE {
             let waiter_id = self.free;
-            if let Slot::Free { next } = self.replace(waiter_id, slot) {
+            if let SlabSlot::Free { next } = self.replace(waiter_id, slot) {
                 self.free = next;
             }
             return waiter_id;
@@ -196,8 +201,8 @@ impl WaiterSlab {
     }
 
     /// Frees a slot, and returns its content.
-    pub(in crate::queue) fn free(&mut self, waiter_id: WaiterId) -> Slot {
-        let slot = self.replace(waiter_id, Slot::Free { next: self.free });
+    pub(in crate::queue) fn free(&mut self, waiter_id: WaiterId) -> SlabSlot {
+        let slot = self.replace(waiter_id, SlabSlot::Free { next: self.free });
         self.free = waiter_id;
         self.taken -= 1;
         if self.taken == 0 && self.chunks.len() > 1 {
@@ -220,7 +225,7 @@ impl WaiterSlab {
         let slots = self.waiter_ids().count();
         let (mut waiter_id, mut free) = (self.free, 0);
         while waiter_id != WaiterId::NONE {
-            let Slot::Free { next } = self.get(waiter_id) else { panic!("{waiter_id:?} is free and taken") };
+            let SlabSlot::Free { next } = self.get(waiter_id) else { panic!("{waiter_id:?} is free and taken") };
             free += 1;
             assert!(free <= slots, "the list of free slots is a circle");
             waiter_id = *next;
@@ -232,7 +237,7 @@ impl WaiterSlab {
     pub(in crate::queue) fn take_wakers(&mut self, is_meant: impl Fn(&Waiter) -> bool) -> Vec<Waker> {
         let slab = self.chunks.iter_mut().flatten();
         slab.filter_map(|slot| match slot {
-            Slot::Waiting(waiter) if is_meant(waiter) => waiter.waker.take(),
+            SlabSlot::Waiting(waiter) if is_meant(waiter) => waiter.waker.take(),
             _ => None,
         })
         .collect()
@@ -262,7 +267,7 @@ mod tests {
         let mut list = WaitList::default();
         let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();
         for waiter_id in waiter_ids {
-            assert!(slab.unlink(&mut list, waiter_id, Slot::Closed).is_some());
+            assert!(slab.unlink(&mut list, waiter_id, SlabSlot::Closed).is_some());
             slab.free(waiter_id);
         }
     }

@@ -133,7 +133,7 @@ pub(super) trait Copying: Send + Sync {
 }
 
 /// Copies debts from a predecessor.
-pub(super) trait Source<T>: Send + Sync {
+pub(super) trait DebtSource<T>: Send + Sync {
     /// Adds the heir to those [`Copying`] from the copies that the predecessor itself has, if any. Called before each
     /// page.
     fn announce(&self, heir: &Weak<dyn Copying>);
@@ -157,7 +157,7 @@ pub(super) struct Debtor<T> {
 }
 
 /// What an heir's keys owed in its predecessor's tables, whichever form that has.
-pub(super) trait Past: Send + Sync {
+pub(super) trait PastDebts: Send + Sync {
     /// Returns the number of the predecessor's table: it identifies a second change to the same heir of the same limiter.
     fn predecessor(&self) -> u64;
 
@@ -178,7 +178,7 @@ pub(super) struct DebtCopies<T, D> {
     predecessor: u64,
     copies: Box<[TableCopy<D>]>,
     /// Empty once all is copied.
-    source: Published<Box<dyn Source<T>>>,
+    source: Published<Box<dyn DebtSource<T>>>,
     /// When the last debt is paid, of those copied so far.
     latest: AtomicU64,
     /// The same once all is copied; `u64::MAX` before.
@@ -220,7 +220,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         predecessor: u64,
         geometries: &[Geometry],
         occupancy: &Arc<Occupancy>,
-        source: Box<dyn Source<T>>,
+        source: Box<dyn DebtSource<T>>,
     ) -> Arc<Self> {
         assert!(geometries.len() <= MOST_COPIES, "each limiter leaves room for the copies of its heir");
         let copy = |geometry: &Geometry| TableCopy {
@@ -327,7 +327,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     /// There may be twice as many: those in the predecessor's table, and those that it has inherited itself, which no request
     /// has moved there. Were all of them kept, each change between two floods of other keys would add a table.
     #[cold]
-    fn copy_page(&self, source: &dyn Source<T>, geometry: Geometry, index: usize) -> (Arc<PageCopy<D>>, u64) {
+    fn copy_page(&self, source: &dyn DebtSource<T>, geometry: Geometry, index: usize) -> (Arc<PageCopy<D>>, u64) {
         let this: Weak<dyn Copying> = Weak::<Self>::clone(&self.this);
         source.announce(&this);
         let mut debtors = Vec::new();
@@ -363,7 +363,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     }
 }
 
-impl<T: Copy + 'static, D: PageDebts<Debt = T>> Past for DebtCopies<T, D> {
+impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
     fn predecessor(&self) -> u64 {
         self.predecessor
     }
@@ -439,7 +439,7 @@ mod tests {
         paid_at: u64,
     }
 
-    impl Source<u64> for OneEach {
+    impl DebtSource<u64> for OneEach {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
         fn copy(&self, _: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
@@ -451,7 +451,7 @@ mod tests {
         }
     }
 
-    fn copies(geometries: &[Geometry], source: impl Source<u64> + 'static) -> Arc<DebtCopies<u64, PackedDebts>> {
+    fn copies(geometries: &[Geometry], source: impl DebtSource<u64> + 'static) -> Arc<DebtCopies<u64, PackedDebts>> {
         DebtCopies::new(1, geometries, &Arc::new(Occupancy::new()), Box::new(source))
     }
 
@@ -477,7 +477,7 @@ mod tests {
     /// A page of a table of eight sets owes as many debts as that has slots, twice: of one to 128.
     struct Twice;
 
-    impl Source<u64> for Twice {
+    impl DebtSource<u64> for Twice {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<u64>)) {

@@ -3,12 +3,12 @@
 
 use std::sync::{Arc, Weak};
 
-use super::debt_copies::{Copying, Debtor, Source};
-use super::keeps::{KeepsAs, Part};
-use super::kept::{Kept, Table};
+use super::debt_copies::{Copying, DebtSource, Debtor};
+use super::keeps::{KeepsAs, TablePart};
+use super::kept::{Kept, KeptTable};
 use super::ledger::{Ledger, base_of};
 use super::locked::local_of;
-use super::own_quota::Under;
+use super::own_quota::UnderQuota;
 use super::quota_state::QuotaState;
 use super::table::{Codec, Geometry, Tag, TickBucket};
 use crate::algorithm::Algorithm;
@@ -28,12 +28,12 @@ pub(super) trait Form: Send + Sync + 'static {
     /// Returns until when a debt is owed, by the heir's clock.
     fn ends(&self, debt: &Self::Debt) -> u64;
 
-    /// See [`Source::size`].
+    /// See [`DebtSource::size`].
     fn size(&self, tag: Tag, debt: &Self::Debt) -> u64;
 }
 
 /// Stamps of a rule, counted from that of nothing; made of states of type `T`.
-pub(super) struct Words<R, T> {
+pub(super) struct WordForm<R, T> {
     rule: R,
     base: u64,
     at: Timestamp,
@@ -42,14 +42,14 @@ pub(super) struct Words<R, T> {
 
 type StampOf<T> = dyn Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync;
 
-impl<R: Codec, T> Words<R, T> {
+impl<R: Codec, T> WordForm<R, T> {
     /// `stamp_of` returns what of a key's state is owed, as the rule stamps it.
     pub(super) fn new(rule: R, at: Timestamp, stamp_of: Box<StampOf<T>>) -> Self {
         Self { rule, base: base_of(&rule, at), at, stamp_of }
     }
 }
 
-impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
+impl<R: Codec, T: Copy + 'static> Form for WordForm<R, T> {
     type State = T;
     type Debt = u64;
 
@@ -95,14 +95,14 @@ impl<A: Algorithm> Form for States<A> {
 
 /// States with quotas.
 pub(super) struct WithQuotas<A> {
-    pub(super) under: Under<A>,
-    pub(super) change: Change,
+    pub(super) under: UnderQuota<A>,
+    pub(super) change: TableChange,
     pub(super) at: Timestamp,
 }
 
 /// What a change does to a state with its quota.
 #[derive(Clone, Copy)]
-pub(super) enum Change {
+pub(super) enum TableChange {
     /// Each key keeps its quota until it is asked about under another, and is converted then.
     None,
     /// The same, but windows begin at other instants than the predecessor's, although quotas may be equal: in another time
@@ -119,9 +119,9 @@ impl<A: Algorithm> Form for WithQuotas<A> {
     fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
         let now = local_of(&self.under, tag, self.at);
         let kept = match self.change {
-            Change::None => kept,
-            Change::Schedule => self.under.rescheduled(kept, now),
-            Change::Quota => self.under.taken_over(&kept, now)?,
+            TableChange::None => kept,
+            TableChange::Schedule => self.under.rescheduled(kept, now),
+            TableChange::Quota => self.under.taken_over(&kept, now)?,
         };
         (self.under.expires_at(&kept) > now).then_some(kept)
     }
@@ -137,7 +137,7 @@ impl<A: Algorithm> Form for WithQuotas<A> {
 
 /// The table of a predecessor that has the keys at the instant of a change.
 #[derive(Clone)]
-pub(super) struct Origin<S> {
+pub(super) struct Predecessor<S> {
     pub(super) predecessor: Arc<Kept<S>>,
     /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
     /// be that table.
@@ -145,7 +145,7 @@ pub(super) struct Origin<S> {
     pub(super) at: Timestamp,
 }
 
-impl<S: Copy + Send + 'static> Origin<S> {
+impl<S: Copy + Send + 'static> Predecessor<S> {
     pub(super) fn new(predecessor: &Arc<Kept<S>>, at: Timestamp) -> Self {
         Self { predecessor: Arc::clone(predecessor), has_quotas: predecessor.quotas.get().is_some(), at }
     }
@@ -158,12 +158,12 @@ impl<S: Copy + Send + 'static> Origin<S> {
     /// Returns the table if it is that of words of a bucket.
     pub(super) fn bucket(&self) -> Option<&Ledger<TickBucket>> {
         match &self.predecessor.table {
-            Table::Bucket(ledger) if !self.has_quotas => Some(ledger),
+            KeptTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
             _ => None,
         }
     }
 
-    pub(super) fn each<T: Copy + 'static>(&self, part: Part, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+    pub(super) fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
         self.table().each(part, &self.predecessor.terms.quota, self.at, act);
     }
 
@@ -178,12 +178,12 @@ impl<S: Copy + Send + 'static> Origin<S> {
 
 /// Copies what keys owe in a predecessor's table, in the form of the heir.
 pub(super) struct FromTable<S, F> {
-    pub(super) origin: Origin<S>,
+    pub(super) origin: Predecessor<S>,
     pub(super) form: F,
 }
 
 impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
-    fn each(&self, part: Part, mut act: impl FnMut(usize, Tag, F::Debt)) {
+    fn each(&self, part: TablePart, mut act: impl FnMut(usize, Tag, F::Debt)) {
         self.origin.each(part, &mut |set, tag, kept| {
             if let Some(debt) = self.form.debt(tag, kept) {
                 act(set, tag, debt);
@@ -194,12 +194,12 @@ impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
     /// Returns what keys share that something is owed of, each with a tag of the keys.
     pub(super) fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let mut overflow = Vec::new();
-        self.each(Part::Overflow, |_, tag, debt| overflow.push((tag, debt)));
+        self.each(TablePart::Overflow, |_, tag, debt| overflow.push((tag, debt)));
         overflow
     }
 }
 
-impl<S: Copy + Send + 'static, F: Form> Source<F::Debt> for FromTable<S, F> {
+impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         if let Some(past) = self.origin.table::<S>().inherited() {
             past.announce(heir);
@@ -207,7 +207,7 @@ impl<S: Copy + Send + 'static, F: Form> Source<F::Debt> for FromTable<S, F> {
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<F::Debt>)) {
-        self.each(Part::Page(geometry, page), |set, tag, debt| {
+        self.each(TablePart::Page(geometry, page), |set, tag, debt| {
             put(Debtor { set, tag, debt, ends: self.form.ends(&debt) });
         });
     }

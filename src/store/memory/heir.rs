@@ -5,12 +5,12 @@ use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
 use super::debt_copies::MOST_COPIES;
-use super::forms::{Change, Form, FromTable, Origin, States, WithQuotas, Words};
-use super::keeps::{Keeps, Part};
-use super::kept::{Kept, QuotaTable, Table};
+use super::forms::{Form, FromTable, Predecessor, States, TableChange, WithQuotas, WordForm};
+use super::keeps::{Keeps, TablePart};
+use super::kept::{Kept, KeptTable, QuotaTable};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
-use super::own_quota::Under;
+use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
 use super::settings::MemoryStore;
 use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks};
@@ -35,7 +35,7 @@ pub(super) fn make<A: Algorithm, C: Clock>(
     let mut heir = made.unwrap_or_else(|| Kept::new(&**algorithm, store, store.capacity));
     // One instant for all of it, read once.
     let at = store.clock.now();
-    let origin = Origin::new(predecessor, at);
+    let origin = Predecessor::new(predecessor, at);
     let geometries = origin.geometries();
     if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.keeps().geometry()) {
         // With another capacity, the heir of this heir would have to inherit from more tables than it can.
@@ -46,31 +46,31 @@ pub(super) fn make<A: Algorithm, C: Clock>(
         before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<A::State>().is_read();
     let beginning = Beginning { algorithm, origin: &origin, at };
     let form = match &mut heir.table {
-        _ if takes_quotas => Held::WithQuotas,
-        Table::Bucket(own) if before.is_bucket => beginning.bucket(own, inherits_states)?,
-        Table::Bucket(_) => return None,
+        _ if takes_quotas => HeldForm::WithQuotas,
+        KeptTable::Bucket(own) if before.is_bucket => beginning.bucket(own, inherits_states)?,
+        KeptTable::Bucket(_) => return None,
         _ if !inherits_states => return None,
-        Table::Fixed(own) => beginning.windows(own, terms.staggered),
-        Table::Sliding(own) => beginning.windows(own, terms.staggered),
-        Table::Locked(_) => Held::States,
+        KeptTable::Fixed(own) => beginning.windows(own, terms.staggered),
+        KeptTable::Sliding(own) => beginning.windows(own, terms.staggered),
+        KeptTable::Locked(_) => HeldForm::States,
     };
     match form {
-        Held::Words => {}
-        Held::WithQuotas if !inherits_states => return None,
-        Held::WithQuotas => {
+        HeldForm::Words => {}
+        HeldForm::WithQuotas if !inherits_states => return None,
+        HeldForm::WithQuotas => {
             let is_rescheduled = !terms.is_bucket && terms.schedule != before.schedule;
             let change = match takes_quotas {
-                false => Change::Quota,
-                true if is_rescheduled => Change::Schedule,
-                true => Change::None,
+                false => TableChange::Quota,
+                true if is_rescheduled => TableChange::Schedule,
+                true => TableChange::None,
             };
             heir.quotas = OnceLock::from(quotas(&**algorithm, &origin, change, (heir.capacity, store.when_full)));
         }
-        Held::States => {
-            if !matches!(heir.table, Table::Locked(_)) {
-                heir.table = Table::Locked(LockedTable::new(heir.capacity, store.when_full));
+        HeldForm::States => {
+            if !matches!(heir.table, KeptTable::Locked(_)) {
+                heir.table = KeptTable::Locked(LockedTable::new(heir.capacity, store.when_full));
             }
-            if let Table::Locked(own) = &mut heir.table {
+            if let KeptTable::Locked(own) = &mut heir.table {
                 let source = beginning.source(States { algorithm: Arc::clone(algorithm), at });
                 begin_locked(own, source, |_| terms.quota);
             }
@@ -79,7 +79,7 @@ pub(super) fn make<A: Algorithm, C: Clock>(
     heir.secret = predecessor.secret;
     // Receipts name windows by number: after another change of the schedule, that may be the number of another window. Those
     // of a bucket that keeps states count in the units of its rate; each key that keeps its quota keeps them.
-    let has_units = || !matches!(form, Held::Words) && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
+    let has_units = || !matches!(form, HeldForm::Words) && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
     let voids_receipts = if terms.is_bucket {
         !takes_quotas && origin.bucket().is_none() && !has_units()
     } else {
@@ -91,7 +91,7 @@ pub(super) fn make<A: Algorithm, C: Clock>(
 }
 
 /// The form in which an heir holds what its keys owe.
-enum Held {
+enum HeldForm {
     /// It has begun with words.
     Words,
     /// It is to begin with states behind locks: under its own quota, or each with its quota.
@@ -102,7 +102,7 @@ enum Held {
 /// An heir that is to begin with what is owed at an instant.
 struct Beginning<'a, A: Algorithm> {
     algorithm: &'a Arc<A>,
-    origin: &'a Origin<A::State>,
+    origin: &'a Predecessor<A::State>,
     at: Timestamp,
 }
 
@@ -111,7 +111,7 @@ impl<A: Algorithm> Beginning<'_, A> {
     /// than 2^18, say, that a slow one follows. Its keys are kept as states with the quota then, if there are such states,
     /// and the next change tries again. `None` if there is no such bucket, or the predecessor's keys are no buckets of this
     /// crate.
-    fn bucket(&self, own: &mut Ledger<TickBucket>, inherits_states: bool) -> Option<Held> {
+    fn bucket(&self, own: &mut Ledger<TickBucket>, inherits_states: bool) -> Option<HeldForm> {
         let Kind::Bucket { quota } = self.algorithm.kind() else { return None };
         if !self.origin.table::<GcraState>().is_read() {
             return None;
@@ -119,8 +119,8 @@ impl<A: Algorithm> Beginning<'_, A> {
         let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
         let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        if !rule.holds(tokens) && inherits_states && Under::keeping(&**self.algorithm).is_some() {
-            return Some(Held::WithQuotas);
+        if !rule.holds(tokens) && inherits_states && UnderQuota::keeping(&**self.algorithm).is_some() {
+            return Some(HeldForm::WithQuotas);
         }
         if let Some(from) = self.origin.bucket() {
             let rule = rule.continuing(from.rule(), at);
@@ -132,20 +132,20 @@ impl<A: Algorithm> Beginning<'_, A> {
             let rule = rule.started_before(at);
             self.begin_words(own, rule, move |tag, kept: QuotaState<GcraState>| Some(rule.stamp_of(tag, kept, at)));
         }
-        Some(Held::Words)
+        Some(HeldForm::Words)
     }
 
     /// Lets windows begin with words, if all counts fit into these.
-    fn windows<R: Codec>(&self, own: &mut Ledger<R>, staggered: bool) -> Held {
+    fn windows<R: Codec>(&self, own: &mut Ledger<R>, staggered: bool) -> HeldForm {
         let (at, quota) = (self.at, self.algorithm.quota());
         let rule = R::holding(&quota, staggered, self.most_owed::<R>()).filter(|_| is_same::<A::State, R::State>());
-        let Some(rule) = rule else { return Held::States };
+        let Some(rule) = rule else { return HeldForm::States };
         let states = States { algorithm: Arc::clone(self.algorithm), at };
         self.begin_words(own, rule, move |tag, kept| {
             let state = cast(states.debt(tag, kept)?)?;
             Some(rule.stamp_of(tag, QuotaState { state, quota }, at))
         });
-        Held::Words
+        HeldForm::Words
     }
 
     /// Lets a table of words begin; returns whether anything is owed in its overflow slots.
@@ -155,7 +155,7 @@ impl<A: Algorithm> Beginning<'_, A> {
         rule: R,
         stamp_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
     ) -> bool {
-        let source = self.source(Words::new(rule, self.at, Box::new(stamp_of)));
+        let source = self.source(WordForm::new(rule, self.at, Box::new(stamp_of)));
         let (from, overflow) = ((self.origin.number(), self.origin.geometries()), source.overflow());
         own.inherit(rule, from, self.at, &overflow, Box::new(source));
         !overflow.is_empty()
@@ -174,9 +174,9 @@ impl<A: Algorithm> Beginning<'_, A> {
                 most = most.max(R::units_of(&kept, self.at)).max(R::most_of(&kept.quota));
             });
         };
-        look_at(Part::Overflow);
+        look_at(TablePart::Overflow);
         if known.is_none() {
-            let pages = |geometry: Geometry| (0..geometry.pages()).map(move |page| Part::Page(geometry, page));
+            let pages = |geometry: Geometry| (0..geometry.pages()).map(move |page| TablePart::Page(geometry, page));
             self.origin.geometries().into_iter().flat_map(pages).for_each(look_at);
         }
         most
@@ -187,13 +187,13 @@ impl<A: Algorithm> Beginning<'_, A> {
 /// algorithm takes no quotas.
 pub(super) fn quotas<A: Algorithm>(
     algorithm: &A,
-    origin: &Origin<A::State>,
-    change: Change,
+    origin: &Predecessor<A::State>,
+    change: TableChange,
     (capacity, when_full): (usize, WhenFull),
 ) -> QuotaTable<A::State> {
     let mut quotas = LockedTable::new(capacity, when_full);
     quotas.occupancy().inherit(origin.table::<A::State>().occupancy());
-    if let Some(under) = Under::keeping(algorithm) {
+    if let Some(under) = UnderQuota::keeping(algorithm) {
         let form = WithQuotas { under, change, at: origin.at };
         begin_locked(&mut quotas, FromTable { origin: origin.clone(), form }, |kept| kept.quota);
     }
@@ -232,7 +232,7 @@ mod tests {
             before.in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
             let heir = after.in_use().unwrap();
-            assert_eq!(matches!(heir.table, Table::Locked(_)), limit == 100_000);
+            assert_eq!(matches!(heir.table, KeptTable::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }
     }
@@ -282,13 +282,13 @@ mod tests {
             let used = SlidingWindowState { window: 1, previous: 0, current: limit };
             let mut before = table();
             match &before.kept(&window(limit)).table {
-                Table::Sliding(ledger) => {
+                KeptTable::Sliding(ledger) => {
                     let stamp =
                         ledger.rule().stamp_of(tag, QuotaState { state: used, quota: Quota::per_minute(limit) }, NOW);
                     ledger.inherit_overflow(NOW, tag, stamp);
                 }
-                Table::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
-                Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
+                KeptTable::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
+                KeptTable::Bucket(_) | KeptTable::Fixed(_) => unreachable!("a sliding window"),
             }
             for lower in [10, 5] {
                 let heir = table();
@@ -297,7 +297,7 @@ mod tests {
             }
             let mut kept = Vec::new();
             let table = before.in_use().unwrap().keeps();
-            table.each(Part::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| kept.push(shared.state));
+            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| kept.push(shared.state));
             assert_eq!(kept, [used], "from a limit of {limit}");
         }
     }

@@ -1,7 +1,7 @@
 //! The invariants of whichever table a store has, for tests.
 
 use super::MemoryTable;
-use super::kept::{Kept, Table, any_table};
+use super::kept::{Kept, KeptTable, any_table};
 #[cfg(feature = "calendar")]
 use crate::algorithm::CalendarWindowState;
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::debt_copies::Past;
+use super::debt_copies::PastDebts;
 use super::occupancy::Occupancy;
 use super::quota_state::QuotaState;
 use super::table::{Geometry, Tag};
@@ -17,7 +17,7 @@ pub(super) trait Keeps {
 
     fn size_in_bytes(&self) -> usize;
 
-    fn inherited(&self) -> Option<Arc<dyn Past>>;
+    fn inherited(&self) -> Option<Arc<dyn PastDebts>>;
 
     /// Returns whether something may still count at `now` of what was inherited key by key: overflow slots, which inherit
     /// at once, are not looked at.
@@ -41,7 +41,7 @@ pub(super) trait Keeps {
 
 /// A part of a table.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum TablePart {
     /// The keys of a page, and those of the same page in copies of that geometry.
     Page(Geometry, usize),
     /// What keys share.
@@ -55,5 +55,5 @@ pub(super) trait KeepsAs<T>: Keeps {
 
     /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`; with
     /// the limiter's `own` quota, if keys have no others.
-    fn each(&self, part: Part, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>));
+    fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>));
 }

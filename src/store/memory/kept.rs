@@ -7,7 +7,7 @@ use super::keeps::{Keeps, KeepsAs};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::occupancy::Occupancy;
-use super::own_quota::Under;
+use super::own_quota::UnderQuota;
 use super::quota_state::QuotaState;
 use super::resets::Resets;
 use super::settings::MemoryStore;
@@ -22,11 +22,11 @@ use crate::values::{Ask, Finish, PartitionKey, Quota};
 pub(super) struct Kept<S> {
     pub(super) secret: Secret,
     pub(super) capacity: usize,
-    pub(super) table: Table<S>,
+    pub(super) table: KeptTable<S>,
     /// Made for the first question under a quota of its key's own. From then on it has all keys, and `table` none.
     pub(super) quotas: OnceLock<QuotaTable<S>>,
     pub(super) resets: Resets,
-    pub(super) terms: Terms,
+    pub(super) terms: HeirTerms,
     /// Frees large tables on a thread of their own.
     free: fn(&mut Self),
 }
@@ -37,7 +37,7 @@ pub(super) type QuotaTable<S> = LockedTable<QuotaState<S>>;
 /// The table of keys under the limiter's own quota. With a tag of its own, which each decision reads: one that is encoded in
 /// a field of a variant takes more instructions.
 #[repr(u8)]
-pub(super) enum Table<S> {
+pub(super) enum KeptTable<S> {
     /// One word per key, for buckets.
     Bucket(Ledger<TickBucket>),
     /// One word per key, for windows whose counts fit.
@@ -51,10 +51,10 @@ pub(super) enum Table<S> {
 macro_rules! any_table {
     ($which:expr, $table:ident => $answer:expr) => {
         match $which {
-            Table::Bucket($table) => $answer,
-            Table::Fixed($table) => $answer,
-            Table::Sliding($table) => $answer,
-            Table::Locked($table) => $answer,
+            KeptTable::Bucket($table) => $answer,
+            KeptTable::Fixed($table) => $answer,
+            KeptTable::Sliding($table) => $answer,
+            KeptTable::Locked($table) => $answer,
         }
     };
 }
@@ -63,7 +63,7 @@ pub(super) use any_table;
 
 /// What the states in a table depend on, for heirs.
 #[derive(Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct HeirTerms {
     algorithm: TypeId,
     pub(super) clock: TypeId,
     pub(super) quota: Quota,
@@ -75,7 +75,7 @@ pub(super) struct Terms {
     pub(super) is_bucket: bool,
 }
 
-impl Terms {
+impl HeirTerms {
     /// Whether an heir with the terms `to` has the same algorithm, and the windows of each key begin at the same
     /// instants. If a key's phase changes, its counts are of no window of the heir.
     pub(super) fn has_windows_of(&self, to: &Self) -> bool {
@@ -91,7 +91,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
         store: &MemoryStore<C>,
         capacity: usize,
     ) -> Self {
-        let terms = Terms {
+        let terms = HeirTerms {
             algorithm: TypeId::of::<A>(),
             clock: TypeId::of::<C>(),
             quota: algorithm.quota(),
@@ -100,26 +100,26 @@ impl<S: Copy + Send + 'static> Kept<S> {
             is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
         };
         let table = Self::table_of(algorithm.kind(), store, capacity)
-            .unwrap_or_else(|| Table::Locked(LockedTable::new(capacity, store.when_full)));
+            .unwrap_or_else(|| KeptTable::Locked(LockedTable::new(capacity, store.when_full)));
         let quotas = OnceLock::new();
         Self { secret: Secret::random(), capacity, table, quotas, resets: Resets::default(), terms, free }
     }
 
     /// Makes a table of words, if there are words for that kind.
-    fn table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<Table<S>> {
+    fn table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeptTable<S>> {
         fn ledger<R: Codec, C>(rule: R, store: &MemoryStore<C>, capacity: usize) -> Ledger<R> {
             Ledger::new(rule, capacity, store.when_full)
         }
         Some(match kind {
             Kind::Bucket { quota } => {
                 let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
-                Table::Bucket(ledger(rule, store, capacity))
+                KeptTable::Bucket(ledger(rule, store, capacity))
             }
             Kind::FixedWindow { quota, staggered } => {
-                Table::Fixed(ledger(FixedRule::holding(&quota, staggered, 0)?, store, capacity))
+                KeptTable::Fixed(ledger(FixedRule::holding(&quota, staggered, 0)?, store, capacity))
             }
             Kind::SlidingWindow { quota, staggered } => {
-                Table::Sliding(ledger(SlidingRule::holding(&quota, staggered, 0)?, store, capacity))
+                KeptTable::Sliding(ledger(SlidingRule::holding(&quota, staggered, 0)?, store, capacity))
             }
             Kind::Other => return None,
         })
@@ -169,9 +169,9 @@ impl<S: Copy + Send + 'static> Kept<S> {
     /// Returns how to judge a question for which the keys' own quotas matter: since it has one, or since questions
     /// before had.
     #[inline(always)]
-    pub(super) fn under<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Option<Under<A>> {
+    pub(super) fn under<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Option<UnderQuota<A>> {
         // One branch for all others.
-        if ask.quota().is_some() | self.quotas.get().is_some() { Under::of(algorithm, ask) } else { None }
+        if ask.quota().is_some() | self.quotas.get().is_some() { UnderQuota::of(algorithm, ask) } else { None }
     }
 }
 
@@ -189,7 +189,7 @@ fn free<S: Copy + Send + 'static>(kept: &mut Kept<S>) {
     if kept.size_in_bytes() <= LARGE {
         return;
     }
-    let table = std::mem::replace(&mut kept.table, Table::Locked(LockedTable::new(1, WhenFull::default())));
+    let table = std::mem::replace(&mut kept.table, KeptTable::Locked(LockedTable::new(1, WhenFull::default())));
     let tables = (table, kept.quotas.take());
     // If no thread can be spawned, the closure, and with it the tables, is dropped here.
     let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(tables));

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::debt_copies::{DebtCopies, PackedDebts, Past, Source};
-use super::keeps::{Keeps, KeepsAs, Part};
+use super::debt_copies::{DebtCopies, DebtSource, PackedDebts, PastDebts};
+use super::keeps::{Keeps, KeepsAs, TablePart};
 use super::occupancy::Occupancy;
 use super::quota_state::{QuotaState, is_same};
 #[cfg(feature = "test-util")]
@@ -20,7 +20,7 @@ use crate::values::{Decision, Quota, Receipt};
 pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
-    inherited: Option<Debts>,
+    inherited: Option<InheritedStamps>,
     /// The rules of a bucket before, under whose charges something may still be owed, and until when they were in force; the
     /// oldest first.
     before: Vec<(R, Timestamp)>,
@@ -28,7 +28,7 @@ pub(super) struct Ledger<R> {
 
 /// What keys owed at the instant of a change, as stamps.
 #[derive(Clone)]
-struct Debts {
+struct InheritedStamps {
     inherited: Arc<DebtCopies<u64, PackedDebts>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
@@ -61,12 +61,12 @@ impl<R: Codec> Ledger<R> {
         (predecessor, geometries): (u64, Vec<Geometry>),
         now: Timestamp,
         overflow: &[(Tag, u64)],
-        source: Box<dyn Source<u64>>,
+        source: Box<dyn DebtSource<u64>>,
     ) {
         self.rule = rule.numbered(self.table.occupancy().number());
         let base = base_of(&rule, now);
         let inherited = DebtCopies::new(predecessor, &geometries, self.table.occupancy(), source);
-        let debts = Debts { inherited, base };
+        let debts = InheritedStamps { inherited, base };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
         overflow.iter().for_each(|(tag, debt)| self.inherit_overflow(now, *tag, base + debt));
@@ -135,7 +135,7 @@ impl<R: Codec> Keeps for Ledger<R> {
         self.table.size_in_bytes()
     }
 
-    fn inherited(&self) -> Option<Arc<dyn Past>> {
+    fn inherited(&self) -> Option<Arc<dyn PastDebts>> {
         self.inherited.as_ref().map(|debts| Arc::clone(&debts.inherited) as _)
     }
 
@@ -157,7 +157,7 @@ impl<R: Codec, T: Copy + 'static> KeepsAs<T> for Ledger<R> {
         is_same::<T, R::State>()
     }
 
-    fn each(&self, part: Part, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+    fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
         let (rule, now) = (&self.rule, self.rule.read(at));
         let mut act = |set, tag, debt| {
             if rule.size(debt) > 0 {
@@ -166,7 +166,7 @@ impl<R: Codec, T: Copy + 'static> KeepsAs<T> for Ledger<R> {
                 }
             }
         };
-        let Part::Page(geometry, page) = part else {
+        let TablePart::Page(geometry, page) = part else {
             return self.table.overflow_debts(rule, now).for_each(|(tag, debt)| act(0, tag, debt));
         };
         // Before the table: a debt that was inserted there and cleared here meanwhile is then in the table. In the other
@@ -211,7 +211,7 @@ impl<R: Bounded + Codec> Ledger<R> {
     }
 }
 
-impl InheritedDebts for Debts {
+impl InheritedDebts for InheritedStamps {
     fn stamp_of(&self, hash: u64, present: u64) -> u64 {
         self.inherited.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
     }
@@ -241,7 +241,7 @@ mod tests {
     struct FromBucket(Arc<Ledger<TickBucket>>, TickBucket);
 
     impl FromBucket {
-        fn each(&self, part: Part, mut act: impl FnMut(usize, Tag, u64)) {
+        fn each(&self, part: TablePart, mut act: impl FnMut(usize, Tag, u64)) {
             let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
             self.0.each(part, &Quota::per_day(1), NOW, &mut |set, tag, kept: QuotaState<Ticks>| {
                 act(set, tag, conversion.debt(kept.state.0));
@@ -249,13 +249,13 @@ mod tests {
         }
     }
 
-    impl Source<u64> for FromBucket {
+    impl DebtSource<u64> for FromBucket {
         fn announce(&self, heir: &Weak<dyn Copying>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
-            self.each(Part::Page(geometry, page), |set, tag, debt| put(Debtor { set, tag, debt, ends: u64::MAX }));
+            self.each(TablePart::Page(geometry, page), |set, tag, debt| put(Debtor { set, tag, debt, ends: u64::MAX }));
         }
 
         fn size(&self, _: Tag, debt: &u64) -> u64 {
@@ -273,7 +273,7 @@ mod tests {
         let rule = TickBucket::holding(&quota, false, before.most_owed(NOW).unwrap()).unwrap();
         let rule = rule.continuing(before.rule(), NOW);
         let (source, mut overflow) = (FromBucket(Arc::clone(before), rule), Vec::new());
-        source.each(Part::Overflow, |_, tag, debt| overflow.push((tag, debt)));
+        source.each(TablePart::Overflow, |_, tag, debt| overflow.push((tag, debt)));
         heir.inherit(rule, (0, before.geometries(NOW)), NOW, &overflow, Box::new(source));
         heir.remember(before, NOW, !overflow.is_empty());
         heir

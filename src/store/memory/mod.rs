@@ -43,12 +43,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::forms::{Change, Origin};
+use self::forms::{Predecessor, TableChange};
 use self::keeps::Keeps;
-use self::kept::{Kept, QuotaTable, Table};
+use self::kept::{Kept, KeptTable, QuotaTable};
 use self::locked::LockedTable;
 use self::occupancy::Occupancy;
-use self::own_quota::Under;
+use self::own_quota::UnderQuota;
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -57,9 +57,9 @@ use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt}
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
     store: MemoryStore<C>,
-    /// What [`Start`] has in use, from the first question on: without another pointer in the way.
+    /// What [`TableStart`] has in use, from the first question on: without another pointer in the way.
     kept: OnceLock<Arc<Kept<S>>>,
-    start: Arc<Start<S>>,
+    start: Arc<TableStart<S>>,
 }
 
 impl<S, C> Clone for MemoryTable<S, C> {
@@ -86,7 +86,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
 }
 
 /// A table before its first question, and after.
-struct Start<S> {
+struct TableStart<S> {
     /// A table that was made and not used yet: it may still inherit.
     made: Mutex<Option<Kept<S>>>,
     /// Shared with what heirs copy from.
@@ -95,7 +95,7 @@ struct Start<S> {
     takes_quotas: AtomicBool,
 }
 
-impl<S> Start<S> {
+impl<S> TableStart<S> {
     const fn new(in_use: OnceLock<Arc<Kept<S>>>, takes_quotas: bool) -> Self {
         Self { made: Mutex::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
     }
@@ -117,10 +117,10 @@ fn another_kind() -> ! {
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
     fn new(store: MemoryStore<C>) -> Self {
-        Self::starting(store, Start::new(OnceLock::new(), false))
+        Self::starting(store, TableStart::new(OnceLock::new(), false))
     }
 
-    fn starting(store: MemoryStore<C>, start: Start<S>) -> Self {
+    fn starting(store: MemoryStore<C>, start: TableStart<S>) -> Self {
         Self { store, kept: OnceLock::new(), start: Arc::new(start) }
     }
 
@@ -181,8 +181,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut is_made = false;
         let quotas = kept.quotas.get_or_init(|| {
             is_made = true;
-            let origin = Origin::new(kept, self.store.clock.now());
-            heir::quotas(algorithm, &origin, Change::None, (kept.capacity, self.store.when_full))
+            let origin = Predecessor::new(kept, self.store.clock.now());
+            heir::quotas(algorithm, &origin, TableChange::None, (kept.capacity, self.store.when_full))
         });
         if let Some(past) = quotas.inherited().filter(|_| is_made) {
             // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
@@ -199,7 +199,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides on a key whose table is that of keys with quotas of their own, or is from this question on.
     #[cold]
     #[inline(never)]
-    fn charge_under<A: Algorithm<State = S>>(&self, under: &Under<A>, algorithm: &A, ask: &Ask<'_>) -> Decision {
+    fn charge_under<A: Algorithm<State = S>>(&self, under: &UnderQuota<A>, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let quotas = self.quotas(algorithm, kept);
         let hash = kept.hash(ask.key());
@@ -213,7 +213,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[inline(never)]
     fn peek_under<A: Algorithm<State = S>>(
         &self,
-        under: &Under<A>,
+        under: &UnderQuota<A>,
         algorithm: &A,
         (hash, now, cost): (u64, Timestamp, u64),
     ) -> Decision {
@@ -235,10 +235,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
         // The kind is known when this is compiled, so at most one of the first three arms is left.
         let decision = match (&kept.table, algorithm.kind()) {
-            (Table::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (Table::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (Table::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (Table::Locked(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
+            (KeptTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeptTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeptTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeptTable::Locked(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
             _ => another_kind(),
         };
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
@@ -253,10 +253,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             return self.peek_under(&under, algorithm, (hash, now, ask.cost()));
         }
         match &kept.table {
-            Table::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
-            Table::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
-            Table::Sliding(ledger) => ledger.peek(hash, ask.cost(), now),
-            Table::Locked(table) => table.peek(algorithm, hash, now, ask.cost()),
+            KeptTable::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
+            KeptTable::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
+            KeptTable::Sliding(ledger) => ledger.peek(hash, ask.cost(), now),
+            KeptTable::Locked(table) => table.peek(algorithm, hash, now, ask.cost()),
         }
     }
 
@@ -308,7 +308,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let hash = kept.hash(charged.key());
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         if charged.quota().is_some() | kept.quotas.get().is_some() {
-            if let Some(under) = Under::of(algorithm, charged) {
+            if let Some(under) = UnderQuota::of(algorithm, charged) {
                 match kept.quotas.get() {
                     Some(quotas) => return quotas.refund(&under, hash, self.store.clock.now(), units, receipt),
                     // A live change to a limiter that is asked without quotas came after the charge.
@@ -318,10 +318,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         match &kept.table {
-            Table::Bucket(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            Table::Fixed(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            Table::Sliding(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            Table::Locked(table) => table.refund(algorithm, hash, self.store.clock.now(), units, receipt),
+            KeptTable::Bucket(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            KeptTable::Fixed(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            KeptTable::Sliding(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
+            KeptTable::Locked(table) => table.refund(algorithm, hash, self.store.clock.now(), units, receipt),
         }
     }
 
@@ -348,13 +348,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges is no use of the table: it may still inherit.
         let now = self.store.clock.now();
-        let of_quotas = |kept: &Kept<S>| Some(kept.quotas.get()?.live(&Under::keeping(algorithm)?, now));
+        let of_quotas = |kept: &Kept<S>| Some(kept.quotas.get()?.live(&UnderQuota::keeping(algorithm)?, now));
         let live = self.in_use().map_or(0, |kept| match &kept.table {
             _ if kept.quotas.get().is_some() => of_quotas(kept).unwrap_or(0),
-            Table::Bucket(ledger) => ledger.live(now),
-            Table::Fixed(ledger) => ledger.live(now),
-            Table::Sliding(ledger) => ledger.live(now),
-            Table::Locked(table) => table.live(algorithm, now),
+            KeptTable::Bucket(ledger) => ledger.live(now),
+            KeptTable::Fixed(ledger) => ledger.live(now),
+            KeptTable::Sliding(ledger) => ledger.live(now),
+            KeptTable::Locked(table) => table.live(algorithm, now),
         });
         TableStats {
             capacity: self.capacity() as u64,
@@ -389,7 +389,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             Ok(()) => Inheritance::in_place(),
             // The table has debts of its own.
             Err(heir) => {
-                let start = Start::new(OnceLock::from(heir), takes_quotas);
+                let start = TableStart::new(OnceLock::from(heir), takes_quotas);
                 Inheritance::by(Self::starting(self.store.clone(), start))
             }
         };

@@ -10,7 +10,7 @@ use crate::values::{Ask, Decision, Quota, Receipt};
 
 /// Judges keys under the quota of one question. A state from under another quota is converted first, as by a live
 /// change of all keys.
-pub(super) struct Under<A> {
+pub(super) struct UnderQuota<A> {
     /// The algorithm with the quota of the question.
     algorithm: A,
     /// The quota of the limiter itself, by whose period windows are staggered: the instant at which the windows of a key
@@ -20,7 +20,7 @@ pub(super) struct Under<A> {
     keeps: bool,
 }
 
-impl<A: Algorithm> Under<A> {
+impl<A: Algorithm> UnderQuota<A> {
     /// Judges under the quota of a question, or else that of the limiter. `None` if the algorithm takes no quota.
     #[inline]
     pub(super) fn of(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
@@ -119,7 +119,7 @@ fn rank(peek: &Decision, owed: u64) -> u64 {
     u64::from(bits + 3 * cut + 64 - shift) << 56 | first << 30 | owed
 }
 
-impl<A: Algorithm> Algorithm for Under<A> {
+impl<A: Algorithm> Algorithm for UnderQuota<A> {
     type State = QuotaState<A::State>;
 
     fn quota(&self) -> Quota {

@@ -8,16 +8,16 @@ use tokio::runtime::Handle;
 use super::bundle::Bundles;
 use super::connection::{Fault, FaultKind, Redis};
 use super::conversation::{KeyPart, Quotas, converse};
-use super::key::{Key, Names};
-use super::script::{self, BadReply, ScriptReply, Scripted, Under};
-use crate::store::remote::{Answered, Applied, Attempts, CallLimits, Standing, Tag, Tags, Target, Transition};
+use super::key::{Key, KeyNames};
+use super::script::{self, BadReply, ScriptReply, Scripted, TextUnder};
+use crate::store::remote::{Answered, Applied, Attempts, CallLimits, KeyTag, Standing, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, LimiterError};
 
 /// The keys of one limiter on Redis.
 pub struct RedisBackend {
     pub(super) redis: Redis,
-    pub(super) names: Names,
+    pub(super) names: KeyNames,
     pub(super) name: Box<str>,
     pub(super) bundles: Bundles,
     pub(super) quotas: Quotas,
@@ -25,7 +25,7 @@ pub struct RedisBackend {
 
 impl RedisBackend {
     pub(super) fn new(redis: &Redis, name: &str) -> Self {
-        let names = Names::new(redis.prefix(), name, redis.secret());
+        let names = KeyNames::new(redis.prefix(), name, redis.secret());
         Self { redis: redis.clone(), names, name: name.into(), bundles: Bundles::new(redis), quotas: Quotas::default() }
     }
 
@@ -34,7 +34,7 @@ impl RedisBackend {
     }
 
     /// Returns the name of the key in which the states of an algorithm are kept.
-    pub(super) fn key<A: Scripted>(&self, tag: Tag) -> Key {
+    pub(super) fn key<A: Scripted>(&self, tag: KeyTag) -> Key {
         self.names.key(tag, A::KIND)
     }
 
@@ -47,7 +47,7 @@ impl RedisBackend {
     /// Reads a state, and under which quota it is kept.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
         let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
-        let (answer, under) = (self.bundles.call(call, limits).await?, Under::of(target));
+        let (answer, under) = (self.bundles.call(call, limits).await?, TextUnder::of(target));
         let (now, text) = (answer.now, answer.text(0)?);
         if text.standing.is_in_force(now) {
             return Ok(in_force(&under, &answer)?);
@@ -66,7 +66,7 @@ impl RedisBackend {
         units: u64,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let (under, quota) = (Under::of(target), self.quotas.carried(target));
+        let (under, quota) = (TextUnder::of(target), self.quotas.carried(target));
         let mut attempts = Attempts::new(limits.deadline);
         let (mut swap, mut owing) = (None, None);
         loop {
@@ -109,7 +109,7 @@ impl RedisBackend {
             }
             Transition::Ban { span } => {
                 let answer = self.bundles.call(script::ban(key(), span), limits).await?;
-                Ok(in_force(&Under::of(target), &answer)?)
+                Ok(in_force(&TextUnder::of(target), &answer)?)
             }
             Transition::Owe { units } => self.owe(target, units, limits).await,
         }
@@ -117,7 +117,7 @@ impl RedisBackend {
 }
 
 /// The outcome of a call on a key whose standing is in force: it has charged nothing.
-fn in_force<A: Scripted>(under: &Under<'_, A>, answer: &ScriptReply) -> Result<Applied<A::State>, BadReply> {
+fn in_force<A: Scripted>(under: &TextUnder<'_, A>, answer: &ScriptReply) -> Result<Applied<A::State>, BadReply> {
     let (now, text) = (answer.now, answer.text(0)?);
     answer.charged_nothing()?;
     if !text.standing.is_in_force(now) {

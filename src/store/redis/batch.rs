@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::backend::{RedisBackend, failed};
 use super::connection::{Fault, Redis};
-use super::conversation::{KeyPart, Part, converse};
+use super::conversation::{ConversationPart, KeyPart, converse};
 use super::key::Key;
 use super::script::{self, BadReply, Scripted};
 use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation, StoreInner};
@@ -157,7 +157,7 @@ trait ClaimPart: Send + Sync {
 
 /// A [`KeyClaim`] in a conversation.
 trait Claimed: Send {
-    fn part(&mut self) -> &mut dyn Part;
+    fn part(&mut self) -> &mut dyn ConversationPart;
 
     /// Returns the decision of this limiter by itself.
     fn decide(&self) -> Decision;
@@ -199,7 +199,7 @@ struct KeyClaimed<'a, A: Scripted> {
 }
 
 impl<A: Scripted> Claimed for KeyClaimed<'_, A> {
-    fn part(&mut self) -> &mut dyn Part {
+    fn part(&mut self) -> &mut dyn ConversationPart {
         &mut self.part
     }
 

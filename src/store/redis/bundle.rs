@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::connection::{Fault, FaultKind, Redis};
-use super::evalsha::{Call, Script};
+use super::evalsha::{Script, ScriptCall};
 use super::key::Key;
 use super::script::ScriptReply;
 use crate::store::remote::CallLimits;
@@ -28,19 +28,19 @@ const MOST: usize = 32;
 /// The bundles of one limiter.
 pub(super) struct Bundles {
     redis: Redis,
-    state: Arc<State>,
+    state: Arc<BundleState>,
 }
 
 #[derive(Default)]
-struct State {
+struct BundleState {
     /// Calls and bundles that are in flight.
     in_flight: AtomicUsize,
-    open: Lock<Open>,
+    open: Lock<OpenBundles>,
 }
 
 /// The bundles that were not sent yet: in most cases one, or none.
 #[derive(Default)]
-struct Open {
+struct OpenBundles {
     bundles: Vec<Bundle>,
     /// How many were begun.
     begun: u64,
@@ -54,17 +54,17 @@ struct Bundle {
     args: SmallVec<[u64; 8]>,
     /// That of the call that began it: no other ends earlier.
     deadline: Instant,
-    members: Vec<Member>,
+    members: Vec<BundleMember>,
 }
 
 /// A call in a bundle.
-struct Member {
+struct BundleMember {
     key: Key,
     requests: u32,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<BundleAnswer>,
 }
 
-enum Answer {
+enum BundleAnswer {
     Reply(ScriptReply),
     Failed(Fault),
     /// Nothing was charged. The key is to be asked for alone.
@@ -77,16 +77,16 @@ impl Bundles {
     }
 
     /// Makes a call, in a bundle perhaps. What comes of it is what would come of the call by itself.
-    pub(super) async fn call(&self, mut call: Call, limits: CallLimits) -> Result<ScriptReply, Fault> {
+    pub(super) async fn call(&self, mut call: ScriptCall, limits: CallLimits) -> Result<ScriptReply, Fault> {
         // A text is for one key.
         if !(call.script.is_for_each_key && call.texts.is_empty()) {
             return Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?);
         }
         if let Some(answer) = self.join(&mut call, limits) {
             match answer.await {
-                Ok(Answer::Reply(reply)) => return Ok(reply),
-                Ok(Answer::Failed(fault)) => return Err(fault),
-                Ok(Answer::Alone(key)) => call.keys.push(key),
+                Ok(BundleAnswer::Reply(reply)) => return Ok(reply),
+                Ok(BundleAnswer::Failed(fault)) => return Err(fault),
+                Ok(BundleAnswer::Alone(key)) => call.keys.push(key),
                 // The task of the bundle was dropped with its runtime.
                 Err(_) => return Err(FaultKind::Cancelled.into()),
             }
@@ -96,7 +96,7 @@ impl Bundles {
     }
 
     /// Moves the key of a call into a bundle, and returns where the answer will be; `None` if it is to be made at once.
-    fn join(&self, call: &mut Call, limits: CallLimits) -> Option<oneshot::Receiver<Answer>> {
+    fn join(&self, call: &mut ScriptCall, limits: CallLimits) -> Option<oneshot::Receiver<BundleAnswer>> {
         // Relaxed: it decides nothing but which of two ways is quicker.
         if self.state.in_flight.load(Ordering::Relaxed) == 0 || !self.redis.has_one_node() {
             return None;
@@ -111,13 +111,13 @@ impl Bundles {
             if later > self.redis.timeout() / 16 {
                 return None;
             }
-            bundle.members.push(Member { key: call.keys.remove(0), requests: limits.requests, answer: sender });
+            bundle.members.push(BundleMember { key: call.keys.remove(0), requests: limits.requests, answer: sender });
             return Some(answer);
         }
         open.begun += 1;
         let number = open.begun;
         let mut members = Vec::with_capacity(MOST);
-        members.push(Member { key: call.keys.remove(0), requests: limits.requests, answer: sender });
+        members.push(BundleMember { key: call.keys.remove(0), requests: limits.requests, answer: sender });
         let (runtime_id, args) = (runtime.id(), call.args.clone());
         let bundle =
             Bundle { number, runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members };
@@ -130,7 +130,7 @@ impl Bundles {
     }
 }
 
-impl State {
+impl BundleState {
     /// Counts a call, or a bundle, as in flight until the guard is dropped.
     fn enter(&self) -> OnDrop<impl FnOnce()> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl State {
 }
 
 impl Bundle {
-    fn takes(&self, call: &Call, runtime: Id) -> bool {
+    fn takes(&self, call: &ScriptCall, runtime: Id) -> bool {
         self.runtime == runtime
             && std::ptr::eq(self.script, call.script)
             && self.args == call.args
@@ -159,37 +159,37 @@ async fn send(redis: Redis, begun: Begun) {
     let Some(first) = members.first() else { return };
     // If the server is failing, one call may probe it, and no other waits for that one.
     if members.len() == 1 || redis.is_failing(|| first.key.slot()) {
-        return members.into_iter().for_each(Member::ask_alone);
+        return members.into_iter().for_each(BundleMember::ask_alone);
     }
     let requests = members.iter().map(|member| member.requests).sum();
     let (keys, answers): (Vec<_>, Vec<_>) = members.into_iter().map(|member| (member.key, member.answer)).unzip();
-    let call = Call { script, keys: keys.into(), args, texts: Vec::new() };
+    let call = ScriptCall { script, keys: keys.into(), args, texts: Vec::new() };
     let _in_flight = begun.state.enter();
     let value = redis.call_by(&call, deadline, requests).await;
     let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len())?));
     let mut replies = replies.map(SmallVec::into_iter);
     for (answer, key) in answers.into_iter().zip(call.keys) {
         let outcome = match &mut replies {
-            Ok(replies) => replies.next().flatten().map_or(Answer::Alone(key), Answer::Reply),
+            Ok(replies) => replies.next().flatten().map_or(BundleAnswer::Alone(key), BundleAnswer::Reply),
             // The script was not run: this is the one node of a cluster, which wants the keys of a call in one slot.
-            Err(fault) if fault.wants_single_keys() => Answer::Alone(key),
-            Err(fault) => Answer::Failed(fault.clone()),
+            Err(fault) if fault.wants_single_keys() => BundleAnswer::Alone(key),
+            Err(fault) => BundleAnswer::Failed(fault.clone()),
         };
         // One that was cancelled meanwhile needs no answer.
         let _ = answer.send(outcome);
     }
 }
 
-impl Member {
+impl BundleMember {
     fn ask_alone(self) {
-        let _ = self.answer.send(Answer::Alone(self.key));
+        let _ = self.answer.send(BundleAnswer::Alone(self.key));
     }
 }
 
 /// A bundle that was begun, in the hands of its task. When this is dropped before the bundle was taken, as by a runtime that
 /// shuts down, the bundle is dropped with it, and its calls end.
 struct Begun {
-    state: Arc<State>,
+    state: Arc<BundleState>,
     number: u64,
 }
 

@@ -10,7 +10,7 @@ use super::connection::Fault;
 use super::conversation::{Charges, converse};
 use super::key::Key;
 use super::script::sealed::Steps;
-use super::script::{self, BadReply, Charge, Scripted};
+use super::script::{self, BadReply, ScriptCharge, Scripted};
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::remote::{CallLimits, KeyQuery, StoreInner};
 use crate::store::{MemoryStore, MemoryTable};
@@ -103,7 +103,11 @@ async fn decide<A: Scripted>(
     let mut part = backend.part(query.target(), cost);
     let asked = Monotonic.now();
     let compose = |mut charges: Charges| {
-        script::decide_once(charges.remove(0), Charge::new(budget, budget_key.clone(), cost, asked), record.clone())
+        script::decide_once(
+            charges.remove(0),
+            ScriptCharge::new(budget, budget_key.clone(), cost, asked),
+            record.clone(),
+        )
     };
     let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };
     let (answer, seen) = converse(&backend.bundles, asked, &mut [&mut part], compose, limits).await?;

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::bundle::Bundles;
 use super::connection::Fault;
-use super::evalsha::Call;
+use super::evalsha::ScriptCall;
 use super::key::Key;
-use super::script::{self, BadReply, Charge, OwnQuota, ScriptReply, Scripted, Swap, Under};
+use super::script::{self, BadReply, OwnQuota, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 use crate::store::remote::{Applied, CallLimits, Observation, Standing, Target};
 use crate::store::{SharingStats, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -77,12 +77,12 @@ pub(super) struct KeyPart<'a, A: Scripted> {
 }
 
 /// What a call charges each of its keys.
-pub(super) type Charges = SmallVec<[Charge; 4]>;
+pub(super) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
-pub(super) trait Part: Send {
+pub(super) trait ConversationPart: Send {
     /// What the next call charges.
-    fn charge(&mut self, asked: Timestamp) -> Charge;
+    fn charge(&mut self, asked: Timestamp) -> ScriptCharge;
 
     /// Takes what a call has answered about the key at `index`. Returns whether that is the outcome; if not, the call has
     /// charged nothing, and is made again. `may_repeat` says whether it would have charged this key.
@@ -123,15 +123,15 @@ impl<'a, A: Scripted> KeyPart<'a, A> {
     }
 }
 
-impl<A: Scripted> Part for KeyPart<'_, A> {
-    fn charge(&mut self, asked: Timestamp) -> Charge {
+impl<A: Scripted> ConversationPart for KeyPart<'_, A> {
+    fn charge(&mut self, asked: Timestamp) -> ScriptCharge {
         let (algorithm, quota) = match &self.kept {
             Some((quota, kept)) => (kept, *quota),
             None => (self.target.algorithm(), self.quotas.carried(&self.target)),
         };
         let conversion = self.conversion.take();
         (self.asked, self.carried, self.is_converting) = (asked, quota, conversion.is_some());
-        let mut charge = Charge::new(algorithm, self.key.clone(), self.cost, asked);
+        let mut charge = ScriptCharge::new(algorithm, self.key.clone(), self.cost, asked);
         charge.count = if self.kept.is_some() { self.waiting } else { self.count };
         if let Some(receipt) = self.receipt {
             charge = charge.refunding(self.target.algorithm(), self.cost, receipt, asked);
@@ -140,7 +140,7 @@ impl<A: Scripted> Part for KeyPart<'_, A> {
     }
 
     fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply> {
-        let (now, under, text) = (answer.now, Under::of(&self.target), answer.text(index)?);
+        let (now, under, text) = (answer.now, TextUnder::of(&self.target), answer.text(index)?);
         let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: answer.admitted };
         (self.found, self.is_foreign) = (found, false);
         if text.standing.is_in_force(now) {
@@ -198,8 +198,8 @@ impl<A: Scripted> Part for KeyPart<'_, A> {
 pub(super) async fn converse(
     bundles: &Bundles,
     mut asked: Timestamp,
-    parts: &mut [&mut dyn Part],
-    compose: impl Fn(Charges) -> Call,
+    parts: &mut [&mut dyn ConversationPart],
+    compose: impl Fn(Charges) -> ScriptCall,
     limits: CallLimits,
 ) -> Result<(ScriptReply, Observation), Fault> {
     loop {

@@ -31,7 +31,7 @@ impl Script {
 }
 
 /// One run of a script. In a cluster, all of its keys are in one slot.
-pub(crate) struct Call {
+pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
     pub(crate) keys: SmallVec<[Key; 1]>,
     /// Whole numbers below 2^53, which a script reads exactly; those of a quota are text to it, and may be greater.
@@ -40,7 +40,7 @@ pub(crate) struct Call {
     pub(crate) texts: Vec<String>,
 }
 
-impl Call {
+impl ScriptCall {
     /// A run without texts.
     pub(crate) fn new<const K: usize, const N: usize>(script: &'static Script, keys: [Key; K], args: [u64; N]) -> Self {
         Self { script, keys: keys.into_iter().collect(), args: SmallVec::from_slice(&args), texts: Vec::new() }

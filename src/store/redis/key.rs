@@ -1,6 +1,6 @@
 //! The names of keys on the server.
 
-use crate::store::remote::{Tag, Tags};
+use crate::store::remote::{KeyTag, Tags};
 use crate::values::PartitionKey;
 
 /// The name of a key on the server, `PREFIX:{TAG}:NAME:KIND`.
@@ -19,13 +19,13 @@ pub(crate) const SLOTS: u16 = 16_384;
 
 /// Makes the names for the budgets of one limiter.
 #[derive(Clone)]
-pub(crate) struct Names {
+pub(crate) struct KeyNames {
     prefix: Box<str>,
     name: Box<str>,
     tags: Tags,
 }
 
-impl Names {
+impl KeyNames {
     /// Makes names with this prefix for the limiter called `name`. Processes that share its budgets must agree on all
     /// three.
     pub(crate) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
@@ -37,29 +37,29 @@ impl Names {
     }
 
     /// Returns what stands for a key of this limiter, in its names and in the tables of this process.
-    pub(crate) fn tag(&self, key: &PartitionKey) -> Tag {
+    pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
         self.tags.of(key)
     }
 
     /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets, `f`
     /// and `s` for fixed and sliding windows, `c` for those of the calendar, `q` for queues, `p` for the pace of a partner,
     /// `n` for the number of units in flight.
-    pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
+    pub(crate) fn key(&self, tag: KeyTag, kind: char) -> Key {
         self.of_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
     }
 
     /// Returns the name of the budget of free retries, by this kind of algorithm: `r` and its letter.
-    pub(crate) fn budget_of_retries(&self, tag: Tag, kind: char) -> Key {
+    pub(crate) fn budget_of_retries(&self, tag: KeyTag, kind: char) -> Key {
         self.of_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
     }
 
     /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the tag of the request.
-    pub(crate) fn record(&self, tag: Tag, request: Tag) -> Key {
+    pub(crate) fn record(&self, tag: KeyTag, request: KeyTag) -> Key {
         self.of_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
     /// No two kinds are equal, and none has a colon: so names differ whatever limiters are called.
-    fn of_kind(&self, tag: Tag, kind: &[&str]) -> Key {
+    fn of_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
         let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn names_differ_by_prefix_secret_limiter_and_key() {
         let name = |prefix, name, secret: &[u8], key: &str| {
-            let names = Names::new(prefix, name, secret);
+            let names = KeyNames::new(prefix, name, secret);
             names.key(names.tag(&PartitionKey::from(key)), 'b')
         };
         let base = name("sluice", "api", b"", "alice");
@@ -138,7 +138,7 @@ mod tests {
         let request = PartitionKey::from("a request");
         let mut texts = std::collections::HashSet::new();
         for name in ["api", "api:r", "api:o", "api:o:b", "api:rb", ""] {
-            let names = Names::new("sluice", name, b"");
+            let names = KeyNames::new("sluice", name, b"");
             let tag = names.tag(&key);
             let keys = [names.key(tag, 'b'), names.budget_of_retries(tag, 'b'), names.record(tag, names.tag(&request))];
             assert!(keys.iter().all(|key| key.slot() == keys[0].slot()));
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn whatever_a_key_contains_its_name_is_ascii_and_its_slot_depends_on_all_of_it() {
-        let names = Names::new("sluice", "api", b"");
+        let names = KeyNames::new("sluice", "api", b"");
         let mut nodes = [0_u32; 3];
         for number in 0..10_000 {
             let key = names.key(names.tag(&PartitionKey::from(format!("{{x}}{number}\r\n:"))), 'b');

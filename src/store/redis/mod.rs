@@ -39,8 +39,8 @@ pub use self::store::{RedisStore, RedisTable};
 
 // For the queue, and for requests in flight.
 pub(crate) use self::backend::{failed, in_background};
-pub(crate) use self::evalsha::{Call, Script};
-pub(crate) use self::key::{Key, Names};
-pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
+pub(crate) use self::evalsha::{Script, ScriptCall};
+pub(crate) use self::key::{Key, KeyNames};
+pub(crate) use self::script::{BadReply, Grid, MicrosSpan, ScriptReply, whole};
 #[cfg(test)]
 pub(crate) use self::script::{manual_server, random, variant};

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::query::StoreInner;
 use super::standing::Standing;
-use super::tag::Tag;
+use super::tag::KeyTag;
 use crate::algorithm::Algorithm;
 use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::Timestamp;
@@ -125,11 +125,11 @@ pub struct Target<'a, A> {
     algorithm: &'a A,
     quota: Option<Quota>,
     limiter: Quota,
-    tag: Tag,
+    tag: KeyTag,
 }
 
 impl<'a, A> Target<'a, A> {
-    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: Tag) -> Self {
+    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
         Self { algorithm, quota, limiter, tag }
     }
 
@@ -158,7 +158,7 @@ impl<'a, A> Target<'a, A> {
         self.tag.text().iter().copied().map(char::from).collect()
     }
 
-    pub(crate) const fn tag(&self) -> Tag {
+    pub(crate) const fn tag(&self) -> KeyTag {
         self.tag
     }
 

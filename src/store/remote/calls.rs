@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{CallLimits, GaveUp};
-use super::circuit_breaker::Failure;
-use super::gate::{Evidence, Gate};
+use super::circuit_breaker::CallFailure;
+use super::gate::{CallGate, Evidence};
 use crate::store::NodeHealth;
 
 /// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
@@ -31,10 +31,10 @@ use crate::store::NodeHealth;
 ///
 /// A task per call.
 #[derive(Clone)]
-pub struct Calls(Arc<Server>);
+pub struct Calls(Arc<ServerName>);
 
-struct Server {
-    gate: Arc<Gate>,
+struct ServerName {
+    gate: Arc<CallGate>,
     timeout: Duration,
     slots: Arc<Semaphore>,
 }
@@ -51,7 +51,7 @@ impl Calls {
         assert!(!timeout.is_zero(), "a call must have some time");
         assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
         let slots = Arc::new(Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)));
-        Self(Arc::new(Server { gate: Gate::new(name.into(), timeout), timeout, slots }))
+        Self(Arc::new(ServerName { gate: CallGate::new(name.into(), timeout), timeout, slots }))
     }
 
     /// How long a call may take.
@@ -105,9 +105,9 @@ impl Calls {
         let task = runtime.spawn(async move {
             let answer = timeout_at(due, call).await;
             watch.end(match &answer {
-                Ok(Err(error)) if is_fault(error) => Evidence::Failed(Failure::Answered, error),
+                Ok(Err(error)) if is_fault(error) => Evidence::Failed(CallFailure::Answered, error),
                 Ok(_) => Evidence::Healthy,
-                Err(_) if Instant::now() <= too_late => Evidence::Failed(Failure::Silent, &GaveUp::TimedOut),
+                Err(_) if Instant::now() <= too_late => Evidence::Failed(CallFailure::Silent, &GaveUp::TimedOut),
                 Err(_) => Evidence::Unknown,
             });
             answer.map_err(|_| GaveUp::TimedOut)

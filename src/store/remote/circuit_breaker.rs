@@ -37,14 +37,14 @@ const LONGEST_IF_ANSWERED: Duration = Duration::from_secs(1);
 
 /// How a call has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     /// The node answered with an error.
     Answered,
     /// No answer came.
     Silent,
 }
 
-impl Failure {
+impl CallFailure {
     const fn longest_pause(self) -> Duration {
         match self {
             Self::Answered => LONGEST_IF_ANSWERED,
@@ -55,7 +55,7 @@ impl Failure {
 
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
-    state: State,
+    state: BreakerPhase,
     /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
     epoch: u64,
     /// Failures since the last success, and in how many waves they came.
@@ -64,7 +64,7 @@ pub(crate) struct CircuitBreaker {
     wave: Option<Instant>,
     /// How long a probe may take. One that takes longer is on a runtime that is blocked, and another call may probe.
     patience: Duration,
-    window: Window,
+    window: FailureWindow,
     /// Whether the last failure was that no answer came, which any answer disproves.
     was_silent: bool,
 }
@@ -76,7 +76,7 @@ struct Failures {
 }
 
 #[derive(Debug)]
-enum State {
+enum BreakerPhase {
     Closed,
     /// So many probes have failed.
     Open {
@@ -103,12 +103,12 @@ impl CircuitBreaker {
     /// For calls that take no longer than `timeout`.
     pub(crate) fn new(now: Instant, timeout: Duration) -> Self {
         Self {
-            state: State::Closed,
+            state: BreakerPhase::Closed,
             epoch: 0,
             streak: Failures::default(),
             wave: None,
             patience: timeout.saturating_mul(2),
-            window: Window::new(now),
+            window: FailureWindow::new(now),
             was_silent: false,
         }
     }
@@ -117,14 +117,14 @@ impl CircuitBreaker {
     /// look like calls that were not made.
     pub(crate) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
-            State::Closed => {
+            BreakerPhase::Closed => {
                 let calls = &mut self.window.at(now).calls;
                 *calls = calls.saturating_add(requests);
             }
-            State::Open { probes, retry_at: at } | State::HalfOpen { probes, until: at } if at <= now => {
-                self.change(State::HalfOpen { probes, until: now + self.patience });
+            BreakerPhase::Open { probes, retry_at: at } | BreakerPhase::HalfOpen { probes, until: at } if at <= now => {
+                self.change(BreakerPhase::HalfOpen { probes, until: now + self.patience });
             }
-            State::Open { .. } | State::HalfOpen { .. } => return None,
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => return None,
         }
         Some(CallPermit { epoch: self.epoch, began: now, requests })
     }
@@ -132,14 +132,14 @@ impl CircuitBreaker {
     /// Whether [`try_enter`](Self::try_enter) would return `None`.
     pub(crate) fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
-            State::Closed => false,
-            State::Open { retry_at: at, .. } | State::HalfOpen { until: at, .. } => now < at,
+            BreakerPhase::Closed => false,
+            BreakerPhase::Open { retry_at: at, .. } | BreakerPhase::HalfOpen { until: at, .. } => now < at,
         }
     }
 
     /// Whether it is not closed: most calls fail at once.
     pub(crate) const fn is_failing(&self) -> bool {
-        !matches!(self.state, State::Closed)
+        !matches!(self.state, BreakerPhase::Closed)
     }
 
     /// Records a success; whether this closed the breaker.
@@ -148,7 +148,7 @@ impl CircuitBreaker {
             return false;
         }
         self.streak = Failures::default();
-        matches!(self.state, State::HalfOpen { .. }) && self.disproved()
+        matches!(self.state, BreakerPhase::HalfOpen { .. }) && self.disproved()
     }
 
     /// Records an answer to something else than a call; whether this closed the breaker, since it had only failed to answer.
@@ -161,26 +161,26 @@ impl CircuitBreaker {
         let closes = self.is_failing();
         if closes {
             self.window.counts = Default::default();
-            self.change(State::Closed);
+            self.change(BreakerPhase::Closed);
         }
         closes
     }
 
     /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
-    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: Failure) -> bool {
-        self.was_silent = failure == Failure::Silent;
+    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
+        self.was_silent = failure == CallFailure::Silent;
         if permit.epoch != self.epoch {
             return false;
         }
         match self.state {
-            State::HalfOpen { probes, .. } => {
+            BreakerPhase::HalfOpen { probes, .. } => {
                 let probes = probes.saturating_add(1);
                 let pause = backoff::pause_of_at_most(failure.longest_pause(), probes);
-                self.change(State::Open { probes, retry_at: now + pause });
+                self.change(BreakerPhase::Open { probes, retry_at: now + pause });
                 false
             }
             // An open one has let no call of this epoch pass.
-            State::Closed | State::Open { .. } => {
+            BreakerPhase::Closed | BreakerPhase::Open { .. } => {
                 let begins_wave = self.wave.is_none_or(|noticed| permit.began >= noticed);
                 if begins_wave {
                     self.wave = Some(now);
@@ -191,7 +191,7 @@ impl CircuitBreaker {
                 let is_streak = self.streak.count >= STREAK && self.streak.waves >= WAVES;
                 let opens = is_streak || self.window.is_bad();
                 if opens {
-                    self.change(State::Open { probes: 0, retry_at: now + backoff::pause(0) });
+                    self.change(BreakerPhase::Open { probes: 0, retry_at: now + backoff::pause(0) });
                 }
                 opens
             }
@@ -201,31 +201,31 @@ impl CircuitBreaker {
     /// Records a call whose outcome is unknown, which is no evidence about the node. If it was the probe, another one
     /// may follow.
     pub(crate) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
-        if let State::HalfOpen { probes, .. } = self.state {
+        if let BreakerPhase::HalfOpen { probes, .. } = self.state {
             if permit.epoch == self.epoch {
-                self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
+                self.change(BreakerPhase::Open { probes, retry_at: now + backoff::pause(probes) });
             }
         }
     }
 
     /// Records a new connection, which is worth a probe at once.
     pub(crate) fn connected(&mut self, now: Instant) {
-        if let State::Open { retry_at, .. } = &mut self.state {
+        if let BreakerPhase::Open { retry_at, .. } = &mut self.state {
             *retry_at = now;
         }
     }
 
     pub(crate) fn state(&self, now: Instant) -> BreakerState {
         match self.state {
-            State::Closed => BreakerState::Closed,
-            State::Open { retry_at, .. } => {
+            BreakerPhase::Closed => BreakerState::Closed,
+            BreakerPhase::Open { retry_at, .. } => {
                 BreakerState::Open { probe_in: Some(retry_at.saturating_duration_since(now)) }
             }
-            State::HalfOpen { .. } => BreakerState::HalfOpen,
+            BreakerPhase::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 
-    fn change(&mut self, state: State) {
+    fn change(&mut self, state: BreakerPhase) {
         self.state = state;
         (self.streak, self.wave) = (Failures::default(), None);
         self.epoch += 1;
@@ -247,14 +247,14 @@ struct Second {
 
 /// Calls and failures, for each of the last seconds.
 #[derive(Debug)]
-struct Window {
+struct FailureWindow {
     start: Instant,
     /// The second of the newest count.
     second: u64,
     counts: [Second; SECONDS],
 }
 
-impl Window {
+impl FailureWindow {
     fn new(start: Instant) -> Self {
         Self { start, second: 0, counts: Default::default() }
     }
@@ -294,7 +294,7 @@ mod tests {
 
     fn fails(breaker: &mut CircuitBreaker, now: Instant) -> bool {
         let permit = breaker.try_enter(now, 1).expect("it is closed");
-        breaker.failed(&permit, now, Failure::Silent)
+        breaker.failed(&permit, now, CallFailure::Silent)
     }
 
     fn succeeds(breaker: &mut CircuitBreaker, now: Instant) -> bool {
@@ -360,7 +360,7 @@ mod tests {
         succeeds(&mut breaker, now);
         // These are one wave, which is not enough.
         let end = now + Duration::from_millis(1);
-        assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end, Failure::Silent)));
+        assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end, CallFailure::Silent)));
         assert!(fails(&mut breaker, end));
     }
 
@@ -373,12 +373,12 @@ mod tests {
         let late: Vec<_> = (0..100).map(|number| breaker.try_enter(begin(number), 1).unwrap()).collect();
         for (permit, number) in late.iter().zip(0..) {
             assert!(
-                !breaker.failed(permit, begin(number) + TIMEOUT, Failure::Silent),
+                !breaker.failed(permit, begin(number) + TIMEOUT, CallFailure::Silent),
                 "all had begun before one failed"
             );
         }
         let next = breaker.try_enter(now + TIMEOUT * 2, 1).unwrap();
-        assert!(breaker.failed(&next, now + TIMEOUT * 3, Failure::Silent));
+        assert!(breaker.failed(&next, now + TIMEOUT * 3, CallFailure::Silent));
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         assert!(!fails(&mut breaker, now));
         let shared = breaker.try_enter(now, 4).unwrap();
-        assert!(breaker.failed(&shared, now, Failure::Silent));
+        assert!(breaker.failed(&shared, now, CallFailure::Silent));
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         for probe in 0..20 {
             now += LONGEST_IF_ANSWERED;
             let permit = breaker.try_enter(now, 1).unwrap_or_else(|| panic!("no probe {probe} within a second"));
-            assert!(!breaker.failed(&permit, now, Failure::Answered));
+            assert!(!breaker.failed(&permit, now, CallFailure::Answered));
         }
         now += LONGEST_IF_ANSWERED;
         assert!(succeeds(&mut breaker, now));
@@ -435,13 +435,13 @@ mod tests {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         let old: Vec<_> = (0..20).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
-        let opens: Vec<_> = old.iter().take(5).map(|permit| breaker.failed(permit, now, Failure::Silent)).collect();
+        let opens: Vec<_> = old.iter().take(5).map(|permit| breaker.failed(permit, now, CallFailure::Silent)).collect();
         assert_eq!(opens.last(), Some(&true));
         assert!(!breaker.succeeded(&old[5]), "an old success does not close it");
         let later = now + LONGEST_PAUSE;
         assert!(succeeds(&mut breaker, later));
         assert!(
-            old[6..].iter().all(|permit| !breaker.failed(permit, later, Failure::Silent)),
+            old[6..].iter().all(|permit| !breaker.failed(permit, later, CallFailure::Silent)),
             "old failures do not open it again"
         );
     }
@@ -464,7 +464,7 @@ mod tests {
         let later = now + LONGEST_PAUSE + TIMEOUT * 2;
         assert!(!breaker.rejects_calls(later));
         let next = breaker.try_enter(later, 1).unwrap();
-        assert!(!breaker.failed(&probe, later, Failure::Silent), "it is ignored");
+        assert!(!breaker.failed(&probe, later, CallFailure::Silent), "it is ignored");
         assert_eq!(breaker.state(later), BreakerState::HalfOpen);
         assert!(breaker.succeeded(&next));
     }

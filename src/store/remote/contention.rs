@@ -18,13 +18,13 @@ use crate::values::time::{ManualClock, Timestamp};
 use crate::values::{Ask, PartitionKey, Quota};
 
 /// A map, and the time that a message takes to it or back.
-struct Server {
+struct ContendedServer {
     values: Mutex<HashMap<String, Vec<u8>>>,
     one_way: Duration,
     calls: AtomicU64,
 }
 
-impl Server {
+impl ContendedServer {
     async fn way(&self) {
         // By up to a half more or less: nothing is in step.
         sleep(drawn(self.one_way / 2) + self.one_way / 2).await;
@@ -37,7 +37,7 @@ fn drawn(mean: Duration) -> Duration {
     Duration::from_micros(random() % (2 * micros + 1))
 }
 
-impl KeyValue for Server {
+impl KeyValue for ContendedServer {
     type Error = Infallible;
 
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
@@ -72,13 +72,13 @@ impl KeyValue for Server {
 
 /// What came of the requests of all processes.
 #[derive(Debug, Default)]
-struct Report {
+struct ContentionReport {
     decided: u64,
     failed: u64,
     calls: u64,
 }
 
-impl Report {
+impl ContentionReport {
     fn failed_per_mille(&self) -> u64 {
         self.failed * 1_000 / (self.decided + self.failed).max(1)
     }
@@ -98,7 +98,7 @@ struct Load {
 
 const TIME: Duration = Duration::from_secs(5);
 
-fn run(load: Load, seed: u64) -> Report {
+fn run(load: Load, seed: u64) -> ContentionReport {
     seeded::set(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let report = runtime.block_on(contend(load));
@@ -106,8 +106,8 @@ fn run(load: Load, seed: u64) -> Report {
     report
 }
 
-async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Report {
-    let server = Arc::new(Server { values: Mutex::default(), one_way: call / 2, calls: AtomicU64::new(0) });
+async fn contend(Load { processes, clients, pause, call, leases }: Load) -> ContentionReport {
+    let server = Arc::new(ContendedServer { values: Mutex::default(), one_way: call / 2, calls: AtomicU64::new(0) });
     // More than all of them ask for.
     let bucket = TokenBucket::new(Quota::per_second(100_000_000));
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
@@ -135,7 +135,7 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Repo
             }));
         }
     }
-    let mut report = Report::default();
+    let mut report = ContentionReport::default();
     for task in tasks {
         let (decided, failed) = task.await.unwrap();
         report.decided += decided;
@@ -148,7 +148,7 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Repo
 const CALL: Duration = Duration::from_millis(4);
 
 /// Runs processes whose calls take 4 ms, of which each has `clients` clients that come again after 2 ms on average.
-fn at_a_hot_key(processes: u64, clients: u64, leases: bool) -> Report {
+fn at_a_hot_key(processes: u64, clients: u64, leases: bool) -> ContentionReport {
     let report = run(Load { processes, clients, pause: Duration::from_millis(2), call: CALL, leases }, 1);
     println!(
         "{processes} processes, {clients} clients, leases {leases}: {} ‰ failed, {report:?}",

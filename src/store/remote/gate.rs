@@ -1,4 +1,4 @@
-//! [`Gate`]: the way to one node, and [`Watch`], the watch of a call in flight to it: what comes of it is evidence for the
+//! [`CallGate`]: the way to one node, and [`Watch`], the watch of a call in flight to it: what comes of it is evidence for the
 //! circuit breaker.
 
 use std::fmt::Display;
@@ -11,13 +11,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{CallLimits, GaveUp};
-use super::circuit_breaker::{CallPermit, CircuitBreaker, Failure};
+use super::circuit_breaker::{CallFailure, CallPermit, CircuitBreaker};
 use crate::store::NodeHealth;
 use crate::util::lock::Lock;
 use crate::util::log;
 
 /// The circuit breaker of a node, and the number of calls in flight to it.
-pub(crate) struct Gate {
+pub(crate) struct CallGate {
     name: Arc<str>,
     pub(crate) breaker: Lock<CircuitBreaker>,
     in_flight: AtomicUsize,
@@ -29,12 +29,12 @@ pub(crate) enum Evidence<'a> {
     /// The node answered, if only with an error that is not its own.
     Healthy,
     /// With the reason, for the log.
-    Failed(Failure, &'a dyn Display),
+    Failed(CallFailure, &'a dyn Display),
     /// The outcome of the call did not become known.
     Unknown,
 }
 
-impl Gate {
+impl CallGate {
     /// For calls that take no longer than `timeout`, to a node that is called `name` in log lines and metrics.
     pub(crate) fn new(name: Arc<str>, timeout: Duration) -> Arc<Self> {
         let breaker = Lock::new(CircuitBreaker::new(Instant::now(), timeout));
@@ -82,7 +82,7 @@ impl Gate {
 /// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the probe, the
 /// breaker must not wait for it.
 pub(crate) struct Watch {
-    gate: Arc<Gate>,
+    gate: Arc<CallGate>,
     permit: Option<CallPermit>,
     slot: Option<OwnedSemaphorePermit>,
     pub(crate) began: Instant,
@@ -124,7 +124,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // Unless it is counted, a store that panics is called for every request.
-        let panicked = Evidence::Failed(Failure::Silent, &"the call panicked");
+        let panicked = Evidence::Failed(CallFailure::Silent, &"the call panicked");
         self.record(if thread::panicking() { panicked } else { Evidence::Unknown });
     }
 }

@@ -205,7 +205,7 @@ fn joined(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
 }
 
 /// What a key holds.
-struct Kept<A: Portable> {
+struct KeyContent<A: Portable> {
     /// If it is in force; if not, that of a key that has none.
     standing: Standing,
     /// `None` if it owes nothing. While the standing is in force: that at its end.
@@ -216,7 +216,7 @@ struct Kept<A: Portable> {
     is_corrected: bool,
 }
 
-impl<A: Portable> Kept<A> {
+impl<A: Portable> KeyContent<A> {
     /// What a key is that holds nothing.
     const NOTHING: Self = Self { standing: Standing::NONE, state: None, under: None, is_corrected: false };
 
@@ -276,7 +276,7 @@ fn gave_up(reason: GaveUp) -> LimiterError {
 /// What a key is to hold: a standing, a state, and the algorithm under whose quota the state is written.
 type Written<'a, A> = (Standing, Option<<A as Algorithm>::State>, &'a A);
 
-impl<A: Portable> Kept<A> {
+impl<A: Portable> KeyContent<A> {
     /// Applies a transition to what a key holds. Returns the outcome, and what the key is to hold if that changes.
     fn step<'a>(
         &'a self,
@@ -327,8 +327,8 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             let (stored, now) = (self.get(&key, limits).await?, self.clock.now());
             let kept = match transition {
                 // Also what is no state.
-                Transition::Reset => Kept::NOTHING,
-                _ => Kept::read(algorithm, stored.as_deref(), now)?,
+                Transition::Reset => KeyContent::NOTHING,
+                _ => KeyContent::read(algorithm, stored.as_deref(), now)?,
             };
             let (applied, written) = kept.step(algorithm, transition, now);
             let Some((standing, state, under)) = written else { return Ok(applied) };

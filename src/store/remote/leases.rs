@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tag::{KnownKeys, Tag, known_keys};
+use super::tag::{KeyTag, KnownKeys, known_keys};
 use crate::algorithm::Kind;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
@@ -94,12 +94,12 @@ impl Leases {
     }
 
     /// Admits a request, if a lease pays for it.
-    pub(crate) fn spend(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn spend(&self, tag: KeyTag, price: Price, now: Timestamp) -> Option<Decision> {
         self.held.change(tag, |lease| self.spend_from(lease, price, now)).flatten()
     }
 
     /// Returns what [`spend`](Self::spend) would.
-    pub(crate) fn peek(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn peek(&self, tag: KeyTag, price: Price, now: Timestamp) -> Option<Decision> {
         self.spend_from(&mut self.held.get(tag)?, price, now)
     }
 
@@ -112,7 +112,7 @@ impl Leases {
     }
 
     /// Whether a lease pays for requests of this price, or did and was spent in time: then the next call takes another.
-    pub(crate) fn is_in_demand(&self, tag: Tag, price: Price, now: Timestamp) -> bool {
+    pub(crate) fn is_in_demand(&self, tag: KeyTag, price: Price, now: Timestamp) -> bool {
         self.held.get(tag).is_some_and(|lease| self.is_for(&lease, price, now))
     }
 
@@ -121,7 +121,7 @@ impl Leases {
     }
 
     /// Returns what a call for `waiting` requests that is about to be made does as well.
-    pub(crate) fn next_action(&self, tag: Tag, price: Price, waiting: u32, now: Timestamp) -> LeaseAction {
+    pub(crate) fn next_action(&self, tag: KeyTag, price: Price, waiting: u32, now: Timestamp) -> LeaseAction {
         let next_action = |lease: &mut Lease| {
             if now >= self.end_of(lease) {
                 let Lease { price, decision, .. } = *lease;
@@ -144,13 +144,13 @@ impl Leases {
 
     /// Lets the next call ask for as much as one that has failed. Otherwise one timeout would end the leases of a key when
     /// they are needed most.
-    pub(crate) fn ask_again(&self, tag: Tag) {
+    pub(crate) fn ask_again(&self, tag: KeyTag) {
         self.held.change(tag, |lease| lease.is_asked_for = false);
     }
 
     /// Stores what a call was granted beyond what it needed. An empty lease is stored, too: it shows that there is a
     /// demand.
-    pub(crate) fn hold(&self, tag: Tag, lease: Lease) {
+    pub(crate) fn hold(&self, tag: KeyTag, lease: Lease) {
         let keep = |held: &mut Lease| {
             if lease.size > 0 {
                 held.is_asked_for = false;
@@ -174,13 +174,13 @@ impl Leases {
     }
 
     /// Removes the lease of a key that was reset.
-    pub(crate) fn forget(&self, tag: Tag) {
+    pub(crate) fn forget(&self, tag: KeyTag) {
         self.held.remove(tag);
     }
 
     /// Returns the units of a request to the lease that paid for it. They are forfeited if that was replaced or has
     /// ended.
-    pub(crate) fn return_to_lease(&self, tag: Tag, cost: u64, lease: LeaseReceipt, now: Timestamp) {
+    pub(crate) fn return_to_lease(&self, tag: KeyTag, cost: u64, lease: LeaseReceipt, now: Timestamp) {
         self.held.change(tag, |held| {
             let has_paid = held.since == lease.0 && held.price.cost == cost;
             if has_paid && held.left < held.granted && now < self.end_of(held) {
@@ -228,7 +228,7 @@ mod tests {
     use crate::values::PartitionKey;
     use crate::values::counterexamples::{Counterexample, each};
 
-    fn tag() -> Tag {
+    fn tag() -> KeyTag {
         Tags::new(b"").of(&PartitionKey::from("a"))
     }
 

@@ -47,8 +47,8 @@ pub use self::table::RemoteTable;
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;
 pub(crate) use self::backoff::pause as pause_after;
-pub(crate) use self::circuit_breaker::Failure;
-pub(crate) use self::gate::{Evidence, Gate, Watch};
+pub(crate) use self::circuit_breaker::CallFailure;
+pub(crate) use self::gate::{CallGate, Evidence, Watch};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
-pub(crate) use self::tag::{Tag, Tags};
+pub(crate) use self::tag::{KeyTag, Tags};

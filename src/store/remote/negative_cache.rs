@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::tag::{KnownKeys, Tag, known_keys};
+use super::tag::{KeyTag, KnownKeys, known_keys};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
@@ -28,7 +28,7 @@ use crate::values::time::Timestamp;
 /// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
 /// machine is suspended, entries may be wrong for as long as above.
 pub(crate) struct NegativeCache<S> {
-    entries: KnownKeys<Entry<S>>,
+    entries: KnownKeys<KnownEntry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
     /// sent earlier is not stored.
     forgotten: Box<[AtomicU64; GROUPS]>,
@@ -51,7 +51,7 @@ const DRIFT_DIVISOR: u32 = 1_000;
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
-struct Entry<S> {
+struct KnownEntry<S> {
     state: S,
     observed: Observation,
     /// When it was verified, or a request set out to verify it.
@@ -80,7 +80,7 @@ impl Observation {
     }
 }
 
-impl<S: Copy> Entry<S> {
+impl<S: Copy> KnownEntry<S> {
     fn ends(&self) -> Timestamp {
         self.observed.answered.saturating_add(MAX_AGE)
     }
@@ -106,11 +106,11 @@ impl<S: Copy> NegativeCache<S> {
     /// wait is counted from the earliest, so that a client that waits for it does not come too early.
     pub(crate) fn rejection(
         &self,
-        tag: Tag,
+        tag: KeyTag,
         now: Timestamp,
         rejected: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
-        let look = |entry: &mut Entry<S>| {
+        let look = |entry: &mut KnownEntry<S>| {
             let is_due = now.saturating_since(entry.verified) > VERIFY_EVERY;
             // Marked before the call is made, so that the other requests are rejected meanwhile.
             if is_due {
@@ -125,7 +125,7 @@ impl<S: Copy> NegativeCache<S> {
     /// Returns the [`rejection`](Self::rejection), and leaves it to another request to verify the entry.
     pub(crate) fn peek(
         &self,
-        tag: Tag,
+        tag: KeyTag,
         now: Timestamp,
         rejected: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
@@ -133,14 +133,14 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Records the answer to a call: stores the state of a key that is used up, and removes a key that is not.
-    pub(crate) fn note(&self, tag: Tag, used_up: Option<S>, observed: Observation) {
+    pub(crate) fn note(&self, tag: KeyTag, used_up: Option<S>, observed: Observation) {
         match used_up {
             Some(state) => {
-                let entry = Entry { state, observed, verified: observed.answered };
+                let entry = KnownEntry { state, observed, verified: observed.answered };
                 // A call that was sent before the key was forgotten says nothing: an entry that is there by now is from
                 // a later call, and stays. Read under the lock of the set: see `forget`.
                 let is_current = || observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed);
-                self.entries.update(tag, observed.answered, Entry::ends, |value| {
+                self.entries.update(tag, observed.answered, KnownEntry::ends, |value| {
                     if is_current() {
                         *value = Some(entry);
                     }
@@ -153,14 +153,14 @@ impl<S: Copy> NegativeCache<S> {
         }
     }
 
-    fn last_forgotten(&self, tag: Tag) -> &AtomicU64 {
+    fn last_forgotten(&self, tag: KeyTag) -> &AtomicU64 {
         #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
         let group = tag.short() as usize % GROUPS;
         &self.forgotten[group]
     }
 
     /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
-    pub(crate) fn forget(&self, tag: Tag, now: Timestamp) {
+    pub(crate) fn forget(&self, tag: KeyTag, now: Timestamp) {
         // Marked first, then removed under the lock of the set, under which `note` reads the mark and stores. If `note`
         // locks the set first, what it stores is removed here. If it locks the set second, the lock makes the mark
         // visible, and it stores nothing that was sent earlier. So the mark itself may be relaxed. In the other order,
@@ -180,7 +180,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn tag(key: &str) -> Tag {
+    fn tag(key: &str) -> KeyTag {
         Tags::new(b"").of(&PartitionKey::from(key))
     }
 
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn it_takes_up_to_a_mebibyte_or_seven_tenths_without_quotas_and_bans() {
         fn tenths<S: Copy>() -> usize {
-            (10 * (KnownKeys::<Entry<S>>::size_of(SETS) + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
+            (10 * (KnownKeys::<KnownEntry<S>>::size_of(SETS) + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
         }
         assert!((9..=10).contains(&tenths::<Known<GcraState>>()));
         assert!((9..=10).contains(&tenths::<Known<SlidingWindowState>>()));

@@ -11,7 +11,7 @@ use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
 use super::single_flight::{BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
 use super::standing::Standing;
-use super::tag::{Tag, Tags};
+use super::tag::{KeyTag, Tags};
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryTable, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -60,7 +60,7 @@ pub(crate) struct KeyQuery<A: Algorithm, B> {
     /// The quota of the limiter.
     limiter: Quota,
     pub(crate) key: PartitionKey,
-    pub(crate) tag: Tag,
+    pub(crate) tag: KeyTag,
 }
 
 impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {

@@ -11,7 +11,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::tag::Tag;
+use super::tag::KeyTag;
 use crate::util::lock::Shards;
 use crate::values::Quota;
 
@@ -37,13 +37,13 @@ pub(crate) struct SingleFlight<T> {
 /// A key under a quota, on one runtime. Requests under different quotas have different flights: a call has one quota.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FlightKey {
-    tag: Tag,
+    tag: KeyTag,
     quota: Quota,
     runtime: Option<Id>,
 }
 
 impl FlightKey {
-    pub(crate) fn of(tag: Tag, quota: Quota) -> Self {
+    pub(crate) fn of(tag: KeyTag, quota: Quota) -> Self {
         Self { tag, quota, runtime: Handle::try_current().ok().map(|handle| handle.id()) }
     }
 }

@@ -23,17 +23,17 @@ impl Tags {
         Self { hash: Sha256::new_with_prefix(block) }
     }
 
-    pub(crate) fn of(&self, key: &PartitionKey) -> Tag {
+    pub(crate) fn of(&self, key: &PartitionKey) -> KeyTag {
         let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
-        Tag(hash[..16].try_into().expect("half of 32 bytes"))
+        KeyTag(hash[..16].try_into().expect("half of 32 bytes"))
     }
 }
 
 /// A hash that stands for a partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tag([u8; 16]);
+pub(crate) struct KeyTag([u8; 16]);
 
-impl Tag {
+impl KeyTag {
     /// Returns the tag in base64url.
     pub(crate) fn text(self) -> [u8; 22] {
         std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
@@ -54,7 +54,7 @@ impl Tag {
     }
 }
 
-impl HashTag for Tag {
+impl HashTag for KeyTag {
     fn bits(self) -> u64 {
         self.short()
     }
@@ -62,7 +62,7 @@ impl HashTag for Tag {
 
 /// What a process knows of up to 8,192 keys. A whole negative cache takes 1 MiB, and all leases 1.1 (see the tests of
 /// both). A key beyond costs a call per request: in the one a key that is used up, in the other one in demand.
-pub(super) type KnownKeys<V> = ExpiringMap<Tag, V, 4>;
+pub(super) type KnownKeys<V> = ExpiringMap<KeyTag, V, 4>;
 
 /// Creates a map for what is known of keys.
 pub(super) fn known_keys<V: Copy>() -> KnownKeys<V> {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn tags_are_written_in_base64url() {
-        assert_eq!(&Tag([0; 16]).text(), b"AAAAAAAAAAAAAAAAAAAAAA");
-        assert_eq!(&Tag([0xff; 16]).text(), b"_____________________w");
+        assert_eq!(&KeyTag([0; 16]).text(), b"AAAAAAAAAAAAAAAAAAAAAA");
+        assert_eq!(&KeyTag([0xff; 16]).text(), b"_____________________w");
     }
 }

@@ -3,7 +3,7 @@
 use crate::values::Quota;
 
 /// The limit, in the highest 50 bits, so that it is read by a shift. Below it 12 bits of the delay, and in the lowest two
-/// the [`Kind`].
+/// the [`OutcomeKind`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) u64);
 
@@ -28,7 +28,7 @@ pub(super) const DELAY_COARSE: u64 = 1 << (u32::BITS + 2 * DELAY_BITS - 1);
 
 impl Limit {
     #[inline(always)]
-    pub(super) const fn new(limit: u64, kind: Kind) -> Self {
+    pub(super) const fn new(limit: u64, kind: OutcomeKind) -> Self {
         debug_assert!(limit <= Quota::MAX_UNITS);
         Self(limit << BELOW_UNITS | kind as u64)
     }
@@ -39,12 +39,12 @@ impl Limit {
     }
 
     #[inline(always)]
-    pub(super) const fn kind(self) -> Kind {
+    pub(super) const fn kind(self) -> OutcomeKind {
         match self.0 & 0b11 {
-            0 => Kind::Allow,
-            1 => Kind::Reject,
-            2 => Kind::UntilReleased,
-            _ => Kind::Never,
+            0 => OutcomeKind::Allow,
+            1 => OutcomeKind::Reject,
+            2 => OutcomeKind::UntilReleased,
+            _ => OutcomeKind::Never,
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) const fn at_most_max(units: u64) -> u64 {
 
 /// As in [`Outcome`](super::Outcome), without the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OutcomeKind {
     Allow,
     /// Rejected until `wait` is over.
     Reject,

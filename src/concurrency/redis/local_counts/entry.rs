@@ -1,4 +1,4 @@
-//! [`Entry`]: what one process has in flight of one key, and what it knows of the server's count of it.
+//! [`LocalEntry`]: what one process has in flight of one key, and what it knows of the server's count of it.
 //!
 //! Plain transitions, without locks and clocks: the model in the package `tower-sluice-protocols` explores this file as it
 //! is. So it imports nothing else of the crate.
@@ -9,7 +9,7 @@ use crate::values::time::Timestamp;
 
 /// What the process has in flight of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Entry {
+pub(super) struct LocalEntry {
     /// The units of requests that are not over, whoever has admitted them.
     pub(super) units: u64,
     /// The number of the field that calls use.
@@ -20,7 +20,7 @@ pub(super) struct Entry {
     /// The calls under way on that field, and on earlier ones.
     pub(super) calls: u32,
     pub(super) older_calls: u32,
-    pub(super) renewal: Option<Progress>,
+    pub(super) renewal: Option<RenewalProgress>,
     /// When the field had exactly what was in flight: when it was begun.
     pub(super) exact: Timestamp,
     /// When the last call began with which the server may have begun a lease.
@@ -31,7 +31,7 @@ pub(super) struct Entry {
 
 /// A renewal under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Progress {
+pub(super) struct RenewalProgress {
     /// When it began; once it is sent, when that was.
     pub(super) since: Timestamp,
     pub(super) is_sent: bool,
@@ -65,7 +65,7 @@ pub(crate) enum CallEnd {
 /// their runtime is blocked.
 pub(crate) const PATIENCE_DIVISOR: u32 = 4;
 
-impl Entry {
+impl LocalEntry {
     pub(super) const fn new(number: u64, now: Timestamp) -> Self {
         Self {
             units: 0,
@@ -155,8 +155,10 @@ impl Entry {
     pub(super) fn is_due(&self, now: Timestamp, lease: Duration) -> bool {
         let has_passed = |since, part: u32| now.saturating_since(since) >= lease / part;
         match self.renewal {
-            Some(Progress { since, is_sent: true }) => has_passed(since, PATIENCE_DIVISOR),
-            Some(Progress { since, is_sent: false }) => self.older_calls == 0 || has_passed(since, PATIENCE_DIVISOR),
+            Some(RenewalProgress { since, is_sent: true }) => has_passed(since, PATIENCE_DIVISOR),
+            Some(RenewalProgress { since, is_sent: false }) => {
+                self.older_calls == 0 || has_passed(since, PATIENCE_DIVISOR)
+            }
             None => self.is_unsure || (self.units > 0 && has_passed(self.exact, 2)),
         }
     }
@@ -175,12 +177,12 @@ impl Entry {
         if self.renewal.is_none_or(|renewal| renewal.is_sent) {
             self.older_calls += self.calls;
             (self.number, self.counted, self.calls) = (next_number(), 0, 0);
-            self.renewal = Some(Progress { since: now, is_sent: false });
+            self.renewal = Some(RenewalProgress { since: now, is_sent: false });
             if !self.is_due(now, lease) {
                 return None;
             }
         }
-        self.renewal = Some(Progress { since: now, is_sent: true });
+        self.renewal = Some(RenewalProgress { since: now, is_sent: true });
         (self.is_unsure, self.leased) = (false, now);
         Some(Renewal { number: self.number, units: self.units.saturating_sub(self.counted), sent: now })
     }

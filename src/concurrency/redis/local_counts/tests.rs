@@ -1,8 +1,8 @@
-//! Random schedules: two processes, and a server whose calls run in any order, late, or never.
+//! Xorshift schedules: two processes, and a server whose calls run in any order, late, or never.
 
 use super::*;
-use crate::store::redis::Names;
-use crate::store::redis::random::Random;
+use crate::store::redis::KeyNames;
+use crate::store::redis::random::Xorshift;
 use crate::util::effort::rounds;
 use crate::values::PartitionKey;
 
@@ -64,8 +64,8 @@ impl Server {
 }
 
 struct World {
-    random: Random,
-    tag: Tag,
+    random: Xorshift,
+    tag: KeyTag,
     now: Timestamp,
     processes: [LocalCounts; 2],
     server: Server,
@@ -77,8 +77,8 @@ struct World {
 }
 
 impl World {
-    fn new(random: Random) -> Self {
-        let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    fn new(random: Xorshift) -> Self {
+        let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
         let (processes, server) = ([LocalCounts::new(), LocalCounts::new()], Server::default());
         let (sent, requests, now) = (Vec::new(), Vec::new(), Timestamp::from_nanos(0));
         Self { random, tag, now, processes, server, sent, requests, has_lost: false }
@@ -232,7 +232,7 @@ impl World {
 
 #[test]
 fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
-    let mut world = World::new(Random::seeded());
+    let mut world = World::new(Xorshift::seeded());
     let mut complete = 0;
     let rounds = rounds(200, 3_000);
     for round in 0..rounds {
@@ -258,7 +258,7 @@ fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
 #[test]
 fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
     let counts = LocalCounts::new();
-    let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
     let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
     let number = counts.begin(tag, at(0));
     counts.took(tag, number, 3);
@@ -290,7 +290,7 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
 #[test]
 fn a_renewal_that_does_not_come_back_is_replaced() {
     let counts = LocalCounts::new();
-    let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
     let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
     let number = counts.begin(tag, at(0));
     counts.took(tag, number, 2);
@@ -308,7 +308,7 @@ fn a_renewal_that_does_not_come_back_is_replaced() {
 #[test]
 fn what_may_have_failed_is_renewed_at_once() {
     let counts = LocalCounts::new();
-    let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
     let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
     let number = counts.begin(tag, at(0));
     counts.took(tag, number, 1);
@@ -327,7 +327,7 @@ fn what_may_have_failed_is_renewed_at_once() {
 #[test]
 fn a_failed_call_without_units_is_forgotten_when_its_lease_has_ended() {
     let counts = LocalCounts::new();
-    let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
     let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
     let number = counts.begin(tag, at(0));
     counts.took_none(tag, number, CallEnd::Unknown);

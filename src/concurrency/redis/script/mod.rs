@@ -6,7 +6,7 @@ mod tests;
 
 use smallvec::smallvec;
 
-use crate::store::redis::{BadReply, Call, Key, Script, ScriptReply, whole};
+use crate::store::redis::{BadReply, Key, Script, ScriptCall, ScriptReply, whole};
 use crate::values::{Decision, Quota};
 
 macro_rules! in_flight_script {
@@ -28,17 +28,17 @@ static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
 /// What one process has in flight is in one field of the key's hash. The process begins a field of a higher number each
 /// time it [renews](renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct ProcessField {
     pub(super) process: u64,
     pub(super) number: u64,
 }
 
 /// The call that takes `cost` units, if no more than `limit` are then in flight, and lets the lease of the field end
 /// `lease` microseconds from now. Only reads if the cost is zero, or can never be admitted.
-pub(super) fn take(key: Key, field: Field, cost: u64, limit: u64, lease: u64) -> Call {
+pub(super) fn take(key: Key, field: ProcessField, cost: u64, limit: u64, lease: u64) -> ScriptCall {
     let units = if cost > limit { 0 } else { cost };
     let args = smallvec![field.process, field.number, units, lease, limit];
-    Call { script: &TAKE, keys: smallvec![key], args, texts: Vec::new() }
+    ScriptCall { script: &TAKE, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// Reads the answer to a [`take`] with the same arguments.
@@ -55,13 +55,13 @@ pub(super) fn decision(answer: &ScriptReply, cost: u64, limit: u64) -> Result<De
 
 /// The call that adds `units` to a field, and deletes all fields of the process with lower numbers. More units than any
 /// limit are counted as [that many](Quota::MAX_UNITS): no other request fits beside them either.
-pub(super) fn renew(key: Key, field: Field, units: u64, lease: u64) -> Call {
+pub(super) fn renew(key: Key, field: ProcessField, units: u64, lease: u64) -> ScriptCall {
     let args = smallvec![field.process, field.number, units.min(Quota::MAX_UNITS), lease];
-    Call { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
+    ScriptCall { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
 }
 
 /// The call that releases units of a field. Its reply has `admitted` 0 if the field lacks them.
-pub(super) fn release(key: Key, field: Field, units: u64) -> Call {
+pub(super) fn release(key: Key, field: ProcessField, units: u64) -> ScriptCall {
     let args = smallvec![field.process, field.number, units];
-    Call { script: &RELEASE, keys: smallvec![key], args, texts: Vec::new() }
+    ScriptCall { script: &RELEASE, keys: smallvec![key], args, texts: Vec::new() }
 }

@@ -6,7 +6,7 @@ use ::redis::{Value, from_redis_value};
 
 use super::*;
 use crate::store::redis::manual_server::{ManualServer, START, key};
-use crate::store::redis::random::Random;
+use crate::store::redis::random::Xorshift;
 use crate::store::redis::variant::{Changes, all_are_noticed};
 
 const SECOND: u64 = 1_000_000;
@@ -37,12 +37,12 @@ impl Model {
         (expiry, self.0.iter().map(field).collect())
     }
 
-    fn add(&mut self, now: u64, field: Field, units: u64, lease: u64) {
+    fn add(&mut self, now: u64, field: ProcessField, units: u64, lease: u64) {
         let held = self.0.entry((field.process, field.number)).or_default();
         *held = (held.0 + units, now + lease, lease);
     }
 
-    fn take(&mut self, now: u64, field: Field, cost: u64, limit: u64, lease: u64) -> (u32, u64) {
+    fn take(&mut self, now: u64, field: ProcessField, cost: u64, limit: u64, lease: u64) -> (u32, u64) {
         let total = self.total(now);
         let fits = cost > 0 && total + cost <= limit;
         if fits {
@@ -52,7 +52,7 @@ impl Model {
         (fits.into(), total)
     }
 
-    fn renew(&mut self, now: u64, field: Field, units: u64, lease: u64) -> (u32, u64) {
+    fn renew(&mut self, now: u64, field: ProcessField, units: u64, lease: u64) -> (u32, u64) {
         let (total, last_end) = (self.total(now), self.last_end(now, lease));
         self.0.retain(|(process, number), _| *process != field.process || *number >= field.number);
         let own = self.0.get(&(field.process, field.number)).map_or(0, |(units, ..)| *units);
@@ -63,7 +63,7 @@ impl Model {
         ((own + units > 0).into(), total)
     }
 
-    fn release(&mut self, field: Field, units: u64) -> u32 {
+    fn release(&mut self, field: ProcessField, units: u64) -> u32 {
         let held = self.0.get_mut(&(field.process, field.number)).filter(|(held, ..)| *held >= units);
         let released = held.map(|(held, ..)| *held -= units).is_some();
         self.0.retain(|_, (held, ..)| *held > 0);
@@ -73,7 +73,7 @@ impl Model {
 
 #[test]
 fn scripts_count_as_the_model_does() {
-    let mut random = Random::seeded();
+    let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&TAKE, &RENEW, &RELEASE]);
     for trace in 0..40 {
         let (mut model, mut now, mut expected) = (Model::default(), START, Vec::new());
@@ -86,7 +86,7 @@ fn scripts_count_as_the_model_does() {
                 2..6 => model.0.values().map(|(_, end, _)| *end).min().unwrap_or(0).max(now),
                 _ => now + random.below(SECOND),
             };
-            let field = Field { process: random.below(3) + (1 << 51), number: random.below(3) };
+            let field = ProcessField { process: random.below(3) + (1 << 51), number: random.below(3) };
             let (units, lease) = (random.below(5) * scale, random.pick(&[SECOND, 4 * SECOND]));
             let (call, answer) = match random.below(8) {
                 0..=3 => {
@@ -124,7 +124,7 @@ fn scripts_count_as_the_model_does() {
 #[test]
 fn replies_become_decisions() {
     let mut server = ManualServer::new(&[&TAKE]);
-    let field = Field { process: 1, number: 1 };
+    let field = ProcessField { process: 1, number: 1 };
     let mut ask = |cost| {
         let answer = server.run(START, &take(key("a"), field, cost, 5, SECOND));
         (decision(&answer, cost, 5).unwrap(), answer)
@@ -143,7 +143,7 @@ fn replies_become_decisions() {
 #[test]
 fn what_is_no_unit_in_flight_is_an_error() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
-    let field = Field { process: 1, number: 1 };
+    let field = ProcessField { process: 1, number: 1 };
     let end = START + SECOND;
     let wrong = [
         ("1", format!("-1:{end}:1")),
@@ -173,7 +173,7 @@ fn what_is_no_unit_in_flight_is_an_error() {
 #[test]
 fn more_units_in_flight_than_a_double_holds_leave_room_for_none() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
-    let field = Field { process: 1, number: 1 };
+    let field = ProcessField { process: 1, number: 1 };
     let most = (1_u64 << 51) - 1;
     for process in 2..7_u64 {
         server.set_field(&key("a"), &format!("{process}:1"), &format!("-{most}:{}:{SECOND}", START + SECOND));

@@ -20,11 +20,11 @@ fn writer_of(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer
 }
 
 fn described(name: &str, terms: Option<Terms>) -> Described<'_> {
-    Described { name, terms, unit: Unit::Requests, is_conditional: false }
+    Described { name, terms, unit: QuotaUnit::Requests, is_conditional: false }
 }
 
-fn reading(policy: usize, decision: &Decision) -> Reading<'_> {
-    Reading { policy, decision, quota: None, mark: None }
+fn reading(policy: usize, decision: &Decision) -> PolicyReading<'_> {
+    PolicyReading { policy, decision, quota: None, mark: None }
 }
 
 fn at_2026() -> SystemTime {
@@ -37,7 +37,7 @@ fn written(
     writer: &Arc<Writer>,
     status: u16,
     lines: &[(&'static str, &'static str)],
-    readings: &[Reading<'_>],
+    readings: &[PolicyReading<'_>],
 ) -> String {
     let mut headers = HeaderMap::new();
     for (name, value) in lines {

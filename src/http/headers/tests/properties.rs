@@ -162,8 +162,8 @@ fn announced(policies: &[Decided]) -> Vec<(&str, Terms)> {
 }
 
 /// Returns the readings of these policies, with this mark on those that have one.
-fn readings(policies: &[Decided], mark: Option<Mark>) -> impl Iterator<Item = Reading<'_>> + Clone {
-    policies.iter().enumerate().map(move |(policy, Decided { decision, is_marked, .. })| Reading {
+fn readings(policies: &[Decided], mark: Option<Mark>) -> impl Iterator<Item = PolicyReading<'_>> + Clone {
+    policies.iter().enumerate().map(move |(policy, Decided { decision, is_marked, .. })| PolicyReading {
         policy,
         decision,
         quota: None,

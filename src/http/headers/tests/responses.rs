@@ -70,7 +70,7 @@ fn minute_is_closest() -> [Decision; 3] {
 fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
     let decisions = minute_is_closest();
     let all: Vec<_> = decisions.iter().enumerate().map(|(policy, decision)| reading(policy, decision)).collect();
-    let sent = |fields: RateLimitFields, readings: &[Reading<'_>]| {
+    let sent = |fields: RateLimitFields, readings: &[PolicyReading<'_>]| {
         written(&writer_of(&fields, &SECOND_MINUTE_HOUR), 200, &[], readings)
     };
     assert_eq!(
@@ -108,7 +108,7 @@ fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_fi
     let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
     let (short, long) = (rejected(3, Some(Duration::from_secs(5))), rejected(3, Some(Duration::from_secs(6))));
     let never = rejected(3, None);
-    let state = |readings: &[Reading<'_>]| written(&draft07, 429, &[], readings);
+    let state = |readings: &[PolicyReading<'_>]| written(&draft07, 429, &[], readings);
     assert_eq!(
         state(&[reading(1, &empty), reading(2, &short)]),
         "ratelimit: limit=1000, remaining=0, reset=5; ratelimit-policy: 1000;w=3600"
@@ -169,7 +169,7 @@ fn partition_keys_are_hashed_and_kept_from_caches() {
     let decision = Decision::allow(10, 9).with_reset_after(Duration::from_secs(6));
     let mark = keyed.mark(&PartitionKey::from("alice"));
     assert!(mark.is_some());
-    let readings = [Reading { mark, ..reading(0, &decision) }];
+    let readings = [PolicyReading { mark, ..reading(0, &decision) }];
     let state = |lines: &[(&'static str, &'static str)]| {
         let all = written(&keyed, 200, lines, &readings);
         all.split("; ").find_map(|line| line.strip_prefix("ratelimit: ")).unwrap().to_owned()
@@ -244,7 +244,7 @@ fn units_in_flight_are_advertised_without_a_time() {
 #[test]
 fn a_quota_of_bytes_is_advertised_with_its_unit() {
     let day = Terms::fixed_window(Quota::per_day(1_000_000));
-    let bytes = Described { unit: Unit::ContentBytes, ..described("bytes", Some(day)) };
+    let bytes = Described { unit: QuotaUnit::ContentBytes, ..described("bytes", Some(day)) };
     let writer = Arc::new(Writer::new(&RateLimitFields::default(), [bytes]).unwrap());
     let decision = Decision::allow(1_000_000, 5).with_reset_after(Duration::from_secs(60));
     assert_eq!(

@@ -74,7 +74,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
             if is_policy {
                 let advertised =
                     Advertised { quota: numbers[0], window: numbers.get(1).copied().and_then(NonZeroU64::new) };
-                draft11::push_policy(&mut out, &quoted, advertised, Unit::Requests);
+                draft11::push_policy(&mut out, &quoted, advertised, QuotaUnit::Requests);
             } else {
                 let level = Level { left: numbers[0], within: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);

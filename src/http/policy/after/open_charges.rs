@@ -16,14 +16,14 @@ use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 /// likes. Bounded by the requests in flight.
 pub(crate) struct OpenCharges {
     /// Sharded by hash, so that requests of different keys seldom take the same lock.
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<ChargeShard>; SHARDS],
     secret: Secret,
     /// The moving average of the duration of all responses, in nanoseconds; zero while none is known.
     mean: AtomicU64,
 }
 
-struct Shard {
-    open: HashMap<PartitionKey, Open>,
+struct ChargeShard {
+    open: HashMap<PartitionKey, OpenCharge>,
     recent: [Recent; RECENT],
 }
 
@@ -58,7 +58,7 @@ const LATE: u32 = 4;
 const EXCUSED: u64 = 10;
 
 #[derive(Clone, Copy)]
-struct Open {
+struct OpenCharge {
     requests: u64,
     units: u64,
     /// The instant of the latest charge.
@@ -69,7 +69,7 @@ struct Open {
 
 impl OpenCharges {
     /// Locks the shard of a key. Returns the key's hash, too.
-    fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, Shard>, u64) {
+    fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, ChargeShard>, u64) {
         let hash = self.secret.hash(key.as_bytes());
         let index = usize::try_from(hash % SHARDS as u64).expect("less than `SHARDS`");
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
@@ -79,7 +79,8 @@ impl OpenCharges {
     /// Opens a charge, whose response is awaited from `now` on.
     pub(crate) fn open(&self, key: &PartitionKey, cost: u64, now: Timestamp) {
         let (mut shard, _) = self.shard(key);
-        let open = shard.open.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now, excused: 0 });
+        let open =
+            shard.open.entry(key.clone()).or_insert(OpenCharge { requests: 0, units: 0, newest: now, excused: 0 });
         open.requests += 1;
         open.units = open.units.saturating_add(cost);
         open.newest = now;
@@ -146,7 +147,7 @@ const fn averaged(mean: u64, took: u64) -> u64 {
     if mean == 0 { took } else { mean - mean / 8 + took / 8 }
 }
 
-impl Shard {
+impl ChargeShard {
     /// Returns the slot of a key's duration, and its tag.
     fn slot(hash: u64) -> (usize, u32) {
         let index = usize::try_from(hash / SHARDS as u64 % RECENT as u64).expect("less than `RECENT`");
@@ -173,7 +174,7 @@ impl Shard {
 
 impl Default for OpenCharges {
     fn default() -> Self {
-        let shard = || Mutex::new(Shard { open: HashMap::new(), recent: [Recent::default(); RECENT] });
+        let shard = || Mutex::new(ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] });
         Self { shards: std::array::from_fn(|_| shard()), secret: Secret::random(), mean: AtomicU64::new(0) }
     }
 }

@@ -6,26 +6,26 @@ mod record;
 
 use std::sync::Arc;
 
-pub(crate) use self::metrics::{Fate, Meter};
+pub(crate) use self::metrics::{Fate, PolicyMeter};
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
-pub(crate) use self::record::Record;
+pub(crate) use self::record::PolicyRecord;
 use crate::values::{Finish, PartitionKey};
 
 /// What the policies of one name have in common, one after the other.
-pub(crate) struct Heritage {
+pub(crate) struct PolicyHeritage {
     /// Shared by a policy and those whose limiters have inherited from its own.
     lineage: Arc<()>,
-    pub(crate) record: Arc<Record>,
-    pub(crate) meter: Meter,
+    pub(crate) record: Arc<PolicyRecord>,
+    pub(crate) meter: PolicyMeter,
     pub(crate) penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     pub(super) former_bans: Option<Arc<PenaltyRecord>>,
 }
 
-impl Heritage {
+impl PolicyHeritage {
     pub(super) fn new(policy: Arc<str>, delays: bool) -> Self {
-        let meter = Meter::new(policy, delays);
+        let meter = PolicyMeter::new(policy, delays);
         Self { lineage: Arc::default(), record: Arc::default(), meter, penalty: None, former_bans: None }
     }
 

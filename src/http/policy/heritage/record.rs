@@ -13,7 +13,7 @@ use crate::values::time::Clock;
 ///
 /// Counters are relaxed: nothing is published through them.
 #[derive(Default)]
-pub(crate) struct Record {
+pub(crate) struct PolicyRecord {
     pub(crate) shadow_rejected: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(in crate::http::policy) health: Health,
@@ -23,7 +23,7 @@ pub(crate) struct Record {
     debts: OnceLock<Arc<Debts>>,
 }
 
-impl Record {
+impl PolicyRecord {
     /// The charges that await their responses.
     pub(crate) fn open_charges(&self) -> &OpenCharges {
         self.open_charges.get_or_init(Box::default)

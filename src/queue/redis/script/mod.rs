@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, whole};
+use crate::store::redis::{BadReply, Grid, Key, MicrosSpan, Script, ScriptCall, ScriptReply, UnfitQuota, whole};
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 
@@ -131,13 +131,13 @@ impl QueueScript {
 
     /// Returns the call that makes a reservation for a request of `cost` that waits for `patience` at most. It is made
     /// once: if its answer gets lost, the reservation stays.
-    pub(crate) fn call(&self, key: Key, cost: u64, patience: Option<Duration>) -> Call {
+    pub(crate) fn call(&self, key: Key, cost: u64, patience: Option<Duration>) -> ScriptCall {
         let (numbers, beyond) = self.numbers(cost, self.longest_wait(patience));
         let is_charge = (1..=self.max_cost).contains(&cost);
         let mut args = smallvec![u64::from(is_charge)];
         args.extend_from_slice(&numbers);
         args.push(beyond);
-        Call { script: &QUEUE, keys: smallvec![key], args, texts: Vec::new() }
+        ScriptCall { script: &QUEUE, keys: smallvec![key], args, texts: Vec::new() }
     }
 
     /// Reads the answer to a [`call`](Self::call) with the same arguments. Returns also the state that the key has now,
@@ -179,7 +179,7 @@ impl QueueScript {
             let plus = end.iter().position(|byte| *byte == b'+')?;
             let (micros, rest) = (whole(&end[..plus])?, whole(&end[plus + 1..])?);
             // As for the end of the timeline: another quota may have had finer parts.
-            Some(self.grid.units(Span { micros, rest: rest.min(self.grid.parts() - 1) }))
+            Some(self.grid.units(MicrosSpan { micros, rest: rest.min(self.grid.parts() - 1) }))
         });
         let ends: Option<SmallVec<[u128; 2]>> = ends.collect();
         match ends?[..] {
@@ -264,7 +264,7 @@ impl QueueScript {
     }
 
     /// Returns the call that returns a reservation, to the next arrival for which it is wide enough.
-    pub(crate) fn refund(&self, key: Key, cost: u64, receipt: Receipt) -> Option<Call> {
+    pub(crate) fn refund(&self, key: Key, cost: u64, receipt: Receipt) -> Option<ScriptCall> {
         if receipt.is_none() || cost == 0 {
             return None;
         }
@@ -273,6 +273,6 @@ impl QueueScript {
         args.extend_from_slice(&numbers);
         args.push(beyond);
         args.extend_from_slice(&self.grid.receipt_numbers(receipt));
-        Some(Call { script: &QUEUE_REFUND, keys: smallvec![key], args, texts: Vec::new() })
+        Some(ScriptCall { script: &QUEUE_REFUND, keys: smallvec![key], args, texts: Vec::new() })
     }
 }

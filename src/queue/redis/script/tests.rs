@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use ::redis::{Value, from_redis_value};
 
-use super::{Admission, Grid, Hole, QUEUE, QUEUE_REFUND, QueueScript, Span, Timeline};
+use super::{Admission, Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};
 use crate::algorithm::gcra::Tat;
 use crate::store::redis::ScriptReply;
 use crate::store::redis::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::random::Random;
+use crate::store::redis::random::Xorshift;
 use crate::store::redis::variant::{Changes, all_are_noticed};
 use crate::util::effort::rounds;
 use crate::values::{Quota, Receipt};
@@ -67,7 +67,7 @@ impl Naive {
 
 #[test]
 fn reservations_are_those_of_a_naive_list() {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
     let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
     for number in 0..rounds(80, 200) {
         // Three and seven per second are no whole numbers of microseconds.
@@ -205,43 +205,43 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
 
 /// A timeline of which every edge may be next to one that matters; some rests are those of finer parts. Returns also the
 /// ends of its holes, and its own.
-fn stored_timeline(random: &mut Random, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
-    let grain = grid.units(Span { micros: 0, rest: 1 });
-    let rest = |random: &mut Random| random.below(grid.parts() + 3);
+fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
+    let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
+    let rest = |random: &mut Xorshift| random.below(grid.parts() + 3);
     let (mut micros, mut text, mut ends) = (now - 1_000_000, String::new(), Vec::new());
     for _ in 0..random.below(4) {
         micros += 1 + random.below(700_000);
         // Keys expire at whole milliseconds.
         micros = if random.below(4) == 0 { micros.next_multiple_of(1_000) } else { micros };
-        let first = Span { micros, rest: rest(random) };
+        let first = MicrosSpan { micros, rest: rest(random) };
         let last = match random.below(3) {
             // As wide as one request or two, or a little less.
             0 => {
                 let wide = grid.units(first) + grid.price(scale * (1 + random.below(2)));
                 grid.span(wide - grain * u128::from(random.below(2)))
             }
-            _ => Span { micros: micros + random.below(900_000), rest: rest(random) },
+            _ => MicrosSpan { micros: micros + random.below(900_000), rest: rest(random) },
         };
         text.push_str(&format!(" {}+{}:{}+{}", first.micros, first.rest, last.micros, last.rest));
-        ends.extend([first, last].map(|end| grid.units(Span { rest: end.rest.min(grid.parts() - 1), ..end })));
+        ends.extend([first, last].map(|end| grid.units(MicrosSpan { rest: end.rest.min(grid.parts() - 1), ..end })));
         micros = last.micros;
     }
     let due = match random.below(6) {
         // Behind the last hole.
-        0 | 1 => Span { micros: micros + random.below(2), rest: rest(random) },
+        0 | 1 => MicrosSpan { micros: micros + random.below(2), rest: rest(random) },
         // At an edge of what may be owed, or a little more.
         2 => {
-            let now = grid.units(Span { micros: now, rest: 0 });
+            let now = grid.units(MicrosSpan { micros: now, rest: 0 });
             grid.span(now + grid.price(scale * random.below(8)) + grain * u128::from(random.below(2)))
         }
         // So that the next request ends a little behind a whole millisecond.
         3 => {
-            let end = Span { micros: now.next_multiple_of(1_000) + 1_000_000, rest: 1 };
+            let end = MicrosSpan { micros: now.next_multiple_of(1_000) + 1_000_000, rest: 1 };
             grid.span(grid.units(end) - grid.price(scale))
         }
-        _ => Span { micros: now + random.below(3_000_000) - 2, rest: rest(random) },
+        _ => MicrosSpan { micros: now + random.below(3_000_000) - 2, rest: rest(random) },
     };
-    ends.push(grid.units(Span { rest: due.rest.min(grid.parts() - 1), ..due }));
+    ends.push(grid.units(MicrosSpan { rest: due.rest.min(grid.parts() - 1), ..due }));
     let due = if due.rest == 0 { format!("-{}", due.micros) } else { format!("-{}+{}", due.micros, due.rest) };
     (due + &text, ends)
 }
@@ -269,7 +269,7 @@ fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Optio
 
 #[test]
 fn stored_timelines_become_what_rust_computes() {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
     let mut seen = [0; 4];
     let simple = |timeline: &Timeline| {
         let holes = timeline.holes.iter().filter(|hole| hole.first < hole.last).map(|hole| (hole.first, hole.last));
@@ -290,7 +290,7 @@ fn stored_timelines_become_what_rust_computes() {
             server.add_set(&name, &text);
             let paid = (random.below(2) == 0).then(|| {
                 // At the edge of a hole, or a price behind it, or a little off; or somewhere.
-                let grain = grid.units(Span { micros: 0, rest: 1 });
+                let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
                 let off = grain * u128::from(random.below(3));
                 let paid = match random.below(4) {
                     0 => now_units + u128::from(random.below(4_000)) * grid.price(cost) / 1_000,

@@ -40,7 +40,7 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::debt_copies::{Copying, Debtor, Source};
+    use crate::store::memory::debt_copies::{Copying, DebtSource, Debtor};
     use crate::store::memory::keeps::Keeps;
     use crate::store::memory::locked::set::Tag64;
     use crate::store::memory::table::{Geometry, Tag};
@@ -109,7 +109,7 @@ mod tests {
     #[should_panic(expected = "and what it inherited is not cleared")]
     fn a_key_that_is_also_inherited_is_found() {
         struct One;
-        impl Source<()> for One {
+        impl DebtSource<()> for One {
             fn announce(&self, _: &Weak<dyn Copying>) {}
 
             fn copy(&self, geometry: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {

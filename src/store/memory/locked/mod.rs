@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{Copying, DebtCopies, KeptStates, Past, Source};
-use super::keeps::{Keeps, KeepsAs, Part};
+use super::debt_copies::{Copying, DebtCopies, DebtSource, KeptStates, PastDebts};
+use super::keeps::{Keeps, KeepsAs, TablePart};
 use super::occupancy::{self, Occupancy};
 use super::quota_state::{QuotaState, cast, is_same};
 use super::table::{GROUPS, Geometry, SETS_PER_PAGE, Tag};
@@ -69,7 +69,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 
     /// Lets the table begin with states of the table of the number `predecessor`. For a table that was not used yet.
-    pub(super) fn inherit(&mut self, (predecessor, geometries): (u64, Vec<Geometry>), source: Box<dyn Source<S>>) {
+    pub(super) fn inherit(&mut self, (predecessor, geometries): (u64, Vec<Geometry>), source: Box<dyn DebtSource<S>>) {
         self.inherited = Some(DebtCopies::new(predecessor, &geometries, &self.occupancy, source));
     }
 
@@ -322,7 +322,7 @@ impl<S: Copy + Send + 'static> Keeps for LockedTable<S> {
         size_of_val(&*self.sets) + size_of_val(&*self.overflow)
     }
 
-    fn inherited(&self) -> Option<Arc<dyn Past>> {
+    fn inherited(&self) -> Option<Arc<dyn PastDebts>> {
         self.inherited.as_ref().map(|past| Arc::clone(past) as _)
     }
 
@@ -358,14 +358,14 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> KeepsAs<T> for LockedTable<S> 
         is_same::<S, T>() || is_same::<S, QuotaState<T>>()
     }
 
-    fn each(&self, part: Part, own: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+    fn each(&self, part: TablePart, own: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
         let mut act = |set, tag, kept: S| {
             let alone = || cast(kept).map(|state| QuotaState { state, quota: *own });
             if let Some(kept) = cast(kept).or_else(alone) {
                 act(set, tag, kept);
             }
         };
-        let Part::Page(geometry, page) = part else {
+        let TablePart::Page(geometry, page) = part else {
             let sets = (0..).map(Tag::of_group).zip(&self.overflow);
             return sets.for_each(|(tag, set)| open(set).each(|_, state| act(0, tag, state)));
         };
@@ -478,7 +478,7 @@ mod tests {
     /// What the key of that hash has inherited.
     struct Inherited(FixedWindowState);
 
-    impl Source<FixedWindowState> for Inherited {
+    impl DebtSource<FixedWindowState> for Inherited {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
@@ -509,7 +509,7 @@ mod tests {
     /// Where the key of that hash is in a table of 256 sets.
     struct InFourPages(FixedWindowState);
 
-    impl Source<FixedWindowState> for InFourPages {
+    impl DebtSource<FixedWindowState> for InFourPages {
         fn announce(&self, _: &Weak<dyn Copying>) {}
 
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
@@ -528,14 +528,14 @@ mod tests {
     /// Copies what a table keeps.
     struct FromTable(Arc<LockedTable<FixedWindowState>>);
 
-    impl Source<FixedWindowState> for FromTable {
+    impl DebtSource<FixedWindowState> for FromTable {
         fn announce(&self, heir: &Weak<dyn Copying>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
             self.0.each(
-                Part::Page(geometry, page),
+                TablePart::Page(geometry, page),
                 &TEN,
                 Timestamp::ZERO,
                 &mut |set, tag, QuotaState { state, .. }| {

@@ -8,8 +8,8 @@ use loom::sync::Arc;
 
 use super::{Modelled, beside, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
-use crate::store::memory::debt_copies::{Copying, Debtor, Source};
-use crate::store::memory::keeps::{Keeps, KeepsAs, Part};
+use crate::store::memory::debt_copies::{Copying, DebtSource, Debtor};
+use crate::store::memory::keeps::{Keeps, KeepsAs, TablePart};
 use crate::store::memory::ledger::{Ledger, base_of};
 use crate::store::memory::table::{FixedRule, Geometry, SlidingRule, Tag, TickBucket};
 use crate::values::time::Timestamp;
@@ -20,17 +20,17 @@ const LIMIT: u64 = 2;
 const KEY: u64 = key(1);
 
 /// Copies what is owed in a ledger with the same rule.
-struct Debts<R> {
+struct InheritedStamps<R> {
     from: Arc<Ledger<R>>,
 }
 
-impl<R: Modelled> Source<u64> for Debts<R> {
+impl<R: Modelled> DebtSource<u64> for InheritedStamps<R> {
     fn announce(&self, heir: &Weak<dyn Copying>) {
         self.from.inherited().into_iter().for_each(|past| past.announce(heir));
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
-        self.from.each(Part::Page(geometry, page), &Quota::per_day(LIMIT), NOW, &mut |set, tag, kept| {
+        self.from.each(TablePart::Page(geometry, page), &Quota::per_day(LIMIT), NOW, &mut |set, tag, kept| {
             let stamp = R::stamp_at(self.from.rule(), tag, kept, NOW);
             put(Debtor { set, tag, debt: stamp - base_of(self.from.rule(), NOW), ends: u64::MAX });
         });
@@ -53,7 +53,13 @@ fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
 /// Returns an heir with two slots for each of so many keys.
 fn heir_with<R: Modelled>(keys: usize, from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
     let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::EvictLeast);
-    heir.inherit(R::of(LIMIT), (0, from.geometries(NOW)), NOW, &[], Box::new(Debts { from: Arc::clone(from) }));
+    heir.inherit(
+        R::of(LIMIT),
+        (0, from.geometries(NOW)),
+        NOW,
+        &[],
+        Box::new(InheritedStamps { from: Arc::clone(from) }),
+    );
     heir.remember(from, NOW, false);
     Arc::new(heir)
 }
@@ -206,7 +212,7 @@ fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
         let (before, mut heir) = (Arc::new(ledger::<R>()), Ledger::new(R::of(LIMIT), 2, WhenFull::Reject));
         assert!(ask(&before).is_allowed());
         let from = Arc::clone(&before);
-        heir.inherit(R::of(LIMIT), (0, vec![before.geometry()]), NOW, &[], Box::new(Debts { from }));
+        heir.inherit(R::of(LIMIT), (0, vec![before.geometry()]), NOW, &[], Box::new(InheritedStamps { from }));
         let heir = Arc::new(heir);
         copy_all(&heir);
         let other_keys = 4..8;

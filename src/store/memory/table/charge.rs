@@ -33,7 +33,7 @@ impl Owner {
 }
 
 /// A key's word, and the time as of which it is judged.
-pub(super) struct Found<'a, N> {
+pub(super) struct FoundWord<'a, N> {
     pub(super) slot: Slot<'a>,
     pub(super) word: Word,
     pub(super) epochs: Epochs,
@@ -105,7 +105,7 @@ impl SetAssociativeTable {
         find: impl Fn() -> Option<(Slot<'a>, Word)>,
     ) -> Option<Judged<R>> {
         loop {
-            let Found { slot, word, epochs, at } = self.read_found(rule, set, now, &find)?;
+            let FoundWord { slot, word, epochs, at } = self.read_found(rule, set, now, &find)?;
             let at = rule.local(at, owner.key);
             let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
@@ -128,7 +128,7 @@ impl SetAssociativeTable {
         set: usize,
         now: R::Now,
         find: &impl Fn() -> Option<(Slot<'a>, Word)>,
-    ) -> Option<Found<'a, R::Now>> {
+    ) -> Option<FoundWord<'a, R::Now>> {
         let page = self.page(set);
         let (mut epochs, mut at) = (page.load(), now);
         if epochs != Epochs::swept(rule.epoch(now)) {
@@ -139,7 +139,7 @@ impl SetAssociativeTable {
             // Unequal if a sweep began meanwhile: the word may be from an epoch by whose time it must not be read, or
             // may not have been cleared yet, and look like a debt.
             if page.load() == epochs {
-                return Some(Found { slot, word, epochs, at });
+                return Some(FoundWord { slot, word, epochs, at });
             }
             (epochs, at) = self.catch_up(rule, set, now);
         }

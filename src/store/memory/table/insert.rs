@@ -3,7 +3,7 @@
 
 use super::SetAssociativeTable;
 use super::charge::{Judged, Owner, validate};
-use super::placement::Target;
+use super::placement::InsertTarget;
 use super::rule::{Rule, Ruling, stamp_of_nothing};
 use super::search::CandidateSets;
 use super::word::{Tag, Word};
@@ -103,7 +103,7 @@ impl SetAssociativeTable {
 
     /// Writes a new key to the slot that was chosen; returns `false` if the slot's word has changed since.
     #[inline(always)]
-    fn write_to<R: Rule>(&self, rule: &R, target: &Target<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
+    fn write_to<R: Rule>(&self, rule: &R, target: &InsertTarget<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
         // From the very word that was chosen. A thread that holds another stripe may have taken the slot meanwhile, and
         // one that holds none may have charged its key, which then no longer owes least.
         let is_written = target.slot.replace(target.word, Word::new(tag, stamp)).is_ok();

@@ -7,7 +7,7 @@ use super::search::second_candidate;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 use super::sweep::ALL_PAID;
 use super::ticks::{FARTHEST_AHEAD, MOST_TICKS, Tick, TickBucket};
-use super::windows::{Counts, WindowRule};
+use super::windows::{WindowCounts, WindowRule};
 use super::word::{Tag, Word};
 
 /// A [`Rule`] that knows what a key can owe.
@@ -44,7 +44,7 @@ impl Bounded for TickBucket {
     }
 }
 
-impl<W: Counts> Bounded for WindowRule<W> {
+impl<W: WindowCounts> Bounded for WindowRule<W> {
     fn most(&self) -> u64 {
         self.limit()
     }

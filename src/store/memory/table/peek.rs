@@ -1,7 +1,7 @@
 //! Reading debts without charging: for a peek, for an heir, and for gauges.
 
 use super::SetAssociativeTable;
-use super::charge::Found;
+use super::charge::FoundWord;
 use super::rule::{Rule, stamp_of_nothing};
 use super::search::CandidateSets;
 use super::slots::{SETS_PER_PAGE, Slot};
@@ -26,7 +26,7 @@ impl SetAssociativeTable {
     #[inline(always)]
     fn debt_of<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Option<(R::Debt, R::Now)> {
         candidates.sets.into_iter().find_map(|set| {
-            let Found { word, at, .. } = self.read_found(rule, set, now, &|| self.find_in(set, candidates.tag))?;
+            let FoundWord { word, at, .. } = self.read_found(rule, set, now, &|| self.find_in(set, candidates.tag))?;
             let at = rule.local(at, candidates.tag);
             Some((rule.owed(word, at), at))
         })

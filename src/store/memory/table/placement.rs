@@ -16,7 +16,7 @@ const _: () = assert!(cfg!(sluice_loom) || SLOTS_PER_PAGE as u64 == GROUPS);
 
 /// The slot that a new key goes to, and the word that it replaces.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a, N> {
+pub(super) struct InsertTarget<'a, N> {
     pub(super) set: usize,
     pub(super) slot: Slot<'a>,
     pub(super) word: Word,
@@ -32,7 +32,12 @@ pub(super) struct Target<'a, N> {
 impl SetAssociativeTable {
     /// Chooses the slot for a new key: a free one of the emptier candidate set, or else that of the key that owes
     /// least.
-    pub(super) fn choose_slot<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Target<'_, R::Now> {
+    pub(super) fn choose_slot<R: Rule>(
+        &self,
+        rule: &R,
+        candidates: &CandidateSets,
+        now: R::Now,
+    ) -> InsertTarget<'_, R::Now> {
         let [a, b] = candidates.sets;
         let (a, b) = (self.least_of(rule, a, now), self.least_of(rule, b, now));
         // More free slots first; of two full sets, the one with the least debt.
@@ -40,18 +45,18 @@ impl SetAssociativeTable {
     }
 
     /// Returns the first free slot of a set, or else the slot of the key that owes least.
-    fn least_of<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> Target<'_, R::Now> {
-        let (mut least, mut free) = (None::<Target<'_, R::Now>>, 0);
+    fn least_of<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> InsertTarget<'_, R::Now> {
+        let (mut least, mut free) = (None::<InsertTarget<'_, R::Now>>, 0);
         for slot in self.slots.in_set(set) {
             let (word, epochs, at) = self.read(rule, set, slot, now);
             let size = rule.size(rule.owed(word, rule.local(at, word.tag())));
             free += usize::from(size == 0);
             // Not by an iterator's `min_by_key`, which moves a whole target per slot.
             if least.is_none_or(|least| size < least.size) {
-                least = Some(Target { set, slot, word, epochs, at, size, free: 0 });
+                least = Some(InsertTarget { set, slot, word, epochs, at, size, free: 0 });
             }
         }
-        Target { free, ..least.expect("a set has slots") }
+        InsertTarget { free, ..least.expect("a set has slots") }
     }
 
     /// Returns the page of overflow slots, if there is one.

@@ -10,9 +10,9 @@ use super::call_metrics::CallMetrics;
 use super::fault::{Fault, FaultKind};
 use super::node::Node;
 use super::node_map::NodeMap;
-use super::settings::Settings;
+use super::settings::NodeSettings;
 use super::topology::Topology;
-use super::{Inner, Redis};
+use super::{Redis, RedisInner};
 
 /// The servers and their settings. Made by [`Redis::single`], [`Redis::sentinel`] and [`Redis::cluster`].
 #[derive(Clone)]
@@ -106,7 +106,7 @@ impl RedisBuilder {
     /// [`FaultKind::Misconfigured`] if there is no address, or one cannot be parsed; if one is `rediss://`, and the
     /// feature `redis-tls` is off or no `CryptoProvider` is installed; or if the prefix has a brace.
     pub fn open(self) -> Result<Redis, Fault> {
-        let settings = Arc::new(Settings {
+        let settings = Arc::new(NodeSettings {
             timeout: self.timeout.min(LONGEST_TIMEOUT),
             connect_timeout: self.connect_timeout.min(LONGEST_TIMEOUT),
             max_in_flight: self.max_in_flight,
@@ -144,7 +144,7 @@ impl RedisBuilder {
         };
         let Self { prefix, secret, .. } = self;
         let is_split = AtomicBool::new(false);
-        Ok(Redis(Arc::new(Inner { topology, settings, prefix, secret, calls: CallMetrics::default(), is_split })))
+        Ok(Redis(Arc::new(RedisInner { topology, settings, prefix, secret, calls: CallMetrics::default(), is_split })))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ::redis::Cmd;
 
-use crate::store::redis::evalsha::Call;
+use crate::store::redis::evalsha::ScriptCall;
 
 /// The most digits of an argument, which is below 2^53 in nearly all calls.
 const ARGUMENT_DIGITS: usize = 16;
@@ -11,22 +11,22 @@ const ARGUMENT_DIGITS: usize = 16;
 const KEY_COUNT_DIGITS: usize = 4;
 
 /// Builds `EVALSHA`, for a server that has the script cached.
-pub(super) fn by_hash(call: &Call) -> Cmd {
+pub(super) fn by_hash(call: &ScriptCall) -> Cmd {
     evalsha(call, call.script.hash())
 }
 
 /// Builds `EVALSHA` for a script of this hash. Tests give it that of a script with another clock.
-pub(in crate::store::redis) fn evalsha(call: &Call, hash: &str) -> Cmd {
+pub(in crate::store::redis) fn evalsha(call: &ScriptCall, hash: &str) -> Cmd {
     command("EVALSHA", hash, call)
 }
 
 /// Builds `EVAL`, which also caches the script.
-pub(super) fn in_full(call: &Call) -> Cmd {
+pub(super) fn in_full(call: &ScriptCall) -> Cmd {
     command("EVAL", call.script.source, call)
 }
 
 /// Builds a command in two allocations of the right size: one for its bytes, one for where each argument ends.
-fn command(name: &str, script: &str, call: &Call) -> Cmd {
+fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
     let keys = call.keys.iter().map(|key| key.as_str().len()).sum::<usize>();
     let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();
     // The name, the script and the number of keys come before them.

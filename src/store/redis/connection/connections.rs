@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::Semaphore;
 
 use super::fault::Fault;
-use super::settings::Settings;
+use super::settings::NodeSettings;
 use super::shared_task::SharedTask;
 
 /// What each runtime has of a node.
@@ -69,7 +69,7 @@ impl Connections {
     }
 
     /// Returns what this runtime has of the node, which is nothing but empty slots at first.
-    pub(super) fn of_runtime(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
+    pub(super) fn of_runtime(&mut self, runtime: Id, settings: &NodeSettings) -> &mut RuntimeState {
         let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
             // Runtimes that are gone have no connection that is alive and no call in flight. One that is merely idle is
             // entered again by its next call, and at worst connects twice. Connections that are removed here have
@@ -88,7 +88,7 @@ impl Connections {
         runtime: Id,
         connection: MultiplexedConnection,
         alive: Arc<AtomicBool>,
-        settings: &Settings,
+        settings: &NodeSettings,
     ) -> Option<OpenConnection> {
         self.made += 1;
         let live = OpenConnection { connection, alive, idle: Vec::new(), number: self.made };
@@ -124,7 +124,7 @@ impl Connections {
 }
 
 impl RuntimeState {
-    fn new(runtime: Id, settings: &Settings) -> Self {
+    fn new(runtime: Id, settings: &NodeSettings) -> Self {
         Self {
             runtime,
             live: None,

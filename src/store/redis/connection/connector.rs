@@ -12,9 +12,9 @@ use tokio::io::DuplexStream;
 
 /// Opens a stream to an address.
 #[derive(Clone)]
-pub(in crate::store::redis) struct Connector(pub(in crate::store::redis) Arc<Open>);
+pub(in crate::store::redis) struct Connector(pub(in crate::store::redis) Arc<OpeningFuture>);
 
-type Open = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<DuplexStream>> + Send>> + Send + Sync;
+type OpeningFuture = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<DuplexStream>> + Send>> + Send + Sync;
 
 impl Connector {
     /// Does what `Client::get_multiplexed_async_connection_with_config` does.

@@ -45,9 +45,9 @@ pub use self::fault::{Fault, FaultKind};
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
 use self::node::{Node, NodeReply};
-use self::settings::Settings;
+use self::settings::NodeSettings;
 use self::topology::Topology;
-use super::evalsha::Call;
+use super::evalsha::ScriptCall;
 use super::key::Key;
 use crate::store::NodeHealth;
 use crate::store::remote::CallLimits;
@@ -98,11 +98,11 @@ use crate::store::remote::CallLimits;
 /// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, all but the host may be left out; `rediss://` for TLS (feature
 /// `redis-tls`; your program must have installed a `CryptoProvider` of `rustls`); `unix:///PATH`.
 #[derive(Clone)]
-pub struct Redis(Arc<Inner>);
+pub struct Redis(Arc<RedisInner>);
 
-struct Inner {
+struct RedisInner {
     topology: Topology,
-    settings: Arc<Settings>,
+    settings: Arc<NodeSettings>,
     prefix: String,
     secret: Vec<u8>,
     calls: CallMetrics,
@@ -232,13 +232,13 @@ impl Redis {
 
     /// Runs the script for one request, once at the most, within the timeout. If this is dropped, or if no answer came,
     /// it may have run nevertheless.
-    pub(crate) async fn call(&self, call: &Call) -> Result<Value, Fault> {
+    pub(crate) async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
         self.call_by(call, self.deadline(), 1).await
     }
 
     /// Runs the script once at the most, within the time that the decision has left, and for so many requests: a
     /// failure counts for each.
-    pub(crate) async fn call_by(&self, call: &Call, deadline: Instant, requests: u32) -> Result<Value, Fault> {
+    pub(crate) async fn call_by(&self, call: &ScriptCall, deadline: Instant, requests: u32) -> Result<Value, Fault> {
         // Most calls are made within a task, which is quicker to check.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(FaultKind::NoRuntime.into());
@@ -266,7 +266,7 @@ impl Redis {
     }
 
     /// Finds the node, and follows redirections.
-    async fn run(&self, call: &Call, limits: CallLimits) -> Result<Value, Fault> {
+    async fn run(&self, call: &ScriptCall, limits: CallLimits) -> Result<Value, Fault> {
         let (topology, deadline) = (&self.0.topology, limits.deadline);
         let slot = call.keys.first().map_or(0, Key::slot);
         let mut node = topology.node(slot, deadline).await?;

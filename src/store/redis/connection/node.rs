@@ -14,20 +14,20 @@ use super::connections::{ConnectionHandle, Connections, EndOfConnection};
 use super::eviction_check;
 use super::fault::{Fault, FaultKind};
 use super::node_call::NodeCall;
-use super::settings::Settings;
+use super::settings::NodeSettings;
 use super::shared_task::Work;
 use crate::store::NodeHealth;
-use crate::store::redis::evalsha::Call;
-use crate::store::remote::{CallLimits, Gate};
+use crate::store::redis::evalsha::ScriptCall;
+use crate::store::remote::{CallGate, CallLimits};
 use crate::util::lock::Lock;
 use crate::util::log;
 
 /// One server.
 pub(super) struct Node {
-    pub(super) gate: Arc<Gate>,
+    pub(super) gate: Arc<CallGate>,
     server: ConnectionInfo,
     client: Client,
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<NodeSettings>,
     pub(super) connections: Lock<Connections>,
 }
 
@@ -44,11 +44,11 @@ pub(super) enum NodeReply {
 }
 
 impl Node {
-    pub(super) fn new(server: ConnectionInfo, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
+    pub(super) fn new(server: ConnectionInfo, settings: Arc<NodeSettings>) -> Result<Arc<Self>, Fault> {
         let address = server.addr().to_string().into();
         let client =
             Client::open(server.clone()).map_err(|error| Fault::new(FaultKind::Misconfigured, error.to_string()))?;
-        let gate = Gate::new(address, settings.timeout);
+        let gate = CallGate::new(address, settings.timeout);
         Ok(Arc::new(Self { gate, server, client, settings, connections: Lock::default() }))
     }
 
@@ -63,7 +63,7 @@ impl Node {
     /// Runs the script, once at the most.
     pub(super) async fn run(
         self: &Arc<Self>,
-        call: &Call,
+        call: &ScriptCall,
         asking: bool,
         limits: CallLimits,
     ) -> Result<NodeReply, Fault> {
@@ -76,7 +76,7 @@ impl Node {
     async fn run_on(
         self: &Arc<Self>,
         node_call: &mut NodeCall<'_>,
-        call: &Call,
+        call: &ScriptCall,
         asking: bool,
         deadline: Instant,
     ) -> Result<NodeReply, Fault> {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connections::ConnectionHandle;
 use super::fault::{Fault, FaultKind};
 use super::node::Node;
-use crate::store::remote::{CallLimits, Evidence, Failure, GaveUp, Watch};
+use crate::store::remote::{CallFailure, CallLimits, Evidence, GaveUp, Watch};
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
@@ -120,7 +120,7 @@ async fn await_answer(node: &Arc<Node>, watch: Watch, until: Instant, answer: Op
 /// Records the outcome of a call, and keeps its handle for the next.
 fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handle: Option<ConnectionHandle>) {
     let failed = |fault| {
-        let failure = if Fault::is_silence(fault) { Failure::Silent } else { Failure::Answered };
+        let failure = if Fault::is_silence(fault) { CallFailure::Silent } else { CallFailure::Answered };
         Evidence::Failed(failure, fault)
     };
     watch.end(match fault {

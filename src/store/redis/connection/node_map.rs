@@ -11,7 +11,7 @@ use super::fault::{Fault, FaultKind};
 use super::node::Node;
 use super::refresh::Refresh;
 use super::sentinels::Sentinels;
-use super::settings::Settings;
+use super::settings::NodeSettings;
 use crate::store::redis::key::SLOTS;
 use crate::util::lock::Lock;
 use crate::util::log;
@@ -19,18 +19,18 @@ use crate::util::random::random;
 
 /// The primaries, each with some of the slots: many in a cluster, and one that sentinels watch over.
 pub(super) struct NodeMap {
-    source: Source,
+    source: MapSource,
     /// User, password, database and TLS for nodes that are not among the seeds.
     like: ConnectionInfo,
-    settings: Arc<Settings>,
-    map: RwLock<Arc<[Range]>>,
+    settings: Arc<NodeSettings>,
+    map: RwLock<Arc<[SlotRange]>>,
     /// By address. Replicas as well: when a primary is gone, they know its successor.
     nodes: Lock<BTreeMap<String, Arc<Node>>>,
     refresh: Refresh,
 }
 
 /// What knows the nodes.
-enum Source {
+enum MapSource {
     /// They are themselves a cluster. These are known from the beginning.
     Seeds(Vec<Arc<Node>>),
     Sentinels(Sentinels),
@@ -38,40 +38,40 @@ enum Source {
 
 /// Adjacent slots of one node. In the map, ranges are sorted, and do not overlap.
 #[derive(Clone)]
-struct Range {
+struct SlotRange {
     first: u16,
     last: u16,
     node: Arc<Node>,
 }
 
 /// A range of slots, and all nodes that have it: the primary first.
-type Assignment = (Range, Vec<Arc<Node>>);
+type Assignment = (SlotRange, Vec<Arc<Node>>);
 
 impl NodeMap {
-    pub(super) fn of_cluster(seeds: Vec<ConnectionInfo>, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
+    pub(super) fn of_cluster(seeds: Vec<ConnectionInfo>, settings: Arc<NodeSettings>) -> Result<Arc<Self>, Fault> {
         let like = seeds.first().cloned().ok_or_else(|| Fault::new(FaultKind::Misconfigured, "no address is given"))?;
         let seeds: Vec<_> = seeds.into_iter().map(|it| Node::new(it, settings.clone())).collect::<Result<_, _>>()?;
-        Ok(Self::new(Source::Seeds(seeds), like, settings))
+        Ok(Self::new(MapSource::Seeds(seeds), like, settings))
     }
 
     pub(super) fn of_sentinels(
         master: String,
         sentinels: Vec<ConnectionInfo>,
         like: ConnectionInfo,
-        settings: Arc<Settings>,
+        settings: Arc<NodeSettings>,
     ) -> Result<Arc<Self>, Fault> {
         let sentinels = Sentinels::new(master, sentinels, settings.connect_timeout)?;
-        Ok(Self::new(Source::Sentinels(sentinels), like, settings))
+        Ok(Self::new(MapSource::Sentinels(sentinels), like, settings))
     }
 
-    fn new(source: Source, like: ConnectionInfo, settings: Arc<Settings>) -> Arc<Self> {
+    fn new(source: MapSource, like: ConnectionInfo, settings: Arc<NodeSettings>) -> Arc<Self> {
         let nodes = Lock::new(by_address(source.seeds().iter().cloned()));
         let (map, refresh) = (RwLock::new(Arc::from([])), Refresh::default());
         Arc::new(Self { source, like, settings, map, nodes, refresh })
     }
 
     pub(super) const fn is_cluster(&self) -> bool {
-        matches!(self.source, Source::Seeds(_))
+        matches!(self.source, MapSource::Seeds(_))
     }
 
     /// Returns the node that has a slot. Asks for it first if that is unknown.
@@ -114,7 +114,7 @@ impl NodeMap {
     /// Returns the node that has a slot, if that is known. The slot is only worked out if there is a choice.
     pub(super) fn owner(&self, slot: impl FnOnce() -> u16) -> Option<Arc<Node>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let [Range { first: 0, last: LAST, node }] = &*map {
+        if let [SlotRange { first: 0, last: LAST, node }] = &*map {
             return Some(node.clone());
         }
         let slot = slot();
@@ -123,10 +123,10 @@ impl NodeMap {
     }
 
     async fn ask(self: Arc<Self>) -> Result<(), Fault> {
-        let Source::Sentinels(sentinels) = &self.source else { return self.ask_any_node().await };
+        let MapSource::Sentinels(sentinels) = &self.source else { return self.ask_any_node().await };
         let (host, port) = sentinels.ask().await?;
         let node = self.node_of(&host, port, &self.like)?;
-        self.adopt(vec![(Range { first: 0, last: LAST, node: node.clone() }, vec![node])]);
+        self.adopt(vec![(SlotRange { first: 0, last: LAST, node: node.clone() }, vec![node])]);
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl NodeMap {
             let (Some(first), Some(last), Some(node)) = (slot(*first), slot(*last), nodes.first()) else {
                 return Err(unclear());
             };
-            map.push((Range { first, last, node: node.clone() }, nodes));
+            map.push((SlotRange { first, last, node: node.clone() }, nodes));
         }
         if map.is_empty() {
             return Err(Fault::new(FaultKind::ClusterDown, "the node knows of no slots"));
@@ -210,7 +210,7 @@ impl NodeMap {
     fn adopt(&self, map: Vec<Assignment>) {
         let mut nodes = by_address(self.source.seeds().iter().cloned());
         nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
-        let mut ranges: Vec<Range> = Vec::with_capacity(map.len());
+        let mut ranges: Vec<SlotRange> = Vec::with_capacity(map.len());
         for (range, _) in map {
             match ranges.last_mut() {
                 // Adjacent ranges of one node are merged.
@@ -220,10 +220,10 @@ impl NodeMap {
                 _ => ranges.push(range),
             }
         }
-        let text = |ranges: &[Range]| {
+        let text = |ranges: &[SlotRange]| {
             let ranges = ranges.iter().map(|it| match it {
-                Range { first: 0, last: LAST, node } => node.address().to_string(),
-                Range { first, last, node } => format!("{first}-{last} {}", node.address()),
+                SlotRange { first: 0, last: LAST, node } => node.address().to_string(),
+                SlotRange { first, last, node } => format!("{first}-{last} {}", node.address()),
             });
             ranges.collect::<Vec<_>>().join(", ")
         };
@@ -239,7 +239,7 @@ impl NodeMap {
     }
 }
 
-impl Source {
+impl MapSource {
     fn seeds(&self) -> &[Arc<Node>] {
         match self {
             Self::Seeds(nodes) => nodes,
@@ -275,7 +275,7 @@ mod tests {
     fn cluster() -> Arc<NodeMap> {
         let seed = address::parse("redis://10.0.0.1:6379").unwrap();
         let timeout = Duration::from_millis(50);
-        let settings = Settings {
+        let settings = NodeSettings {
             timeout,
             connect_timeout: timeout,
             max_in_flight: 1,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::fault::FaultKind;
-use super::shared_task::{Outcome, SharedTask, TAKE_OVER_AFTER, Work};
+use super::shared_task::{SharedTask, TAKE_OVER_AFTER, TaskOutcome, Work};
 use crate::store::remote;
 use crate::util::lock::Lock;
 
@@ -17,22 +17,22 @@ const GAP: Duration = TAKE_OVER_AFTER;
 
 /// Runs refreshes of the topology, at most one at a time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Refresh(Arc<Inner>);
+pub(super) struct Refresh(Arc<RefreshInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct RefreshInner {
     task: SharedTask,
-    pace: Lock<Pace>,
+    pace: Lock<RefreshPace>,
 }
 
 /// When the next refresh may begin.
 #[derive(Debug, Default)]
-struct Pace {
+struct RefreshPace {
     not_before: Option<Instant>,
     /// In a row.
     failures: u32,
     /// The outcome of the last refresh that has ended.
-    last: Option<Outcome>,
+    last: Option<TaskOutcome>,
 }
 
 impl Refresh {
@@ -41,9 +41,9 @@ impl Refresh {
     /// # Errors
     ///
     /// Those of the work, a timeout at the deadline, and that of a caller outside of a runtime.
-    pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Outcome
+    pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> TaskOutcome
     where
-        W: Future<Output = Outcome> + Send + 'static,
+        W: Future<Output = TaskOutcome> + Send + 'static,
     {
         self.0.task.run(deadline, || self.begin(&work)).await
     }
@@ -51,15 +51,15 @@ impl Refresh {
     /// Runs a refresh without waiting for it.
     pub(super) fn start<W>(&self, work: impl Fn() -> W)
     where
-        W: Future<Output = Outcome> + Send + 'static,
+        W: Future<Output = TaskOutcome> + Send + 'static,
     {
         self.0.task.start(|| self.begin(&work));
     }
 
     /// Returns the refresh to be run; or, if it is too early for one, the outcome of the last.
-    fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, Outcome>
+    fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, TaskOutcome>
     where
-        W: Future<Output = Outcome> + Send + 'static,
+        W: Future<Output = TaskOutcome> + Send + 'static,
     {
         let now = Instant::now();
         let mut pace = self.0.pace.lock();
@@ -76,7 +76,7 @@ impl Refresh {
         }))
     }
 
-    fn end(&self, outcome: &Outcome) {
+    fn end(&self, outcome: &TaskOutcome) {
         let mut pace = self.0.pace.lock();
         match outcome {
             Ok(()) => pace.failures = 0,

@@ -1,11 +1,11 @@
-//! [`Settings`]: what all nodes have in common.
+//! [`NodeSettings`]: what all nodes have in common.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The settings of all nodes.
 #[derive(Debug)]
-pub(super) struct Settings {
+pub(super) struct NodeSettings {
     /// For a decision, all in all. A node that has not answered a call by then has failed.
     pub(super) timeout: Duration,
     /// For a connection, which may be made in the background.

@@ -23,15 +23,15 @@ pub(super) struct SharedTask {
 /// Work that was started, and may have ended.
 #[derive(Clone, Debug)]
 struct Running {
-    progress: Arc<Progress>,
+    progress: Arc<TaskProgress>,
     runtime: Id,
     began: Instant,
 }
 
 /// How far work has come.
 #[derive(Debug)]
-struct Progress {
-    outcome: OnceLock<Outcome>,
+struct TaskProgress {
+    outcome: OnceLock<TaskOutcome>,
     /// Without permits. It is closed when the work is done, or was dropped, which wakes the callers in the order in which
     /// they came; those of a `watch` channel would be woken in a random one.
     end: Semaphore,
@@ -42,9 +42,9 @@ struct Progress {
 pub(super) const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 
 /// The work to be done.
-pub(super) type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub(super) type Work = Pin<Box<dyn Future<Output = TaskOutcome> + Send>>;
 
-pub(super) type Outcome = Result<(), Fault>;
+pub(super) type TaskOutcome = Result<(), Fault>;
 
 impl SharedTask {
     /// Waits for the work that is running. If there is none, `begin` returns the work to be run on this runtime, or the
@@ -54,7 +54,7 @@ impl SharedTask {
     ///
     /// Those of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::Cancelled`] if the work
     /// panicked, or if this runtime is being shut down; [`FaultKind::NoRuntime`].
-    pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Outcome>) -> Outcome {
+    pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, TaskOutcome>) -> TaskOutcome {
         let handle = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?;
         loop {
             let work = match self.join(&handle, &begin) {
@@ -76,7 +76,7 @@ impl SharedTask {
     }
 
     /// Runs the work as [`run`](Self::run) does, but does not wait for it.
-    pub(super) fn start(&self, begin: impl Fn() -> Result<Work, Outcome>) {
+    pub(super) fn start(&self, begin: impl Fn() -> Result<Work, TaskOutcome>) {
         if let Ok(handle) = Handle::try_current() {
             // The outcome matters to no one here.
             let _ = self.join(&handle, &begin);
@@ -84,7 +84,7 @@ impl SharedTask {
     }
 
     /// Returns the work that is running, here or on another runtime. Starts it if there is none.
-    fn join(&self, handle: &Handle, begin: &impl Fn() -> Result<Work, Outcome>) -> Result<Running, Outcome> {
+    fn join(&self, handle: &Handle, begin: &impl Fn() -> Result<Work, TaskOutcome>) -> Result<Running, TaskOutcome> {
         let (runtime, now) = (handle.id(), Instant::now());
         let mut running = self.running.lock();
         if let Some(work) = &*running {
@@ -95,7 +95,7 @@ impl SharedTask {
             }
         }
         let work = begin()?;
-        let progress = Arc::new(Progress { outcome: OnceLock::new(), end: Semaphore::new(0) });
+        let progress = Arc::new(TaskProgress { outcome: OnceLock::new(), end: Semaphore::new(0) });
         let (done, ended) = (Arc::clone(&progress), Arc::clone(&progress));
         // Also when it is dropped with its runtime.
         let end = OnDrop::new(move || ended.end.close());
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    fn work(work: impl Future<Output = Outcome> + Send + 'static) -> Result<Work, Outcome> {
+    fn work(work: impl Future<Output = TaskOutcome> + Send + 'static) -> Result<Work, TaskOutcome> {
         Ok(Box::pin(work))
     }
 

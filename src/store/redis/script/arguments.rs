@@ -6,13 +6,13 @@ use smallvec::{SmallVec, smallvec};
 
 use super::text::{Swap, parts};
 use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
-use crate::store::redis::evalsha::{Call, Script};
+use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
 /// What a call charges one key, or refunds to it.
-pub(crate) struct Charge {
+pub(crate) struct ScriptCharge {
     key: Key,
     script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
@@ -35,7 +35,7 @@ pub(crate) struct OwnQuota {
     pub(crate) conversion: Option<Swap>,
 }
 
-impl Charge {
+impl ScriptCharge {
     /// A charge of `cost`; of 0, it only reads the key. `asked` is the caller's estimate of the server's time.
     pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u64, asked: Timestamp) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Charge {
 
     /// Decides on [`count`](Self::count) requests, in the order of arrival. Stops at the first that does not fit, since no later one would.
     /// Only reads if the cost is zero, or can never be admitted.
-    pub(crate) fn alone(self) -> Call {
+    pub(crate) fn alone(self) -> ScriptCall {
         let mut args: SmallVec<[u64; 8]> = smallvec![if self.is_charge() { self.count.into() } else { 0 }];
         args.extend_from_slice(&self.numbers);
         let script = match self.receipt {
@@ -95,14 +95,14 @@ impl Charge {
                 self.script
             }
         };
-        let mut call = Call { script, keys: smallvec![self.key], args, texts: Vec::new() };
+        let mut call = ScriptCall { script, keys: smallvec![self.key], args, texts: Vec::new() };
         add_quotas(&mut call, &mut [self.own]);
         call
     }
 }
 
 /// Adds to a call what it carries of the quotas of its keys, one for each key, if anything.
-fn add_quotas(call: &mut Call, quotas: &mut [OwnQuota]) {
+fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
     let are_converted = quotas.iter().any(|own| own.conversion.is_some());
     if !are_converted && quotas.iter().all(|own| own.quota.is_none()) {
         return;
@@ -118,7 +118,7 @@ fn add_quotas(call: &mut Call, quotas: &mut [OwnQuota]) {
 }
 
 /// Adds charges of any algorithms to a call, with the quotas of those that are possible.
-fn add_charges(call: &mut Call, charges: impl IntoIterator<Item = Charge>, are_possible: bool) {
+fn add_charges(call: &mut ScriptCall, charges: impl IntoIterator<Item = ScriptCharge>, are_possible: bool) {
     let mut quotas: SmallVec<[OwnQuota; 4]> = SmallVec::new();
     for charge in charges {
         let algorithm = if are_possible && charge.is_possible { charge.algorithm } else { 0 };
@@ -132,54 +132,54 @@ fn add_charges(call: &mut Call, charges: impl IntoIterator<Item = Charge>, are_p
 }
 
 /// Whether a call decides on a request that may be a retry.
-pub(crate) fn is_once(call: &Call) -> bool {
+pub(crate) fn is_once(call: &ScriptCall) -> bool {
     std::ptr::eq(call.script, &ONCE)
 }
 
 /// Whether a call charges the key at `index`, or only reads it.
-pub(crate) fn is_charge(call: &Call, index: usize) -> bool {
+pub(crate) fn is_charge(call: &ScriptCall, index: usize) -> bool {
     // The count, or the number of an algorithm.
     call.args[6 * index] > 0
 }
 
-/// Decides on one key, see [`Charge::alone`].
-pub(crate) fn alone(charges: impl IntoIterator<Item = Charge>) -> Call {
+/// Decides on one key, see [`ScriptCharge::alone`].
+pub(crate) fn alone(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCall {
     charges.into_iter().next().expect("there is one").alone()
 }
 
 /// Charges all keys or none. No two charges may be on the same key.
-pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
-    let charges: SmallVec<[Charge; 4]> = charges.into_iter().collect();
+pub(crate) fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCall {
+    let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
     // A charge that can never be admitted makes the call read only.
     let are_possible = charges.iter().all(|charge| charge.is_possible);
-    let mut call = Call::new(&SEVERAL, [], []);
+    let mut call = ScriptCall::new(&SEVERAL, [], []);
     add_charges(&mut call, charges, are_possible);
     call
 }
 
 /// Decides on a request that may be a retry: charges the budget of free retries if the record has one left and the budget
 /// admits it, and else the state.
-pub(crate) fn decide_once(state: Charge, budget: Charge, record: Key) -> Call {
-    let mut call = Call::new(&ONCE, [], []);
+pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key) -> ScriptCall {
+    let mut call = ScriptCall::new(&ONCE, [], []);
     add_charges(&mut call, [state, budget], true);
     call.keys.push(record);
     call
 }
 
-/// Reads a key, or with a count decides on requests, see [`Charge::alone`].
-pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> Call {
-    Charge { count, ..Charge::new(algorithm, key, cost, asked) }.alone()
+/// Reads a key, or with a count decides on requests, see [`ScriptCharge::alone`].
+pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> ScriptCall {
+    ScriptCharge { count, ..ScriptCharge::new(algorithm, key, cost, asked) }.alone()
 }
 
 /// Records that a request is over: so many retries are free for this time, rounded up to a millisecond.
-pub(crate) fn begin_record(record: Key, free_retries: u32, within: Duration) -> Call {
+pub(crate) fn begin_record(record: Key, free_retries: u32, within: Duration) -> ScriptCall {
     let millis = u64::try_from(within.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXACT - 1);
-    Call::new(&BEGIN_RECORD, [record], [free_retries.into(), millis])
+    ScriptCall::new(&BEGIN_RECORD, [record], [free_retries.into(), millis])
 }
 
 /// Returns a free retry to its record, which has `free_retries` at most after that.
-pub(crate) fn raise_record(record: Key, free_retries: u32) -> Call {
-    Call::new(&RAISE_RECORD, [record], [free_retries.into()])
+pub(crate) fn raise_record(record: Key, free_retries: u32) -> ScriptCall {
+    ScriptCall::new(&RAISE_RECORD, [record], [free_retries.into()])
 }
 
 /// Refunds a budget of free retries. It may have grown with the quota of its key: so what it owes is not cut to what this
@@ -190,33 +190,33 @@ pub(crate) fn refund_budget<A: Scripted>(
     cost: u64,
     receipt: Receipt,
     asked: Timestamp,
-) -> Option<Call> {
+) -> Option<ScriptCall> {
     /// More than any bucket holds in microseconds, or any window in units.
     const UNCUT: u64 = (1 << 51) - 1;
     if receipt.is_none() || cost == 0 {
         return None;
     }
-    let mut refund = Charge::new(budget, key, cost, asked).refunding(budget, cost, receipt, asked);
+    let mut refund = ScriptCharge::new(budget, key, cost, asked).refunding(budget, cost, receipt, asked);
     // The capacity of a bucket, or the limit of a window.
     refund.numbers[1] = UNCUT;
     Some(refund.alone())
 }
 
 /// Forgets what a key owes; the reply is that of a [`decide`] on a key that holds nothing.
-pub(crate) fn reset(key: Key) -> Call {
-    Call::new(&RESET, [key], [])
+pub(crate) fn reset(key: Key) -> ScriptCall {
+    ScriptCall::new(&RESET, [key], [])
 }
 
 /// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
-pub(crate) fn ban(key: Key, span: Duration) -> Call {
+pub(crate) fn ban(key: Key, span: Duration) -> ScriptCall {
     // Its sum with any time of a server is exact.
     let micros = u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1);
-    Call::new(&BAN, [key], [micros])
+    ScriptCall::new(&BAN, [key], [micros])
 }
 
 /// Replaces the text of a key, unless it has changed: then the reply has the new one. With `None`, the script only reads.
-pub(crate) fn swap(key: Key, swap: Option<Swap>) -> Call {
-    let mut call = Call::new(&SWAP, [key], [0]);
+pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
+    let mut call = ScriptCall::new(&SWAP, [key], [0]);
     if let Some(Swap { read, written, expires }) = swap {
         (call.args[0], call.texts) = (expires, vec![read, written]);
     }

@@ -29,7 +29,7 @@ pub(crate) struct Grid {
 
 /// Whole microseconds, and the rest in parts of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct MicrosSpan {
     pub(crate) micros: u64,
     pub(crate) rest: u64,
 }
@@ -52,18 +52,18 @@ impl Grid {
     }
 
     /// Converts units, rounded down to the grain, of which all sums of a bucket are multiples. Saturates below 2^53.
-    pub(crate) fn span(&self, units: u128) -> Span {
+    pub(crate) fn span(&self, units: u128) -> MicrosSpan {
         let (micros, rest) = (units / u128::from(self.micro), units % u128::from(self.micro));
         match u64::try_from(micros) {
             Ok(micros) if micros < EXACT => {
-                Span { micros, rest: u64::try_from(rest).expect("a remainder of 64 bits") / self.grain }
+                MicrosSpan { micros, rest: u64::try_from(rest).expect("a remainder of 64 bits") / self.grain }
             }
-            _ => Span { micros: EXACT - 1, rest: 0 },
+            _ => MicrosSpan { micros: EXACT - 1, rest: 0 },
         }
     }
 
     /// Converts back to units.
-    pub(crate) fn units(&self, span: Span) -> u128 {
+    pub(crate) fn units(&self, span: MicrosSpan) -> u128 {
         u128::from(span.micros) * u128::from(self.micro) + u128::from(span.rest) * u128::from(self.grain)
     }
 
@@ -78,7 +78,7 @@ impl Grid {
     }
 
     /// Returns what the script calls price, capacity, their rests and parts.
-    pub(crate) fn numbers(&self, price: Span, capacity: Span) -> [u64; 5] {
+    pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan) -> [u64; 5] {
         match self.parts() {
             1 => [price.micros, capacity.micros, 0, 0, 0],
             parts => [price.micros, capacity.micros, price.rest, capacity.rest, parts],
@@ -106,7 +106,7 @@ impl Grid {
         };
         // Another quota may have had finer parts.
         let rest = rest.min(self.parts() - 1);
-        Some(GcraState { tat: self.units(Span { micros, rest }).min(most) })
+        Some(GcraState { tat: self.units(MicrosSpan { micros, rest }).min(most) })
     }
 
     /// Splits what a state ends with, `~<micros>`, off: by how much more than a full bucket the key may owe.
@@ -123,7 +123,7 @@ impl Grid {
         let debt = state.tat.saturating_sub(now).min(most);
         // Now is a whole microsecond, so the sum is a multiple of the grain as well.
         let debt = debt.next_multiple_of(self.grain.into());
-        let Span { micros, rest } = self.span(now + debt);
+        let MicrosSpan { micros, rest } = self.span(now + debt);
         let mut text = format!("-{micros}");
         if rest > 0 {
             text.push_str(&format!("+{rest}"));
@@ -136,7 +136,7 @@ impl Grid {
 
     /// Returns when the charge is paid off: microseconds and rest.
     pub(crate) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
-        let Span { micros, rest } = self.span(Tat::read(receipt));
+        let MicrosSpan { micros, rest } = self.span(Tat::read(receipt));
         [micros, rest]
     }
 }

@@ -5,15 +5,15 @@ use ::redis::{Connection, Pipeline, RedisError, Value, cmd};
 use super::ScriptReply;
 use super::variant::{hash_of, source_of};
 use crate::store::redis::connection::evalsha;
-use crate::store::redis::evalsha::{Call, Script};
-use crate::store::redis::key::{Key, Names};
+use crate::store::redis::evalsha::{Script, ScriptCall};
+use crate::store::redis::key::{Key, KeyNames};
 use crate::store::redis::servers::RedisServer;
 use crate::values::PartitionKey;
 use crate::values::time::Timestamp;
 
 /// Returns the name of a budget on the server.
 pub(crate) fn key(name: impl ToString) -> Key {
-    let names = Names::new("test", "limiter", b"");
+    let names = KeyNames::new("test", "limiter", b"");
     names.key(names.tag(&PartitionKey::from(name.to_string())), 'b')
 }
 
@@ -48,7 +48,7 @@ impl ManualServer {
     }
 
     /// Adds a call that runs at `micros` to the pipeline.
-    pub(crate) fn add(&mut self, micros: u64, call: &Call) {
+    pub(crate) fn add(&mut self, micros: u64, call: &ScriptCall) {
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros).ignore();
         let (_, hash) = self.hashes.iter().find(|(source, _)| *source == call.script.source).unwrap();
@@ -56,7 +56,7 @@ impl ManualServer {
     }
 
     /// Adds a call of a script that does not ask for the time, and whose reply is not read.
-    pub(crate) fn add_silent(&mut self, call: &Call) {
+    pub(crate) fn add_silent(&mut self, call: &ScriptCall) {
         self.pipeline.add_command(evalsha(call, &hash_of(call.script))).ignore();
     }
 
@@ -136,7 +136,7 @@ impl ManualServer {
         replies
     }
 
-    pub(crate) fn run(&mut self, micros: u64, call: &Call) -> ScriptReply {
+    pub(crate) fn run(&mut self, micros: u64, call: &ScriptCall) -> ScriptReply {
         self.add(micros, call);
         self.answers().remove(0)
     }

@@ -53,12 +53,12 @@ pub(crate) mod variant;
 mod window;
 
 pub(super) use self::arguments::{
-    Charge, OwnQuota, alone, ban, begin_record, decide, decide_all, decide_once, is_charge, is_once, raise_record,
-    refund_budget, reset, swap,
+    OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_all, decide_once, is_charge, is_once,
+    raise_record, refund_budget, reset, swap,
 };
-pub(crate) use self::bucket::{Grid, Span};
+pub(crate) use self::bucket::{Grid, MicrosSpan};
 pub(crate) use self::reply::{BadReply, ScriptReply};
-pub(super) use self::text::{KeyText, Swap, Under};
+pub(super) use self::text::{KeyText, Swap, TextUnder};
 pub use self::unfit_quota::UnfitQuota;
 
 use super::evalsha::Script;

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::variant;
 
 /// A random number generator: xorshift (Marsaglia), multiplied so that its low bits are random, too (Vigna).
-pub(crate) struct Random(u64);
+pub(crate) struct Xorshift(u64);
 
-impl Random {
+impl Xorshift {
     /// Seeds it with `SLUICE_SEED`, or else with the time, and prints the seed.
     pub(crate) fn seeded() -> Self {
         let chosen = || std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());

@@ -11,7 +11,7 @@ use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
 /// What a key holds. A bucket's state has 17 characters.
-type Text = SmallVec<[u8; 24]>;
+type ReplyText = SmallVec<[u8; 24]>;
 
 /// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) struct ScriptReply {
     /// the key was charged, 2 if the budget was. Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
     /// What each key held before.
-    old: SmallVec<[Option<Text>; 1]>,
+    old: SmallVec<[Option<ReplyText>; 1]>,
 }
 
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
@@ -107,7 +107,7 @@ impl ScriptReply {
         Self::new(numbers, old.collect::<Result<_, _>>()?)
     }
 
-    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Text>; 1]>) -> Result<Self, BadReply> {
+    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<ReplyText>; 1]>) -> Result<Self, BadReply> {
         if micros >= 1_000_000 {
             return Err(BadReply::Shape);
         }

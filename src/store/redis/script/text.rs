@@ -67,14 +67,14 @@ impl<'a> KeyText<'a> {
 }
 
 /// An algorithm under the quota of a question, and what is needed to read states that are kept under other quotas.
-pub(crate) struct Under<'a, A> {
+pub(crate) struct TextUnder<'a, A> {
     /// With the quota of the question.
     pub(crate) algorithm: &'a A,
     /// The quota of the limiter, which is that of states without one.
     pub(crate) limiter: Quota,
 }
 
-impl<'a, A: Scripted> Under<'a, A> {
+impl<'a, A: Scripted> TextUnder<'a, A> {
     pub(crate) const fn of(target: &Target<'a, A>) -> Self {
         Self { algorithm: target.algorithm(), limiter: target.limiter_quota() }
     }

@@ -14,8 +14,8 @@ use super::plan::Plan;
 use super::server::ADD;
 use crate::algorithm::{Algorithm, GcraState, TokenBucket};
 use crate::store::OpenStore;
-use crate::store::redis::evalsha::Call;
-use crate::store::redis::key::{Key, Names};
+use crate::store::redis::evalsha::ScriptCall;
+use crate::store::redis::key::{Key, KeyNames};
 use crate::store::redis::{Redis, RedisStore, RedisTable};
 use crate::values::{Ask, Mode, PartitionKey, Quota};
 
@@ -195,7 +195,7 @@ impl Callers {
     }
 
     fn key(&self, limiter: &str, name: &str) -> Key {
-        let names = Names::new("sluice", limiter, b"");
+        let names = KeyNames::new("sluice", limiter, b"");
         names.key(names.tag(&PartitionKey::from(name)), 'b')
     }
 
@@ -206,7 +206,7 @@ impl Callers {
     async fn add(&self, process: usize, number: u64, name: &str) -> bool {
         let key = self.key("add", name);
         self.ask_for(&key, number);
-        let call = Call { script: &ADD, keys: smallvec![key], args: smallvec![number], texts: Vec::new() };
+        let call = ScriptCall { script: &ADD, keys: smallvec![key], args: smallvec![number], texts: Vec::new() };
         match self.processes[process].redis.call(&call).await {
             Ok(answer) => {
                 if answer != Value::Int(i64::try_from(number).unwrap()) {

@@ -15,12 +15,12 @@ use super::account::Reply;
 use super::server::{Data, Server, take_command};
 use crate::store::redis::connection::Connector;
 use crate::store::redis::key::{SLOTS, crc16};
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 
 pub(super) struct Network(Mutex<State>);
 
 pub(super) struct State {
-    pub(super) random: Random,
+    pub(super) random: Xorshift,
     pub(super) began: Instant,
     pub(super) servers: Vec<Server>,
     /// Each has some of the slots.
@@ -82,7 +82,7 @@ impl Network {
         let mut servers: Vec<_> = (0..2 * count).map(|_| Server::new(now)).collect();
         servers[count..].iter_mut().for_each(|standby| standby.is_replica = true);
         Arc::new(Self(Mutex::new(State {
-            random: Random::of(seed ^ 0x006e_6574),
+            random: Xorshift::of(seed ^ 0x006e_6574),
             began: now,
             servers,
             shards: (0..count).map(|at| Shard { primary: at, standby: count + at, copy: Data::default() }).collect(),

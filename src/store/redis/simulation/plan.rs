@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::network::{FOREVER, Network};
 use super::server::LOADING;
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -92,7 +92,7 @@ pub(super) enum Fault {
 
 impl Plan {
     pub(super) fn of(seed: u64) -> Self {
-        let mut random = Random::of(seed);
+        let mut random = Xorshift::of(seed);
         let mut draw = |from: u64, to: u64| from + random.below(to - from + 1);
         let (processes, shards) = (draw(1, 2) as usize, [0, 0, 2, 3][draw(0, 3) as usize]);
         let timeout = [20, 50, 50, 100][draw(0, 3) as usize];

@@ -10,7 +10,7 @@ use super::callers::{Callers, KINDS, Kind};
 use super::network::Network;
 use super::plan::{Plan, start};
 use crate::store::BreakerState;
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 use crate::util::random::seeded;
 use crate::values::time::{SIMULATED, Timestamp};
 
@@ -65,7 +65,7 @@ pub(super) fn run(seed: u64, is_logged: bool) -> Outcome {
 
 /// Makes the requests and the faults of the plan.
 async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
-    let mut random = Random::of(seed ^ 0x0063_616c);
+    let mut random = Xorshift::of(seed ^ 0x0063_616c);
     let kinds: Vec<Kind> =
         KINDS.iter().zip(plan.weights).flat_map(|(kind, weight)| (0..weight).map(|_| *kind)).collect();
     let (mut faults, mut starts) = (plan.faults.iter().copied().peekable(), Vec::new());

@@ -16,7 +16,7 @@ pub(crate) struct Attempt {
     quota: Option<Quota>,
     policy_key: PartitionKey,
     retry: Retry,
-    stage: Stage,
+    stage: AttemptStage,
 }
 
 /// What keeps the records of requests, and the budgets of free retries.
@@ -28,7 +28,7 @@ pub(super) enum Keeper {
     Limiter(Arc<dyn ChargingOnce>),
 }
 
-enum Stage {
+enum AttemptStage {
     /// To be charged. If it is dropped, it was rejected or given up, and its retries are charged, too.
     ToCharge,
     /// Charged, and its response is awaited. If it is dropped, the response is over.
@@ -43,9 +43,10 @@ enum Stage {
 impl Attempt {
     /// An attempt that is to be charged, unless a record of this process makes it free.
     pub(super) fn new(keeper: Keeper, quota: Option<Quota>, charge: &Ask<'_>, retry: Retry) -> Self {
-        let mut attempt = Self { keeper, quota, policy_key: charge.key().clone(), retry, stage: Stage::ToCharge };
+        let mut attempt =
+            Self { keeper, quota, policy_key: charge.key().clone(), retry, stage: AttemptStage::ToCharge };
         if let Some((receipt, until)) = attempt.take(charge) {
-            attempt.stage = Stage::ToPass { cost: charge.cost(), receipt, until: Some(until) };
+            attempt.stage = AttemptStage::ToPass { cost: charge.cost(), receipt, until: Some(until) };
         }
         attempt
     }
@@ -66,16 +67,16 @@ impl Attempt {
 
     /// Whether it is known to be a free retry, so that its policy charges nothing.
     pub(crate) const fn is_free(&self) -> bool {
-        matches!(self.stage, Stage::ToPass { .. })
+        matches!(self.stage, AttemptStage::ToPass { .. })
     }
 
     /// What the same request costs after a wait, if it is free now, and its record will have ended by then.
     pub(crate) fn cost_after(&self, wait: Duration) -> Option<u64> {
         match (&self.stage, &self.keeper) {
-            (Stage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
+            (AttemptStage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
                 records.ends_within(*until, wait).then_some(*cost)
             }
-            (Stage::ToPass { cost, until: Some(until), .. }, Keeper::Limiter(_)) => {
+            (AttemptStage::ToPass { cost, until: Some(until), .. }, Keeper::Limiter(_)) => {
                 (*until <= Monotonic.now().saturating_add(wait)).then_some(*cost)
             }
             _ => None,
@@ -93,20 +94,20 @@ impl Attempt {
     /// Records that the limiter has found it free, and has taken `cost` of the budget.
     pub(crate) fn found_free(&mut self, cost: u64, receipt: Receipt) {
         let until = self.retry.record_ends.as_ref().and_then(|ends| ends.get().copied());
-        self.stage = Stage::ToPass { cost, receipt, until };
+        self.stage = AttemptStage::ToPass { cost, receipt, until };
     }
 
     /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep the
     /// attempt until the response is over.
     pub(crate) fn admit(&mut self, is_charged: bool) -> bool {
-        let is_awaited = matches!(self.stage, Stage::ToCharge) && is_charged;
-        self.stage = if is_awaited { Stage::Charged } else { Stage::Done };
+        let is_awaited = matches!(self.stage, AttemptStage::ToCharge) && is_charged;
+        self.stage = if is_awaited { AttemptStage::Charged } else { AttemptStage::Done };
         is_awaited
     }
 
     /// Records that the charge was refunded, so that retries are charged.
     pub(crate) fn refunded(&mut self) {
-        self.stage = Stage::Done;
+        self.stage = AttemptStage::Done;
     }
 
     /// Records that the request is over, so that its retries are free.
@@ -133,10 +134,10 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Charged => self.begin(),
-            Stage::ToPass { cost, receipt, .. } => self.put_back(cost, receipt),
-            Stage::ToCharge | Stage::Done => {}
+        match std::mem::replace(&mut self.stage, AttemptStage::Done) {
+            AttemptStage::Charged => self.begin(),
+            AttemptStage::ToPass { cost, receipt, .. } => self.put_back(cost, receipt),
+            AttemptStage::ToCharge | AttemptStage::Done => {}
         }
     }
 }

@@ -7,17 +7,17 @@ use crate::values::PartitionKey;
 use crate::values::time::Timestamp;
 
 /// One record per request, for a time. The retries of a request that is forgotten, since the table is full, are charged.
-pub(super) type Records = ExpiringTable<Record>;
+pub(super) type Records = ExpiringTable<RetryRecord>;
 
 /// The free retries that a request has left, until an instant. It stays when none is left, or the next retry, which is
 /// charged, would have free ones in turn.
 #[derive(Clone, Copy)]
-pub(in crate::http::policy) struct Record {
+pub(in crate::http::policy) struct RetryRecord {
     until: Timestamp,
     free: u32,
 }
 
-impl Ends for Record {
+impl Ends for RetryRecord {
     fn ends(&self) -> Timestamp {
         self.until
     }
@@ -27,7 +27,7 @@ impl Records {
     /// Records that a charged request is over: `free` retries are free `within` a time. One that has a record keeps it.
     pub(super) fn begin(&self, key: &PartitionKey, within: Duration, free: u32) {
         self.update(key, |record, now| {
-            record.get_or_insert(Record { until: now.saturating_add(within), free });
+            record.get_or_insert(RetryRecord { until: now.saturating_add(within), free });
         });
     }
 

@@ -20,12 +20,12 @@ use self::series::Series;
 /// The meter of one policy. Two meters with the same labels update the same series. Once the last policy that shares a
 /// meter's series is gone, its gauges are zero.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct PolicyMeter {
     labels: Labels,
     series: Series,
 }
 
-impl Meter {
+impl PolicyMeter {
     pub(crate) fn new(policy: Arc<str>, delays: bool) -> Self {
         Self { labels: Labels { policy, route: OnceLock::new(), delays }, series: Series::default() }
     }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::Meter;
+use super::PolicyMeter;
 use super::labels::Fate;
 use crate::store::Stats;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series {}
 
-impl Meter {
+impl PolicyMeter {
     pub(crate) fn count(&self, _fate: Fate) {}
     pub(crate) fn failed(&self) {}
     pub(crate) fn enter_queue(&self) {}

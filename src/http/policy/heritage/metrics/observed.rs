@@ -12,24 +12,24 @@ use super::labels::Labels;
 use crate::store::{BreakerState, NodeHealth, SharingStats, Stats, TableStats};
 
 /// The series of a table: its capacity, its live keys, and those that it evicted, each with its description.
-type Names = [(&'static str, &'static str); 3];
+type SeriesNames = [(&'static str, &'static str); 3];
 
-const BUDGETS: Names = [
+const BUDGETS: SeriesNames = [
     ("tower_sluice.rate_limiting.table.capacity", "Keys that a table holds without losing one."),
     ("tower_sluice.rate_limiting.table.live_keys", "Keys in a table with an unpaid debt, estimated."),
     ("tower_sluice.rate_limiting.table.evicted_live", "Keys that a full table evicted before their debt was paid."),
 ];
-const BANS: Names = [
+const BANS: SeriesNames = [
     ("tower_sluice.rate_limiting.ban_table.capacity", "Banned keys that a table holds without losing one."),
     ("tower_sluice.rate_limiting.ban_table.live_keys", "Keys that are banned now, estimated."),
     ("tower_sluice.rate_limiting.ban_table.evicted_live", "Bans that a full table evicted before they ended."),
 ];
-const DEBTS: Names = [
+const DEBTS: SeriesNames = [
     ("tower_sluice.rate_limiting.debt_table.capacity", "Keys with a debt that a table holds without losing one."),
     ("tower_sluice.rate_limiting.debt_table.live_keys", "Keys that owe something, estimated."),
     ("tower_sluice.rate_limiting.debt_table.evicted_live", "Debts that a full table forgave before they were paid."),
 ];
-const TABLES: [Names; 3] = [BUDGETS, BANS, DEBTS];
+const TABLES: [SeriesNames; 3] = [BUDGETS, BANS, DEBTS];
 /// Only budgets turn requests away.
 const TURNED_AWAY: &str = "tower_sluice.rate_limiting.table.turned_away";
 
@@ -52,7 +52,7 @@ pub(super) struct Observed {
     /// Whether the policy is gone, so that its gauges stay zero.
     pub(super) is_retired: bool,
     /// In the order of [`TABLES`].
-    tables: [Option<Table>; 3],
+    tables: [Option<TableSeries>; 3],
     sharing: Option<Sums>,
     in_flight: Option<Gauge>,
     /// The states of the nodes' circuit breakers, by the names of the nodes.
@@ -110,7 +110,7 @@ impl Observed {
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
         for ((table, names), stats) in self.tables.iter_mut().zip(TABLES).zip(tables_of(stats)) {
             if stats.is_some() {
-                table.get_or_insert_with(|| Table::named(names, labels));
+                table.get_or_insert_with(|| TableSeries::named(names, labels));
             }
         }
     }
@@ -138,15 +138,15 @@ impl Observed {
 
 /// The series of a table.
 #[derive(Debug)]
-struct Table {
+struct TableSeries {
     capacity: Gauge,
     live: Gauge,
     /// The keys that it has evicted, and the requests that it has turned away.
     lost: Sums,
 }
 
-impl Table {
-    fn named([(capacity, _), (live, _), (evicted, _)]: Names, labels: &Labels) -> Self {
+impl TableSeries {
+    fn named([(capacity, _), (live, _), (evicted, _)]: SeriesNames, labels: &Labels) -> Self {
         let turned_away = (capacity == BUDGETS[0].0).then(|| counter!(TURNED_AWAY, labels.all()));
         let (capacity, live) = (gauge!(capacity, labels.all()), gauge!(live, labels.all()));
         Self { capacity, live, lost: Sums::new([Some(counter!(evicted, labels.all())), turned_away]) }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn gauges_count_more_keys_than_fit_into_32_bits() {
         let [capacity, live] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let series = Table {
+        let series = TableSeries {
             capacity: Gauge::from_arc(Arc::clone(&capacity)),
             live: Gauge::from_arc(Arc::clone(&live)),
             lost: Sums::new([const { None }; 2]),
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn counts_that_a_table_has_inherited_are_added_once() {
         let [evicted, turned_away] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let mut series = Table {
+        let mut series = TableSeries {
             capacity: Gauge::noop(),
             live: Gauge::noop(),
             lost: Sums::new([&evicted, &turned_away].map(|sum| Some(Counter::from_arc(Arc::clone(sum))))),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 
-use super::Meter;
+use super::PolicyMeter;
 use super::labels::{Fate, Labels};
 use super::observed::{self, Observed};
 use crate::store::Stats;
@@ -23,10 +23,10 @@ const TIME_IN_QUEUE: &str = "tower_sluice.rate_limiting.request.time_in_queue";
 /// Handles are made at the first request or the first observation, since a program may install its recorder after it
 /// has built the layer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Series(Arc<Inner>);
+pub(super) struct Series(Arc<SeriesInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SeriesInner {
     handles: OnceLock<Handles>,
     /// The series of the queue, of a policy that delays.
     queue: OnceLock<Queue>,
@@ -46,7 +46,7 @@ struct Queue {
     cancelled: Histogram,
 }
 
-impl Meter {
+impl PolicyMeter {
     #[inline]
     fn handles(&self) -> &Handles {
         self.series.0.handles.get_or_init(|| {
@@ -130,7 +130,7 @@ impl Meter {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SeriesInner {
     fn drop(&mut self) {
         let observed = self.observed.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Gauges that were retired are zero already, or are those of a later policy of this name: this one may be

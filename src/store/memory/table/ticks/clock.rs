@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use crate::values::time::{Timestamp, duration_from_nanos};
-use crate::values::{Span, gcd};
+use crate::values::{DeferredTime, gcd};
 
 /// As many as leave the two bits for a rate of [less than four](MAX_TICKS_PER_NANO) ticks per nanosecond.
 const RECIPROCAL_BITS: u32 = 62;
@@ -119,18 +119,18 @@ impl TickClock {
 
     /// Returns the least time after which `ticks` more than at `now` have passed.
     #[inline(always)]
-    pub(super) fn span(&self, now: Tick, ticks: u64) -> Span {
+    pub(super) fn span(&self, now: Tick, ticks: u64) -> DeferredTime {
         let ticks = ticks + now.behind;
         match ticks.checked_mul(self.period) {
-            Some(owed) => Span::Quotient { owed: owed.saturating_sub(now.rest), per: self.ticks },
+            Some(owed) => DeferredTime::Quotient { owed: owed.saturating_sub(now.rest), per: self.ticks },
             None => self.long_span(now, ticks),
         }
     }
 
     #[cold]
-    fn long_span(&self, now: Tick, ticks: u64) -> Span {
+    fn long_span(&self, now: Tick, ticks: u64) -> DeferredTime {
         let owed = u128::from(ticks) * u128::from(self.period) - u128::from(now.rest);
-        Span::Whole(duration_from_nanos(owed.div_ceil(u128::from(self.ticks.get()))))
+        DeferredTime::Whole(duration_from_nanos(owed.div_ceil(u128::from(self.ticks.get()))))
     }
 }
 

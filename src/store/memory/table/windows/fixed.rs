@@ -1,9 +1,9 @@
 //! The counts of a fixed window.
 
 use super::rule::narrow;
-use super::{Counts, Moment, WindowRule, Windows, nanos};
+use super::{Moment, WindowCounts, WindowRule, Windows, nanos};
 use crate::algorithm::FixedWindowState;
-use crate::values::Span;
+use crate::values::DeferredTime;
 
 /// What was used in one window of a [`FixedWindow`](crate::algorithm::FixedWindow).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,7 +12,7 @@ pub(in crate::store::memory) struct FixedCounts {
     used: u32,
 }
 
-impl Counts for FixedCounts {
+impl WindowCounts for FixedCounts {
     type State = FixedWindowState;
 
     const COUNTS: u32 = 1;
@@ -57,7 +57,7 @@ impl Counts for FixedCounts {
 
     /// Returns the time until the next window begins.
     #[inline(always)]
-    fn wait(self, rule: &WindowRule<Self>, _: u32, now: Moment) -> Span {
+    fn wait(self, rule: &WindowRule<Self>, _: u32, now: Moment) -> DeferredTime {
         nanos(rule.until_reset(self, now))
     }
 

@@ -33,7 +33,7 @@ mod sliding;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
-pub(in crate::store::memory) use self::rule::{Counts, WindowRule};
+pub(in crate::store::memory) use self::rule::{WindowCounts, WindowRule};
 
 use std::num::NonZeroU64;
 
@@ -41,7 +41,7 @@ use self::fixed::FixedCounts;
 use self::sliding::SlidingCounts;
 use super::word::{PAYLOAD_BITS, Tag};
 use crate::values::time::Timestamp;
-use crate::values::{Quota, Span};
+use crate::values::{DeferredTime, Quota};
 
 pub(in crate::store::memory) type FixedRule = WindowRule<FixedCounts>;
 pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingCounts>;
@@ -201,7 +201,7 @@ impl Windows {
     }
 
     /// Returns the wait until `count`, taken in the window before `window`, weighs no more than `room`.
-    fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
+    fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> DeferredTime {
         let Some(over) = count.checked_sub(room).filter(|over| *over > 0) else {
             return nanos(self.until(window, now));
         };
@@ -209,7 +209,7 @@ impl Windows {
     }
 
     /// Returns the wait until `over / count` of a period after the window's beginning, if the arithmetic fits 64 bits.
-    fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<Span> {
+    fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<DeferredTime> {
         let start = window.checked_mul(self.period)?;
         // If the window ends after the clock's range, so does the wait, at the end of that: see `long_decay`.
         start.checked_add(self.period)?;
@@ -219,11 +219,11 @@ impl Windows {
         } else {
             decay.saturating_sub((now.nanos - start).checked_mul(count.get())?)
         };
-        Some(Span::Quotient { owed, per: count })
+        Some(DeferredTime::Quotient { owed, per: count })
     }
 
     #[cold]
-    fn long_decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
+    fn long_decay(&self, count: u32, room: u32, window: u64, now: Moment) -> DeferredTime {
         let kept = u128::from(room) * u128::from(self.period) / u128::from(count);
         let decay = self.period - u64::try_from(kept).expect("room is below count, so this is below the period");
         nanos(self.start_of(window).saturating_add(decay).saturating_sub(now.nanos))
@@ -232,8 +232,8 @@ impl Windows {
 
 /// Wraps nanoseconds, which become a [`Duration`](std::time::Duration) only when a caller asks for one.
 #[inline(always)]
-const fn nanos(nanos: u64) -> Span {
-    Span::Quotient { owed: nanos, per: NonZeroU64::MIN }
+const fn nanos(nanos: u64) -> DeferredTime {
+    DeferredTime::Quotient { owed: nanos, per: NonZeroU64::MIN }
 }
 
 #[allow(clippy::cast_possible_truncation)]

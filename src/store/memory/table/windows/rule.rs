@@ -10,9 +10,9 @@ use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Quota, Receipt, Span};
+use crate::values::{Decision, DeferredTime, Quota, Receipt};
 
-/// Windows over words: makes the same decisions as the algorithm whose state these [`Counts`] are.
+/// Windows over words: makes the same decisions as the algorithm whose state these [`WindowCounts`] are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowRule<W> {
     pub(super) windows: Windows,
@@ -25,7 +25,7 @@ pub(in crate::store::memory) struct WindowRule<W> {
 /// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was
 /// used in the window before, which is zero for a fixed one, and in this one. In a word they have 32 bits at most, and so
 /// they do here, unlike in the algorithm's own state.
-pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static {
+pub(in crate::store::memory) trait WindowCounts: Copy + Debug + Send + Sync + 'static {
     /// The state of the algorithm.
     type State: Copy + Debug + 'static;
 
@@ -55,7 +55,7 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
     fn weight(self, windows: &Windows, now: Moment) -> u64;
 
     /// Returns the wait until `cost` units fit, which do not now, and are no more than the limit.
-    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span;
+    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> DeferredTime;
 
     /// Returns the counts after a refund of `cost` units that were charged in `window`.
     fn refunded(self, cost: u64, window: u64) -> Self;
@@ -66,7 +66,7 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
     }
 }
 
-impl<W: Counts> WindowRule<W> {
+impl<W: WindowCounts> WindowRule<W> {
     pub(in crate::store::memory) const fn limit(&self) -> u64 {
         self.limit as u64
     }
@@ -118,7 +118,7 @@ impl<W: Counts> WindowRule<W> {
     }
 }
 
-impl<W: Counts> Rule for WindowRule<W> {
+impl<W: WindowCounts> Rule for WindowRule<W> {
     type Now = Moment;
     type Debt = W;
 
@@ -255,7 +255,7 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 }
 
-impl<W: Counts> Codec for WindowRule<W> {
+impl<W: WindowCounts> Codec for WindowRule<W> {
     type State = W::State;
 
     fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {

@@ -1,9 +1,9 @@
 //! The counts of a sliding window.
 
 use super::rule::narrow;
-use super::{Counts, Moment, WindowRule, Windows};
+use super::{Moment, WindowCounts, WindowRule, Windows};
 use crate::algorithm::SlidingWindowState;
-use crate::values::Span;
+use crate::values::DeferredTime;
 
 /// What was used in the current window of a [`SlidingWindow`](crate::algorithm::SlidingWindow), and in the one before,
 /// which weighs less and less.
@@ -17,7 +17,7 @@ pub(in crate::store::memory) struct SlidingCounts {
     current: u32,
 }
 
-impl Counts for SlidingCounts {
+impl WindowCounts for SlidingCounts {
     type State = SlidingWindowState;
 
     const COUNTS: u32 = 2;
@@ -72,7 +72,7 @@ impl Counts for SlidingCounts {
     }
 
     #[inline(never)]
-    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span {
+    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> DeferredTime {
         let (windows, limit) = (&rule.windows, rule.limit);
         match self.current.checked_add(cost).and_then(|current| limit.checked_sub(current)) {
             // The previous window decays far enough while this one lasts.

@@ -15,7 +15,7 @@ use crate::values::{Decision, Receipt};
 
 /// A rule, and the algorithm whose decisions it makes.
 trait Pair: Copy + Debug {
-    type Counts: Counts<State = Self::State> + PartialEq;
+    type Counts: WindowCounts<State = Self::State> + PartialEq;
     type State: Copy + Debug + PartialEq;
     type Algorithm: Algorithm<State = Self::State>;
 
@@ -140,7 +140,7 @@ impl<P: Pair> Case<P> {
     fn is_charged_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let expected = self.algorithm.decide(Some(self.state), self.at, cost);
         let (decision, next) = decided(&self.rule, self.debt, cost, self.now);
-        prop_assert_eq!((decision, next.map(Counts::state)), expected, "{:?} at {:?}", self.debt, self.at);
+        prop_assert_eq!((decision, next.map(WindowCounts::state)), expected, "{:?} at {:?}", self.debt, self.at);
         Ok(())
     }
 

@@ -163,7 +163,7 @@ async fn errors_of_a_call_do_not_count_against_the_node() {
     let redis = patient(&server);
     assert_eq!(charge(&redis, "a").await, Ok(1));
     for _ in 0..50 {
-        let wrong = Call { script: &WRONG, ..add("a") };
+        let wrong = ScriptCall { script: &WRONG, ..add("a") };
         let fault = redis.call(&wrong).await.unwrap_err();
         assert_eq!(fault.kind(), FaultKind::Script);
         assert!(fault.to_string().contains("WRONGTYPE"), "{fault}");
@@ -232,7 +232,7 @@ async fn a_url_chooses_the_database_and_the_socket() {
 async fn all_types_of_replies_are_returned_unchanged() {
     static KINDS: Script = Script::new("return {1, 'two', false, {ok = 'OK'}}");
     let server = RedisServer::start();
-    let call = Call { script: &KINDS, ..add("a") };
+    let call = ScriptCall { script: &KINDS, ..add("a") };
     let answer = patient(&server).call(&call).await.unwrap();
     let expected = [Value::Int(1), Value::BulkString(b"two".to_vec()), Value::Nil, Value::Okay];
     assert_eq!(answer, Value::Array(expected.to_vec()));

@@ -64,13 +64,13 @@ async fn one_url_is_enough(cluster: &RedisCluster) {
 
 async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
     static BOTH: Script = Script::new("redis.call('INCR', KEYS[1]) return redis.call('INCR', KEYS[2])");
-    let names = |limiter| Names::new("test", limiter, b"");
+    let names = |limiter| KeyNames::new("test", limiter, b"");
     let key = |limiter, name: &str| names(limiter).key(names(limiter).tag(&PartitionKey::from(name)), 'b');
     let redis = open(cluster);
     let name = name_at(cluster, 2);
     let (one, other) = (key("one", &name), key("other", &name));
     assert!(redis.share_a_node(one.slot(), other.slot()));
-    let both = Call { script: &BOTH, keys: smallvec![one, other], args: smallvec![], texts: Vec::new() };
+    let both = ScriptCall { script: &BOTH, keys: smallvec![one, other], args: smallvec![], texts: Vec::new() };
     assert_eq!(redis.call(&both).await, Ok(Value::Int(1)));
     let (here, there) = (key("one", &name_at(cluster, 0)), key("one", &name_at(cluster, 1)));
     assert!(!redis.share_a_node(here.slot(), there.slot()));

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::store::BreakerState;
 use crate::store::redis::evalsha::Script;
-use crate::store::redis::key::Names;
+use crate::store::redis::key::KeyNames;
 use crate::store::redis::servers::{self, RedisServer};
 use crate::store::redis::timing::{eventually, some_attempt_async};
 use crate::values::PartitionKey;
@@ -41,13 +41,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 
 fn key(name: &str) -> Key {
-    let names = Names::new("test", "connection", b"");
+    let names = KeyNames::new("test", "connection", b"");
     names.key(names.tag(&PartitionKey::from(name)), 'b')
 }
 
 /// A call that adds 1 to that key.
-fn add(name: &str) -> Call {
-    Call { script: &ADD, keys: smallvec![key(name)], args: smallvec![1], texts: Vec::new() }
+fn add(name: &str) -> ScriptCall {
+    ScriptCall { script: &ADD, keys: smallvec![key(name)], args: smallvec![1], texts: Vec::new() }
 }
 
 /// Opens a server with long timeouts.

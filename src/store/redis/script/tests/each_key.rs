@@ -11,19 +11,19 @@ use super::traces::{bucket_quota, cost, window_quota};
 use super::{ALL, NOW, start};
 use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
-use crate::store::redis::evalsha::Call;
+use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{Charge, OwnQuota, ScriptReply, Scripted, decide};
+use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide};
 use crate::values::Quota;
 
 /// Runs with one quota, sent together.
 const RUNS: u64 = 20;
 
 /// Against Rust over a plain map: random keys, of which some are in a run several times.
-fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota) {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xorshift) -> Quota) {
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut admitted, mut rejected) = (0, 0, 0);
     while batch < 50 {
         let algorithm = make(quota(&mut random));
@@ -38,10 +38,10 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Ran
             let (cost, count) = (cost(&mut random, algorithm.max_cost()).max(1), 1 + random.below(3) as u32);
             let keys: Vec<u64> = (0..2 + random.below(31)).map(|_| random.below(24)).collect();
             let names = keys.iter().map(|id| key(format!("{batch} {id}"))).collect();
-            let mut charge = Charge::new(&algorithm, key(""), cost, at(now));
+            let mut charge = ScriptCharge::new(&algorithm, key(""), cost, at(now));
             charge.count = count;
             let own_quota = OwnQuota { quota: own, conversion: None };
-            let call = Call { keys: names, ..charge.under(own_quota).alone() };
+            let call = ScriptCall { keys: names, ..charge.under(own_quota).alone() };
             server.add(now, &call);
             let is_charge = cost <= algorithm.max_cost();
             let decisions = keys.iter().map(|id| {
@@ -96,14 +96,14 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
             let keys = [key(format!("{run} a")), list.clone(), key(format!("{run} b")), foreign.clone()];
             let mut keys: SmallVec<_> = keys.into_iter().collect();
             keys.push(key(format!("{run} b")));
-            let call = Call { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
+            let call = ScriptCall { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
             let replies = ScriptReply::read_each(&reply, 5).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
             // One of two is no different.
             let keys = [list.clone(), key(format!("{run} c"))].into_iter().collect();
-            let call = Call { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
+            let call = ScriptCall { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
             let replies = ScriptReply::read_each(&reply, 2).unwrap();
             assert_eq!(replies[0].as_ref().map(|reply| reply.admitted), None);

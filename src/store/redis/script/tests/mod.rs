@@ -17,15 +17,15 @@ use ::redis::{Connection, cmd};
 use super::manual_server::{ManualServer, at};
 use super::variant::{hash_of, source_of};
 use super::{
-    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, Charge, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET,
-    SEVERAL, SLIDING_WINDOW, SWAP, ScriptReply, Scripted, is_charge,
+    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
+    SLIDING_WINDOW, SWAP, ScriptCharge, ScriptReply, Scripted, is_charge,
 };
 use crate::store::redis::connection::evalsha;
-use crate::store::redis::conversation::{KeyPart, Part};
-use crate::store::redis::evalsha::{Call, Script};
+use crate::store::redis::conversation::{ConversationPart, KeyPart};
+use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::store::redis::servers::RedisServer;
-use crate::store::remote::{Applied, Decisions, GaveUp, Standing, Tag, Target};
+use crate::store::remote::{Applied, Decisions, GaveUp, KeyTag, Standing, Target};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
@@ -69,7 +69,7 @@ fn start() -> (RedisServer, Connection) {
     (server, connection)
 }
 
-fn run(connection: &mut Connection, call: &Call) -> ScriptReply {
+fn run(connection: &mut Connection, call: &ScriptCall) -> ScriptReply {
     ScriptReply::read(evalsha(call, &hash_of(call.script)).query(connection).unwrap()).unwrap()
 }
 
@@ -90,8 +90,8 @@ fn refund<A: Scripted>(
     cost: u64,
     receipt: Receipt,
     asked: Timestamp,
-) -> Option<Call> {
-    let refund = || Charge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked);
+) -> Option<ScriptCall> {
+    let refund = || ScriptCharge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked);
     (!receipt.is_none() && cost > 0).then(|| refund().alone())
 }
 
@@ -110,7 +110,7 @@ fn talk<A: Scripted>(server: &mut ManualServer, part: &mut KeyPart<'_, A>, micro
 
 /// A key whose names do not matter.
 fn target<'a, A: Scripted>(algorithm: &'a A, quota: Option<Quota>, limiter: Quota) -> Target<'a, A> {
-    Target::new(algorithm, quota, limiter, Tag::from_bits(0))
+    Target::new(algorithm, quota, limiter, KeyTag::from_bits(0))
 }
 
 impl ScriptReply {

@@ -10,13 +10,13 @@ use super::traces::lives_as_long;
 use super::{ALL, Once, run, start};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
-use crate::store::redis::evalsha::Call;
+use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{
-    BadReply, Charge, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
+    BadReply, ScriptCharge, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
 };
 use crate::values::Quota;
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -47,7 +47,7 @@ impl<A: Scripted> Model<A> {
 }
 
 fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> A) {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let mut seen = [0_u64; 3];
     for batch in 0..60 {
         let scale = random.pick(&[1, 30_000_000_000_000]);
@@ -68,8 +68,8 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
                     // The caller's clock is wrong by up to five hours.
                     let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
                     let charges = (
-                        Charge::new(&model.limit, state.clone(), cost, asked),
-                        Charge::new(&model.budget, budget_key.clone(), cost, asked),
+                        ScriptCharge::new(&model.limit, state.clone(), cost, asked),
+                        ScriptCharge::new(&model.budget, budget_key.clone(), cost, asked),
                     );
                     server.add(now, &decide_once(charges.0, charges.1, record(request)));
                     let once = model.decide(request, cost, at(now));
@@ -122,14 +122,14 @@ pub(super) fn free_retries_agree_with_a_plain_map() {
     check(|quota| CalendarWindow::weekly(quota.limit()).zone("Europe/Berlin").unwrap());
 }
 
-fn silently(connection: &mut Connection, call: &Call) {
+fn silently(connection: &mut Connection, call: &ScriptCall) {
     let _: Value = evalsha(call, &hash_of(call.script)).query(connection).unwrap();
 }
 
 /// A request to a window with so much per day, by the keys `state`, `budget` and `record`.
-fn request(limit: u64, cost: u64) -> (Call, FixedWindow, FixedWindow) {
+fn request(limit: u64, cost: u64) -> (ScriptCall, FixedWindow, FixedWindow) {
     let [limit, budget] = [limit, 3 * limit].map(|limit| FixedWindow::new(Quota::per_day(limit)));
-    let charge = |algorithm, name| Charge::new(algorithm, key(name), cost, Monotonic.now());
+    let charge = |algorithm, name| ScriptCharge::new(algorithm, key(name), cost, Monotonic.now());
     (decide_once(charge(&limit, "state"), charge(&budget, "budget"), key("record")), limit, budget)
 }
 
@@ -155,7 +155,7 @@ pub(super) fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
 pub(super) fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
     let (_server, mut connection) = start();
     let name = key("record");
-    let mut steps = |call: &Call| -> (Option<String>, i64) {
+    let mut steps = |call: &ScriptCall| -> (Option<String>, i64) {
         silently(&mut connection, call);
         let value = cmd("GET").arg(name.as_str()).query(&mut connection).unwrap();
         (value, cmd("PEXPIRETIME").arg(name.as_str()).query(&mut connection).unwrap())
@@ -184,7 +184,8 @@ pub(super) fn states_and_budgets_live_for_as_long_as_they_owe() {
         // No whole milliseconds.
         let (limit, budget) = (make(Quota::per(7, Duration::from_micros(3_600_000_123))), make(Quota::per(9, DAY)));
         let now = at(START);
-        let charges = (Charge::new(&limit, key("state"), 2, now), Charge::new(&budget, key("budget"), 2, now));
+        let charges =
+            (ScriptCharge::new(&limit, key("state"), 2, now), ScriptCharge::new(&budget, key("budget"), 2, now));
         let call = decide_once(charges.0, charges.1, key("record"));
         for (name, owed) in [("state", &limit), ("budget", &budget)] {
             assert!(server.run(START, &call).admitted > 0);
@@ -306,8 +307,10 @@ pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes()
     let budget = CalendarWindow::budget(Quota::per_day(5));
     let year = 366 * 86_400_000_000;
     let ask = |server: &mut ManualServer, asked| {
-        let charges =
-            (Charge::new(&daily, key("state"), 1, at(asked)), Charge::new(&budget, key("budget"), 1, at(asked)));
+        let charges = (
+            ScriptCharge::new(&daily, key("state"), 1, at(asked)),
+            ScriptCharge::new(&budget, key("budget"), 1, at(asked)),
+        );
         let answer = server.run(START, &decide_once(charges.0, charges.1, key("record")));
         if answer.is_uncovered(&daily, at(asked)) {
             assert_eq!(answer.once(&daily, &budget, 1), Err(BadReply::Disagreement));

@@ -12,9 +12,9 @@ use crate::store::MemoryStore;
 use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::sealed::Steps;
-use crate::store::redis::script::{Charge, MOST_UNITS, OwnQuota, Scripted, Under};
+use crate::store::redis::script::{MOST_UNITS, OwnQuota, ScriptCharge, Scripted, TextUnder};
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 
@@ -56,8 +56,8 @@ fn give_back<A: Scripted>(
 }
 
 /// All units are multiples of `scale`.
-fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Random) -> Quota) {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xorshift) -> Quota) {
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let clock = ManualClock::starting_at(at(START));
     let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone()).table();
     memory.take_quotas(limiter);
@@ -96,7 +96,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Rand
     assert!(rejected > 300 && converted > 300 && refunded > 100);
 }
 
-fn hours(random: &mut Random, scale: u64, hours: &[u64]) -> Quota {
+fn hours(random: &mut Xorshift, scale: u64, hours: &[u64]) -> Quota {
     let limit = random.pick(&[1, 2, 5, 7, 12, 20, 60, 144]);
     Quota::per(scale * limit, Duration::from_secs(3_600 * random.pick(hours)))
 }
@@ -159,10 +159,10 @@ pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
     assert!((ends..=ends + 2).contains(&server.expiry(&key("a"))));
     // Nothing is owed under the next.
     let (now, eight) = (START + 2 * hour, FixedWindow::new(Quota::per_hour(8)));
-    let under = Under { algorithm: &eight, limiter: limiter.quota() };
+    let under = TextUnder { algorithm: &eight, limiter: limiter.quota() };
     let charge = |cost, conversion| {
         let own = OwnQuota { quota: Some(eight.quota()), conversion };
-        Charge::new(&eight, key("a"), cost, at(now)).under(own).alone()
+        ScriptCharge::new(&eight, key("a"), cost, at(now)).under(own).alone()
     };
     let answer = server.run(now, &charge(1, None));
     let conversion = under.convert(answer.old(0).unwrap(), at(now)).unwrap().0;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{ALL, NOW, estimate, refund};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use crate::store::redis::evalsha::Call;
+use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::script::manual_server::{ManualServer, key};
-use crate::store::redis::script::{Grid, Scripted, Span, decide};
+use crate::store::redis::script::{Grid, MicrosSpan, Scripted, decide};
 use crate::values::counterexamples::{Counterexample, each};
 use crate::values::{Quota, Receipt};
 
@@ -28,7 +28,12 @@ fn numbers<const N: usize>(state: &str) -> [u128; N] {
 
 /// Runs a call at the `now` of a lemma on a key that holds `state`, and returns whether it was admitted, or something
 /// refunded, and what the key holds then.
-fn run(server: &RefCell<ManualServer>, case: &Counterexample, state: &str, call: &Call) -> (bool, Option<String>) {
+fn run(
+    server: &RefCell<ManualServer>,
+    case: &Counterexample,
+    state: &str,
+    call: &ScriptCall,
+) -> (bool, Option<String>) {
     let mut server = server.borrow_mut();
     server.set(&call.keys[0], state);
     let admitted = server.run(case.number("now"), call).admitted;
@@ -62,7 +67,7 @@ fn scripts_withstand_the_counterexamples() {
     each("src/store/redis/script/lua/bucket_refund.lua", |case| {
         let (bucket, grid) = (bucket(case), Grid::new(&bucket(case).quota()));
         let [micros, rest] = ["receipt", "receipt_rest"].map(|number| case.number(number));
-        let receipt = Receipt::of(Tat(grid.units(Span { micros, rest })));
+        let receipt = Receipt::of(Tat(grid.units(MicrosSpan { micros, rest })));
         let call = refund(&bucket, &bucket, key("proof"), case.number("cost"), receipt, NOW).unwrap();
         let (refunded, state) = run(&server, case, &bucket_state(case), &call);
         let [due, rest] = numbers(state.as_deref().filter(|_| refunded).unwrap_or("-0"));
@@ -109,7 +114,7 @@ fn bounds_of_quotas_withstand_the_counterexamples() {
 #[test]
 fn spans_withstand_the_counterexamples() {
     each("src/store/redis/script/bucket.rs: Grid::span", |case| {
-        let Span { micros, rest } = Grid::new(&window_quota(case)).span(case.number("units"));
+        let MicrosSpan { micros, rest } = Grid::new(&window_quota(case)).span(case.number("units"));
         [("micros", micros.into()), ("rest", rest.into())]
     });
 }

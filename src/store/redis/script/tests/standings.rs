@@ -8,9 +8,9 @@ use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, To
 use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::{
-    Charge, OwnQuota, Scripted, Under, ban, begin_record, decide_all, decide_once, reset, swap,
+    OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_all, decide_once, reset, swap,
 };
 use crate::store::remote::{Applied, Standing};
 use crate::values::time::Timestamp;
@@ -37,8 +37,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         Self { server, algorithm, quota, key: key("checked"), standing, state: None, now: START }
     }
 
-    fn under(&self) -> Under<'_, A> {
-        Under { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
+    fn under(&self) -> TextUnder<'_, A> {
+        TextUnder { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
     }
 
     /// Holds a conversation about the key, with or without the quota behind its states, of which nothing is repeated.
@@ -89,9 +89,9 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.server.delete(&other);
         let asked = if is_read { 0 } else { cost };
         let charges =
-            [self.key.clone(), other.clone()].map(|key| Charge::new(&self.algorithm, key, cost, at(self.now)));
+            [self.key.clone(), other.clone()].map(|key| ScriptCharge::new(&self.algorithm, key, cost, at(self.now)));
         let [_, beside] = charges;
-        let first = Charge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
+        let first = ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
         let answer = self.server.run(self.now, &decide_all([first, beside]));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
@@ -111,8 +111,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.server.delete(&budget_key);
         self.server.add_silent(&begin_record(record.clone(), free, Duration::from_secs(1_000)));
         self.server.replies();
-        let state = Charge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
-        let budget_charge = Charge::new(&budget, budget_key, cost, at(self.now));
+        let state = ScriptCharge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
+        let budget_charge = ScriptCharge::new(&budget, budget_key, cost, at(self.now));
         let answer = self.server.run(self.now, &decide_once(state, budget_charge, record));
         let (is_banned, now) = (self.standing.banned_until > at(self.now), at(self.now));
         let receipt = answer.free_retry(&budget, cost, is_banned).unwrap();
@@ -168,7 +168,7 @@ fn millis(time: Timestamp) -> i64 {
 }
 
 fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
-    let (mut random, mut rejected, mut admitted) = (Random::seeded(), 0, 0);
+    let (mut random, mut rejected, mut admitted) = (Xorshift::seeded(), 0, 0);
     for batch in 0..20 {
         // Their times are whole microseconds.
         let scale = random.pick(&[1, 100_000_000_000_000]);
@@ -246,7 +246,7 @@ pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
         assert!(error.contains("SLUICE"), "{value}: {error}");
         assert_eq!(server.get(&name).as_deref(), Some(value));
         let bucket = TokenBucket::new(Quota::per_day(1));
-        let under = Under { algorithm: &bucket, limiter: bucket.quota() };
+        let under = TextUnder { algorithm: &bucket, limiter: bucket.quota() };
         let answer = server.run(START, &swap(name.clone(), None));
         assert!(under.owing(answer.old(0).unwrap(), answer.now, None, 1).is_err(), "{value}");
     }

@@ -11,9 +11,9 @@ use super::traces::{bucket_quota, cost, lives_as_long, window_quota};
 use super::{ALL, estimate, refund};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
-use crate::store::redis::script::bucket::{Grid, Span};
+use crate::store::redis::script::bucket::{Grid, MicrosSpan};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::random::Random;
+use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide};
 use crate::values::{Quota, Receipt};
 
@@ -27,10 +27,10 @@ const CORRECTED: usize = 2;
 const LAST: u64 = (1 << 53) - 1;
 
 /// Draws a time, what a key holds, and a receipt.
-type Draw<A> = fn(&mut Random, &A) -> (u64, String, Receipt);
+type Draw<A> = fn(&mut Xorshift, &A) -> (u64, String, Receipt);
 
 /// A state that is near `now`, a full bucket, or nothing.
-fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
+fn bucket(random: &mut Xorshift, bucket: &TokenBucket) -> (u64, String, Receipt) {
     let (quota, now) = (bucket.quota(), START + random.below(1 << 50));
     let grid = Grid::new(&quota);
     let [price, full] = [1, bucket.max_cost()].map(|cost| grid.span(grid.price(cost)));
@@ -45,14 +45,14 @@ fn bucket(random: &mut Random, bucket: &TokenBucket) -> (u64, String, Receipt) {
     };
     let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
-    let grain = grid.units(Span { micros: 0, rest: 1 });
+    let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
     let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
 }
 
 /// The counts of a window near its limit, and the number of a window near that of `now`.
-fn window(random: &mut Random, quota: &Quota) -> (u64, u64, [u64; 2]) {
+fn window(random: &mut Xorshift, quota: &Quota) -> (u64, u64, [u64; 2]) {
     let (period, limit) = (quota.period_nanos() / 1_000, quota.limit());
     let now = START + random.below(1 << 50);
     let now = if random.below(4) == 0 { (now / period).max(1) * period + random.below(2) } else { now };
@@ -60,19 +60,19 @@ fn window(random: &mut Random, quota: &Quota) -> (u64, u64, [u64; 2]) {
     (now, (now / period).max(3) + random.below(5) - 2, [(); 2].map(|()| random.pick(&counts)))
 }
 
-fn fixed(random: &mut Random, limit: &FixedWindow) -> (u64, String, Receipt) {
+fn fixed(random: &mut Xorshift, limit: &FixedWindow) -> (u64, String, Receipt) {
     let (now, number, [used, _]) = window(random, &limit.quota());
     (now, format!("-{number}:{used}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
 }
 
-fn sliding(random: &mut Random, limit: &SlidingWindow) -> (u64, String, Receipt) {
+fn sliding(random: &mut Xorshift, limit: &SlidingWindow) -> (u64, String, Receipt) {
     let (now, number, [previous, current]) = window(random, &limit.quota());
     // A state in which nothing was used is never written.
     let current = if previous == 0 { current.max(1) } else { current };
     (now, format!("-{number}:{previous}:{current}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
 }
 
-fn calendar(random: &mut Random, limit: &CalendarWindow) -> (u64, String, Receipt) {
+fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Receipt) {
     let now = START + random.below(1 << 50);
     let ends = |now: u64| limit.end_of_window(at(now)).as_nanos() / 1_000;
     // At the end of a window, or next to it.
@@ -84,8 +84,12 @@ fn calendar(random: &mut Random, limit: &CalendarWindow) -> (u64, String, Receip
     (now, format!("-{end}:{used}"), Receipt::of(ChargedIn(charged * 1_000_000_000)))
 }
 
-fn check<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota, draw: Draw<A>) {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+fn check<A: Scripted + Model + Debug>(
+    make: impl Fn(Quota) -> A,
+    quota: impl Fn(&mut Xorshift) -> Quota,
+    draw: Draw<A>,
+) {
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut seen) = (0, [0_u64; 5]);
     while batch < BATCHES {
         let algorithm = make(quota(&mut random));
@@ -186,7 +190,7 @@ fn inverse(of: u64, modulus: u64) -> Option<u64> {
 /// double would round it: up or down, and also beyond the whole number.
 #[test]
 pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let (mut seen, mut estimates) = (0, (0, 0));
     for number in 0..600 {
         let period = random.pick(&[1 << 49, 1 << 46, 1 << 41]);

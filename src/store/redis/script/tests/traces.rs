@@ -8,8 +8,8 @@ use super::model::Model;
 use super::{ALL, refund};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
-use crate::store::redis::script::random::Random;
-use crate::store::redis::script::{Charge, MOST_UNITS, Scripted, decide, decide_all, variant};
+use crate::store::redis::script::random::Xorshift;
+use crate::store::redis::script::{MOST_UNITS, ScriptCharge, Scripted, decide, decide_all, variant};
 use crate::util::effort::rounds;
 use crate::values::{Decision, Quota, Receipt};
 
@@ -55,7 +55,7 @@ const PERIODS: [u64; 13] = [
     ((1 << 50) - 1) * 1_000,
 ];
 
-pub(super) fn window_quota(random: &mut Random) -> Quota {
+pub(super) fn window_quota(random: &mut Xorshift) -> Quota {
     let limit = match random.below(5) {
         0 | 1 => random.pick(&EDGES),
         2 => 1 + random.below(MOST_UNITS),
@@ -65,7 +65,7 @@ pub(super) fn window_quota(random: &mut Random) -> Quota {
     Quota::per(limit, Duration::from_nanos(period))
 }
 
-pub(super) fn bucket_quota(random: &mut Random) -> Quota {
+pub(super) fn bucket_quota(random: &mut Xorshift) -> Quota {
     let quota = window_quota(random);
     match random.below(5) {
         0 => quota.burst(random.pick(&EDGES)),
@@ -75,7 +75,7 @@ pub(super) fn bucket_quota(random: &mut Random) -> Quota {
     }
 }
 
-pub(super) fn cost(random: &mut Random, max: u64) -> u64 {
+pub(super) fn cost(random: &mut Xorshift, max: u64) -> u64 {
     match random.below(8) {
         0 => 0,
         1 => random.pick(&EDGES),
@@ -88,7 +88,7 @@ pub(super) fn cost(random: &mut Random, max: u64) -> u64 {
 }
 
 /// Advances time by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
-fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
+fn later(random: &mut Xorshift, now: u64, quota: &Quota) -> u64 {
     let period = quota.period_nanos() / 1_000 + 1;
     let token = period / quota.limit() + 1;
     let next = match random.below(16) {
@@ -116,8 +116,8 @@ enum Expected {
     Refund { is_owed: bool },
 }
 
-fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota) {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xorshift) -> Quota) {
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let (mut steps, mut batch, mut rejections, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
     let count = steps_per_algorithm();
     while steps < count {
@@ -223,7 +223,7 @@ pub(super) fn sliding_windows_agree() {
 /// Three keys of different algorithms are charged together or not at all; a cost of 0 reads.
 #[test]
 pub(super) fn several_are_charged_all_or_none() {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut all, mut none) = (0, 0, 0);
     while batch < 50 {
         let quotas = [(); 3].map(|()| window_quota(&mut random));
@@ -244,9 +244,9 @@ pub(super) fn several_are_charged_all_or_none() {
             server.add(
                 now,
                 &decide_all([
-                    Charge::new(&bucket, a, costs[0], at(now)),
-                    Charge::new(&fixed, b, costs[1], at(now)),
-                    Charge::new(&sliding, c, costs[2], at(now)),
+                    ScriptCharge::new(&bucket, a, costs[0], at(now)),
+                    ScriptCharge::new(&fixed, b, costs[1], at(now)),
+                    ScriptCharge::new(&sliding, c, costs[2], at(now)),
                 ]),
             );
             let (one, next_first) = bucket.decide(first, at(now), costs[0]);
@@ -284,7 +284,7 @@ pub(super) fn several_are_charged_all_or_none() {
 #[test]
 pub(super) fn windows_of_the_calendar_agree() {
     const DAY: u64 = 86_400_000_000_000;
-    let quota = |random: &mut Random| {
+    let quota = |random: &mut Xorshift| {
         let limit = window_quota(random).limit();
         Quota::per(limit, Duration::from_nanos(random.pick(&[1, 7, 28]) * DAY))
     };
