@@ -32,12 +32,12 @@ pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::pacer::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
-    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, MissingKey, Penalty, Policy, PolicyError,
+    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Replaced,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;
-pub use self::reload::{LimitsHandle, Replaced};
+pub use self::reload::LimitsHandle;
 pub use self::response_body::ResponseBody;
 pub use self::service::RateLimit;
 pub use self::settlement::{Meter, SettleError, Settlement};

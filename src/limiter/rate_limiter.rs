@@ -123,14 +123,6 @@ impl<A: Algorithm, T> RateLimiter<A, T> {
         let table = table.advertising(self.algorithm.terms()).admitting_at_most(self.algorithm.max_cost());
         if self.algorithm.under(self.algorithm.quota()).is_some() { table.taking_quotas() } else { table }
     }
-
-    /// Wraps the table of an heir, if that is not the table which was asked.
-    fn heir(&self, inheritance: Inheritance<T>) -> Inheritance<Arc<dyn Limiter>>
-    where
-        Self: IntoLimiter,
-    {
-        inheritance.map(|table| Self { algorithm: Arc::clone(&self.algorithm), table }.into_limiter())
-    }
 }
 
 /// In memory.
@@ -152,7 +144,8 @@ impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let heritage = predecessor.describe().keeps_states()?.heritage();
-        Some(self.heir(self.table.inherit(&self.algorithm, &heritage)?))
+        let heir = |table| Self { algorithm: Arc::clone(&self.algorithm), table }.into_limiter();
+        Some(self.table.inherit(&self.algorithm, &heritage)?.map(heir))
     }
 
     fn stats(&self) -> Stats {
@@ -187,7 +180,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> Limiter for RateLimiter<A, RemoteTable
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let heritage = predecessor.describe().keeps_states()?.heritage();
-        Some(self.heir(self.table.inherit(&self.algorithm, &heritage)?))
+        let heir = |table| Self { algorithm: Arc::clone(&self.algorithm), table }.into_limiter();
+        Some(self.table.inherit(&self.algorithm, &heritage)?.map(heir))
     }
 
     fn stats(&self) -> Stats {

@@ -71,6 +71,14 @@ impl<H> Inheritance<H> {
         self
     }
 
+    /// Replaces the limiter that was asked, if the heir is another one. Returns the step to run once it is in force.
+    pub(crate) fn put_in_place(self, asked: &mut H) -> Option<Finish> {
+        if let Some(heir) = self.heir {
+            *asked = heir;
+        }
+        self.finish
+    }
+
     /// The heir, if it is not the limiter that was asked.
     #[must_use]
     pub const fn heir(&self) -> Option<&H> {

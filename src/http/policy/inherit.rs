@@ -1,25 +1,46 @@
 //! The second step of a live change: a policy inherits from its predecessor.
 //!
 //! 1. [`LayerState::replace`](crate::http::reload) pairs policies by name.
-//! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter to inherit from the
-//!    old one.
+//! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter to
+//!    inherit from the old one.
 //! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/traits.rs`) says what each
 //!    limiter keeps. In memory, `store/memory/heir.rs` makes the new table.
 
 use std::sync::Arc;
 
 use crate::http::policy::definition::Policy;
-use crate::values::{Finish, Inheritance};
+use crate::http::policy::heritage::Penalty;
+use crate::util::log;
+use crate::values::Finish;
 
-/// What became of the budgets of the predecessor's keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InheritedBudgets {
-    /// The limiter has inherited them.
-    Inherited,
-    /// The limiter has inherited them with the capacity of its predecessor, in place of its own.
-    InheritedWithCapacity,
-    /// The limiter cannot inherit them: all keys start with a full budget.
-    Lost,
+/// The result of a replacement of policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    not_inherited: Vec<String>,
+    keeping_capacity: Vec<String>,
+    pub(crate) removed: Vec<String>,
+}
+
+impl Replaced {
+    /// The policies that had a predecessor but could not inherit from it, so that all of their keys start with full
+    /// budgets; see [`Limiter::inherit`](crate::Limiter::inherit).
+    #[must_use]
+    pub fn not_inherited(&self) -> &[String] {
+        &self.not_inherited
+    }
+
+    /// The policies whose limiters keep the previous capacity, and not the requested one: of several changes of the
+    /// capacity, a fourth takes effect only once the debts from before the first are paid. The next change tries again.
+    #[must_use]
+    pub fn kept_capacity(&self) -> &[String] {
+        &self.keeping_capacity
+    }
+
+    /// The policies that were in force before and are no longer.
+    #[must_use]
+    pub fn removed(&self) -> &[String] {
+        &self.removed
+    }
 }
 
 impl Policy {
@@ -27,28 +48,34 @@ impl Policy {
     ///
     /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
     /// force.
-    pub(crate) fn inherit(&mut self, old: &Self, finish: &mut Vec<Finish>) -> InheritedBudgets {
-        let bans = self.heritage.inherit(&old.heritage);
+    pub(crate) fn inherit(&mut self, old: &Self, replaced: &mut Replaced, finish: &mut Vec<Finish>) {
+        let (heritage, before) = (&mut self.heritage, &old.heritage);
+        heritage.record = Arc::clone(&before.record);
+        heritage.meter.inherit(&before.meter);
+        // Bans outlive budgets: a ban is a deadline that was advertised to the client, whatever the quota is now. So a
+        // policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty itself.
+        if let Some(bans) = before.penalty.as_ref().map(Penalty::record).or(before.former_bans.as_ref()) {
+            match &mut heritage.penalty {
+                Some(penalty) => finish.extend(penalty.inherit(bans, before.penalty.as_ref())),
+                None => heritage.former_bans = Some(Arc::clone(bans)),
+            }
+        }
         let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
-        let retries = retries.and_then(|(new, old)| new.inherit(old));
-        let (budgets, limiter) = self.inherit_limiter(old);
-        finish.extend(bans.into_iter().chain(retries).chain(limiter));
-        budgets
-    }
-
-    fn inherit_limiter(&mut self, old: &Self) -> (InheritedBudgets, Option<Finish>) {
+        finish.extend(retries.and_then(|(new, old)| new.inherit(old)));
         // If both policies have the same limiter, its state is ours already, even if it cannot inherit. `ptr_eq`
         // ignores vtables, of which one type may have several.
-        let is_same = Arc::ptr_eq(&self.limiter, &old.limiter);
-        let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
-        let Some(Inheritance { heir, keeps_capacity, finish }) = inheritance else {
-            return (InheritedBudgets::Lost, None);
-        };
-        if let Some(heir) = heir {
-            self.limiter = heir;
+        if !Arc::ptr_eq(&self.limiter, &old.limiter) {
+            let Some(inheritance) = self.limiter.inherit(&*old.limiter) else {
+                log::not_inherited(&self.name);
+                replaced.not_inherited.push(self.name.to_string());
+                return;
+            };
+            if inheritance.keeps_capacity {
+                replaced.keeping_capacity.push(self.name.to_string());
+            }
+            finish.extend(inheritance.put_in_place(&mut self.limiter));
         }
-        self.heritage.continue_line(&old.heritage);
-        (if keeps_capacity { InheritedBudgets::InheritedWithCapacity } else { InheritedBudgets::Inherited }, finish)
+        self.heritage.lineage = Arc::clone(&before.lineage);
     }
 }
 
@@ -57,7 +84,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::http::policy::heritage::Penalty;
     use crate::limiter::Limiter;
     use crate::values::{Answer, Ask, Decision, PartitionKey, Quota};
 
@@ -83,7 +109,7 @@ mod tests {
 
     fn replaced(old: &Policy, mut new: Policy) -> Policy {
         let mut steps = Vec::new();
-        new.inherit(old, &mut steps);
+        new.inherit(old, &mut Replaced::default(), &mut steps);
         steps.into_iter().for_each(|finish| finish());
         new
     }
@@ -146,14 +172,12 @@ mod tests {
     fn a_limiter_that_stays_keeps_its_budgets_even_if_it_cannot_inherit() {
         let custom = Arc::new(Custom);
         let with = |limiter: &Arc<Custom>| Policy::new("p", Arc::clone(limiter));
-        let (old, mut same, mut other) = (with(&custom), with(&custom), policy());
-        assert_eq!(
-            (same.inherit(&old, &mut Vec::new()), same.heritage.is_of_line(&old.heritage)),
-            (InheritedBudgets::Inherited, true)
-        );
-        assert_eq!(
-            (other.inherit(&old, &mut Vec::new()), other.heritage.is_of_line(&old.heritage)),
-            (InheritedBudgets::Lost, false)
-        );
+        let (old, same, other) = (with(&custom), with(&custom), policy());
+        for (mut new, inherits) in [(same, true), (other, false)] {
+            let mut replaced = Replaced::default();
+            new.inherit(&old, &mut replaced, &mut Vec::new());
+            assert_eq!(replaced.not_inherited().is_empty(), inherits);
+            assert_eq!(new.heritage.is_of_line(&old.heritage), inherits);
+        }
     }
 }

@@ -30,6 +30,6 @@ pub use self::definition::{IntoPolicies, Policy};
 pub use self::error::PolicyError;
 pub(crate) use self::heritage::Fate;
 pub use self::heritage::Penalty;
-pub(crate) use self::inherit::InheritedBudgets;
+pub use self::inherit::Replaced;
 pub(crate) use self::rules::validate_name;
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

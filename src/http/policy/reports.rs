@@ -69,11 +69,11 @@ impl Policy {
         self.heritage.meter.observe(|| self.stats());
     }
 
-    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether
-    /// another policy of its name is.
-    pub(crate) fn observe_end(&self, has_successor: bool) {
+    /// Updates the metrics for the last time, since this policy is no longer in force; `is_removed` unless another policy of
+    /// its name is.
+    pub(crate) fn observe_end(&self, is_removed: bool) {
         self.heritage.meter.count_last(|| self.stats());
-        if !has_successor {
+        if is_removed {
             self.heritage.meter.retire();
         }
     }

@@ -1,24 +1,154 @@
-//! The settings and policies of a layer, and the first step of a live change: new policies inherit from those of their
-//! names, and replace them. `http/policy/inherit.rs` has the steps that follow.
-
-mod handle;
+//! The settings and policies of a layer, and the first step of a live change: [`LimitsHandle`] replaces policies by new
+//! ones, which inherit from those of their names. `http/policy/inherit.rs` has the steps that follow.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
 
-pub use self::handle::{LimitsHandle, Replaced};
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
-use crate::http::policy::{InheritedBudgets, IntoPolicies, Policy, PolicyError};
+use crate::http::policy::{IntoPolicies, Policy, PolicyError, Replaced};
 use crate::http::preflight::Exemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
 use crate::util::log;
-use crate::values::Finish;
+
+/// Replaces the policies of a layer at run time; made by
+/// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::policy::PolicyError;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
+///
+/// let policy = |quota| Policy::new("api", TokenBucket::new(quota));
+/// let layer = RateLimitLayer::new(policy(Quota::per_second(10)));
+/// let limits = layer.handle();
+///
+/// // Later, from any thread: a client that has used five of ten has used five of fifty now.
+/// limits.replace(policy(Quota::per_second(50)))?;
+///
+/// // Policies that `try_new` rejects change nothing.
+/// let rejected = limits.replace(policy(Quota::per_second(50)).cost(51));
+/// assert!(matches!(rejected, Err(PolicyError::CostAboveBurst { .. })));
+/// # Ok::<_, PolicyError>(())
+/// ```
+///
+/// # What is kept
+///
+/// A policy inherits from the predecessor of the same name. Policies with new names start with full budgets.
+///
+/// | inherited | if |
+/// |---|---|
+/// | what its keys have used | its limiter [can inherit](crate::Limiter::inherit) |
+/// | bans, and advertised waits | both [penalties](crate::Policy::penalty) use clocks of one type. While a policy has no penalty, they are kept, but not enforced |
+/// | premature retries, which count towards a ban | also, the predecessor itself has a penalty |
+/// | counts of failures and of shadow rejections, metrics, expected refunds, and whether an outage of its limiter was logged | always |
+///
+/// - A lowered limit never grants more than its burst. A client that has used more waits until the excess is paid at
+///   the new rate; the advertised wait is exact.
+/// - A raised limit takes effect at once: a key gets the difference, and its debt is paid at the new rate.
+/// - Waiters in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate. A waiter that
+///   would wait too long then, or exceeds the new `max_queue`, is rejected.
+///
+/// In memory, [`WhenFull`](crate::store::WhenFull) is that of the new limiter, and so is the capacity, unless it
+/// [is kept](Replaced::kept_capacity). [`replace`](Self::replace) returns what could not be inherited.
+///
+/// A limiter that several layers share (an `Arc` of it) is replaced in each layer separately: the others keep it,
+/// undisturbed. If two layers replace it by the same new limiter, the first change counts, and they share the new
+/// limiter from then on. A limiter that was used before, here or elsewhere, may be put in force again: in a
+/// [`MemoryStore`](crate::store::MemoryStore), an equal new limiter then inherits, and the layer does not ask the one in
+/// the given `Arc`; a [`LeakyQueue`](crate::LeakyQueue) that was used with a schedule of its own does not inherit.
+///
+/// # Accuracy
+///
+/// A request uses the policies that were in force when it came, until it is answered. What it still asks (a charge
+/// after a wait, a refund, a settlement) goes to the heir, and is converted. In memory, a concurrent decision at the
+/// instant of the change may go uncounted: at most one per deciding thread. Queues count all.
+///
+/// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or one tick
+/// if ticks become longer. What a window counts at the instant of the change stays counted, in the present window of the
+/// new period: see [below](#the-period-of-a-window). A refund is lost after more than two changes of a queue, after more
+/// than 256 of a bucket, and after any change of a window's period.
+///
+/// If a table is full at the change, and its heir at the next one, more is owed than is kept: then the keys that owe
+/// least are forgotten, whatever [`WhenFull`](crate::store::WhenFull) is, and counted in
+/// [`evicted_live`](crate::RateLimiter::evicted_live), which goes on from the count of the table before.
+///
+/// # The period of a window
+///
+/// A window counts in one period at a time. A count that comes into a shorter period ends with it, and is gone if the
+/// period changes back: from 1,000 per day to 10 per second and back two seconds later, each key passes 1,000 more. A
+/// bucket keeps the debt.
+///
+/// # Cost
+///
+/// For requests, one load of the policies in force, which writes to no memory that other threads use; and for the first
+/// request of a key after a change, a lookup of its old debt, which takes some microseconds. In memory, no request waits
+/// for the change, nor for another request that copies the same debts. The thread that calls `replace` copies the debts
+/// before it returns, while requests go on. Both tables are in memory until then, or until the last request from before
+/// the change is answered, and the copy until its last debt is paid. It has 8 bytes for each key that owes something (24
+/// to 48 if the table has locks), and no more than the table that it was made from. However many changes there are, the
+/// copies are of one table, or of one for each [capacity](Replaced::kept_capacity) that the limiter had meanwhile.
+///
+/// After a burst of more than 2^18 units, a bucket with a much slower rate keeps its debts in a table with locks, of 98
+/// bytes per key, until the next change: they would not fit into words.
+///
+/// Requests to a [`LeakyQueue`](crate::LeakyQueue) that has waiters do wait for its change, which holds its lock: 56 ms
+/// with 65,536 waiters, 1.5 s with a million.
+#[derive(Clone)]
+#[doc(alias("hot reload", "reload", "live change"))]
+pub struct LimitsHandle {
+    layer: Arc<LayerState>,
+}
+
+impl LimitsHandle {
+    pub(crate) const fn new(layer: Arc<LayerState>) -> Self {
+        Self { layer }
+    }
+
+    /// Replaces all policies of the layer atomically. Other settings of the layer stay.
+    ///
+    /// Returns once the new policies are in force, with the policies that could not inherit.
+    ///
+    /// # Errors
+    ///
+    /// If [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) would reject the policies. Then nothing has
+    /// changed.
+    pub fn replace(&self, policies: impl IntoPolicies) -> Result<Replaced, PolicyError> {
+        Enforceable::new(policies).map(|policies| self.layer.replace(policies))
+    }
+
+    /// Rejects, with 503, all waiters in the queues of this layer (a [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`,
+    /// or a custom limiter that implements [`Limiter::close`](crate::Limiter::close)), and all requests to these queues
+    /// from now on. Call it when the server shuts down, before it waits for requests in flight: otherwise it waits for
+    /// the whole queue.
+    ///
+    /// Other policies are not affected: a bucket decides as before. Closed queues stay closed, and queues of later
+    /// changes are closed as well. A queue that several layers share is closed for all of them, even if it was replaced
+    /// in this one before. A second call does nothing.
+    ///
+    /// Such a rejection is neither counted nor logged as a failure of the limiter, and
+    /// [`FailureMode`](crate::FailureMode) does not apply.
+    pub fn close(&self) {
+        self.layer.close();
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
+        self.layer.replace(policies)
+    }
+}
+
+impl fmt::Debug for LimitsHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitsHandle").field("policies", &self.layer.load().policies).finish()
+    }
+}
 
 /// The settings of a layer, which never change.
 #[derive(Default)]
@@ -109,6 +239,9 @@ pub(crate) struct InForce {
 
 impl InForce {
     fn new(policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
+        if let Some(route) = &settings.route {
+            policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
+        }
         let advertised = |policy: &Policy| policy.description.terms().filter(|_| !policy.shadow);
         let unit = |policy: &Policy| {
             if policy.after.is_charged_by_content() { QuotaUnit::ContentBytes } else { QuotaUnit::Requests }
@@ -154,9 +287,6 @@ impl Deref for PolicyInForce {
 
 impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: LayerSettings) -> Arc<Self> {
-        if let Some(route) = &settings.route {
-            policies.0.iter().for_each(|policy| policy.heritage.meter.set_route(route));
-        }
         let in_force = ArcSwap::new(InForce::new(policies.0, &settings));
         Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
     }
@@ -189,15 +319,17 @@ impl LayerState {
     /// Replaces the policies in force.
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
         let mut policies = policies.0;
-        if let Some(route) = &self.settings.route {
-            policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
-        }
         // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
         // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
         // the charges made under the first replacement would be lost in the second.
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let before = Arc::clone(&self.load());
-        let (replaced, finish) = inherit(&mut policies, &before);
+        let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
+        for policy in &mut policies {
+            if let Some(old) = before.policy(policy.name()) {
+                policy.inherit(old, &mut replaced, &mut finish);
+            }
+        }
         // Remembered for `close`: requests may still wait in them.
         past.remember(&before.policies);
         let after = InForce::new(policies, &self.settings);
@@ -207,7 +339,11 @@ impl LayerState {
         // for it.
         drop(past);
         finish.into_iter().for_each(|finish| finish());
-        observe_ends(&before.policies, &after.policies);
+        for old in before.policies.iter() {
+            let is_removed = after.policy(old.name()).is_none();
+            old.observe_end(is_removed);
+            replaced.removed.extend(is_removed.then(|| old.name().to_owned()));
+        }
         // `close` ran before the lock was taken, and closed the limiters before this change only.
         if is_closed {
             self.close();
@@ -228,35 +364,6 @@ impl LayerState {
         };
         // After the lock is released, since closing a queue runs wakers, which are foreign code.
         limiters.iter().for_each(|limiter| limiter.close());
-    }
-}
-
-/// Lets policies inherit from those of their names in `before`. Returns the result, and the steps to run once the
-/// policies are in force.
-fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>) {
-    let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
-    for policy in &mut *policies {
-        let Some(old) = before.policy(policy.name()) else { continue };
-        match policy.inherit(old, &mut finish) {
-            InheritedBudgets::Inherited => {}
-            InheritedBudgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
-            InheritedBudgets::Lost => {
-                log::not_inherited(policy.name());
-                replaced.not_inherited.push(policy.name().to_owned());
-            }
-        }
-    }
-    let names: HashSet<_> = policies.iter().map(Policy::name).collect();
-    let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
-    replaced.removed = removed.map(str::to_owned).collect();
-    (replaced, finish)
-}
-
-/// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed
-/// policies to zero.
-fn observe_ends(before: &[Policy], after: &[Policy]) {
-    for old in before {
-        old.observe_end(after.iter().any(|new| new.name() == old.name()));
     }
 }
 

@@ -34,8 +34,12 @@ use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, Weak};
 
+#[cfg(not(sluice_loom))]
+use arc_swap::ArcSwapOption;
+
 use super::occupancy::Occupancy;
-use super::published::Published;
+#[cfg(doc)]
+use super::table::Rule;
 use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
@@ -427,6 +431,95 @@ impl<D: PageDebts> PageCopy<D> {
     fn set(&self, set: usize) -> Range<usize> {
         let begin = if set == 0 { 0 } else { self.ends[set - 1] };
         begin.into()..self.ends[set].into()
+    }
+}
+
+/// What the keys of a table of words owed at the instant of a change, as [stamps](Rule::stamp). Asked about keys that are not
+/// in the table, under their striped lock.
+pub(super) struct InheritedStamps {
+    pub(super) debts: Arc<DebtCopies<u64, PackedDebts>>,
+    /// The stamp of nothing at that instant, from which the copied stamps are counted.
+    pub(super) base: u64,
+}
+
+impl InheritedStamps {
+    /// Returns the stamp of what the key owes, in the table's own units; zero if it owes nothing. `present` is the
+    /// [stamp of nothing](super::table::stamp_of_nothing).
+    pub(super) fn stamp_of(&self, hash: u64, present: u64) -> u64 {
+        self.debts.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
+    }
+
+    /// Replaces that stamp; zero clears it.
+    pub(super) fn set_stamp_of(&self, hash: u64, stamp: u64) {
+        self.debts.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
+    }
+
+    /// Clears that stamp, of a key that was inserted with it.
+    pub(super) fn clear_inserted(&self, hash: u64) {
+        self.debts.missing(hash).iter().for_each(|heir| heir.copy_pages_of(hash));
+        self.debts.set(hash, None);
+    }
+}
+
+/// A shared value, or none: the first thread that publishes one wins.
+///
+/// No thread waits for another one, wherever that was descheduled. (In models, a lock takes the place of this: it is
+/// held for one step.)
+struct Published<T>(#[cfg(not(sluice_loom))] ArcSwapOption<T>, #[cfg(sluice_loom)] Mutex<Option<Arc<T>>>);
+
+#[cfg(not(sluice_loom))]
+impl<T> Published<T> {
+    fn nothing() -> Self {
+        Self(ArcSwapOption::empty())
+    }
+
+    fn new(value: Arc<T>) -> Self {
+        Self(ArcSwapOption::new(Some(value)))
+    }
+
+    fn get(&self) -> Option<Arc<T>> {
+        self.0.load_full()
+    }
+
+    /// Publishes a value if there is none; returns the published one, which may be another thread's.
+    fn publish(&self, value: Arc<T>) -> Arc<T> {
+        let before = self.0.compare_and_swap(&None::<Arc<T>>, Some(Arc::clone(&value)));
+        before.as_ref().map_or(value, Arc::clone)
+    }
+
+    fn replace(&self, value: Arc<T>) {
+        self.0.store(Some(value));
+    }
+
+    fn take(&self) -> Option<Arc<T>> {
+        self.0.swap(None)
+    }
+}
+
+#[cfg(sluice_loom)]
+impl<T> Published<T> {
+    fn nothing() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    fn new(value: Arc<T>) -> Self {
+        Self(Mutex::new(Some(value)))
+    }
+
+    fn get(&self) -> Option<Arc<T>> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn publish(&self, value: Arc<T>) -> Arc<T> {
+        Arc::clone(self.0.lock().unwrap().get_or_insert(value))
+    }
+
+    fn replace(&self, value: Arc<T>) {
+        *self.0.lock().unwrap() = Some(value);
+    }
+
+    fn take(&self) -> Option<Arc<T>> {
+        self.0.lock().unwrap().take()
     }
 }
 

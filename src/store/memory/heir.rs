@@ -1,183 +1,261 @@
-//! Makes an heir, at a live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters inherit what. All
-//! that can fail is done here, before the change is in force; [`debt_copies`](super::debt_copies) then copies what is owed.
+//! A live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters inherit what. All that can fail is done
+//! here, before the change is in force; [`debt_copies`](super::debt_copies) then copies what is owed.
+//!
+//! An heir keeps what its keys owe as words, as states, or as states with their quotas: the [`Form`]s. Its copies are made
+//! [from the table](FromTable) of its predecessor, which is read in pages as states; each is converted into the form once.
 
 use std::any::TypeId;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
-use super::debt_copies::MOST_COPIES;
-use super::forms::{Form, FromTable, Predecessor, States, TableChange, WithQuotas, WordForm};
-use super::keeps::{Keeps, TablePart};
+use super::debt_copies::{Copying, DebtSource, Debtor, MOST_COPIES};
+use super::keeps::{Keeps, KeepsAs, TablePart};
 use super::kept::{Kept, KeptTable, QuotaTable};
-use super::ledger::Ledger;
-use super::locked::LockedTable;
+use super::ledger::{Ledger, base_of};
+use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
-use super::settings::MemoryStore;
 use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks};
 use super::when_full::WhenFull;
+use super::{MemoryTable, TableStart};
 use crate::algorithm::{Algorithm, GcraState, Kind};
-use crate::values::Quota;
+use crate::store::quota_change;
 use crate::values::time::{Clock, Timestamp};
+use crate::values::{Finish, Heritage, Inheritance, Quota};
 
-/// Makes a limiter's tables begin with what keys owe in its predecessor's; `None` if it cannot inherit that. `made` are the
-/// tables that the limiter has already.
-pub(super) fn make<A: Algorithm, C: Clock>(
-    store: &MemoryStore<C>,
-    made: Option<Kept<A::State>>,
-    takes_quotas: bool,
-    algorithm: &Arc<A>,
-    predecessor: &Arc<Kept<A::State>>,
-) -> Option<Kept<A::State>> {
-    let before = predecessor.terms;
-    if before.clock != TypeId::of::<C>() {
-        return None;
-    }
-    let mut heir = made.unwrap_or_else(|| Kept::new(&**algorithm, store, store.capacity));
-    // One instant for all of it, read once.
-    let at = store.clock.now();
-    let origin = Predecessor::new(predecessor, at);
-    let geometries = origin.geometries();
-    if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.keeps().geometry()) {
-        // With another capacity, the heir of this heir would have to inherit from more tables than it can.
-        heir = Kept::new(&**algorithm, store, predecessor.capacity);
-    }
-    let terms = heir.terms;
-    let inherits_states =
-        before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<A::State>().is_read();
-    let beginning = Beginning { algorithm, origin: &origin, at };
-    let form = match &mut heir.table {
-        _ if takes_quotas => HeldForm::WithQuotas,
-        KeptTable::Bucket(own) if before.is_bucket => beginning.bucket(own, inherits_states)?,
-        KeptTable::Bucket(_) => return None,
-        _ if !inherits_states => return None,
-        KeptTable::Fixed(own) => beginning.windows(own, terms.staggered),
-        KeptTable::Sliding(own) => beginning.windows(own, terms.staggered),
-        KeptTable::Locked(_) => HeldForm::States,
-    };
-    match form {
-        HeldForm::Words => {}
-        HeldForm::WithQuotas if !inherits_states => return None,
-        HeldForm::WithQuotas => {
-            let is_rescheduled = !terms.is_bucket && terms.schedule != before.schedule;
-            let change = match takes_quotas {
-                false => TableChange::Quota,
-                true if is_rescheduled => TableChange::Schedule,
-                true => TableChange::None,
-            };
-            heir.quotas = OnceLock::from(quotas(&**algorithm, &origin, change, (heir.capacity, store.when_full)));
+impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+    /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    pub(crate) fn inherit<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &Arc<A>,
+        heritage: &Heritage,
+    ) -> Option<Inheritance<Self>> {
+        let predecessor: Arc<Kept<S>> = heritage.downcast()?;
+        let finish = |heir: &Kept<S>| {
+            let past = heir.keeps().inherited()?;
+            Some(Box::new(move || past.copy_all()) as Finish)
+        };
+        if let Some(own) = self.in_use() {
+            if Arc::ptr_eq(own, &predecessor) {
+                return Some(Inheritance::in_place());
+            }
+            // Another layer was first. To inherit once more would forget what was used since.
+            let past = own.keeps().inherited();
+            if past.is_some_and(|past| past.predecessor() == predecessor.occupancy().number()) {
+                return Some(Inheritance::in_place().and_then(finish(own)));
+            }
         }
-        HeldForm::States => {
+        let heir = Arc::new(self.heir(algorithm, &predecessor)?);
+        let (keeps_capacity, finish) = (heir.capacity != self.store.capacity, finish(&heir));
+        let inheritance = match self.start.in_use.set(heir) {
+            Ok(()) => Inheritance::in_place(),
+            // The table has debts of its own.
+            Err(heir) => {
+                let start = TableStart::new(OnceLock::from(heir), self.start.takes_quotas());
+                Inheritance::by(Self::starting(self.store.clone(), start))
+            }
+        };
+        Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
+    }
+
+    /// Makes tables that begin with what keys owe in the predecessor's; `None` if this limiter cannot inherit that.
+    fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Kept<S>>) -> Option<Kept<S>> {
+        let before = predecessor.terms;
+        if before.clock != TypeId::of::<C>() {
+            return None;
+        }
+        let with_capacity = |keys| Kept::new(&**algorithm, &self.store, keys);
+        let (made, takes_quotas) = (self.start.made().take(), self.start.takes_quotas());
+        let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
+        // One instant for all of it, read once.
+        let origin = Predecessor::new(predecessor, self.store.clock.now());
+        let geometries = origin.geometries();
+        if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.keeps().geometry()) {
+            // With another capacity, the heir of this heir would have to inherit from more tables than it can.
+            heir = with_capacity(predecessor.capacity);
+        }
+        let terms = heir.terms;
+        let inherits_states =
+            before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<S>().is_read();
+        let size = (heir.capacity, self.store.when_full);
+        let with_quotas = |change| OnceLock::from(quotas(&**algorithm, &origin, change, size));
+        let begins_with_words = match &mut heir.table {
+            _ if takes_quotas && !inherits_states => return None,
+            _ if takes_quotas => {
+                let is_rescheduled = !terms.is_bucket && terms.schedule != before.schedule;
+                heir.quotas = with_quotas(if is_rescheduled { TableChange::Schedule } else { TableChange::None });
+                false
+            }
+            KeptTable::Bucket(own) if before.is_bucket => {
+                let begins_with_words = origin.begin_bucket(own, &**algorithm, inherits_states)?;
+                if !begins_with_words {
+                    heir.quotas = with_quotas(TableChange::Quota);
+                }
+                begins_with_words
+            }
+            KeptTable::Bucket(_) => return None,
+            _ if !inherits_states => return None,
+            KeptTable::Fixed(own) => origin.begin_windows(own, algorithm, terms.staggered),
+            KeptTable::Sliding(own) => origin.begin_windows(own, algorithm, terms.staggered),
+            KeptTable::Locked(_) => false,
+        };
+        if !begins_with_words && heir.quotas.get().is_none() {
             if !matches!(heir.table, KeptTable::Locked(_)) {
-                heir.table = KeptTable::Locked(LockedTable::new(heir.capacity, store.when_full));
+                heir.table = KeptTable::Locked(LockedTable::new(size.0, size.1));
             }
             if let KeptTable::Locked(own) = &mut heir.table {
-                let source = beginning.source(States { algorithm: Arc::clone(algorithm), at });
-                begin_locked(own, source, |_| terms.quota);
+                let form = States { algorithm: Arc::clone(algorithm), at: origin.at };
+                origin.begin_locked(own, form, |_| terms.quota);
             }
         }
+        heir.secret = predecessor.secret;
+        // Receipts name windows by number: after another change of the schedule, that may be the number of another window.
+        // Those of a bucket that keeps states count in the units of its rate; each key that keeps its quota keeps them.
+        let has_units = !begins_with_words && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
+        let voids_receipts = if terms.is_bucket {
+            !takes_quotas && origin.bucket().is_none() && !has_units
+        } else {
+            terms.schedule != before.schedule
+        };
+        heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
+        heir.occupancy().inherit(predecessor.occupancy());
+        Some(heir)
     }
-    heir.secret = predecessor.secret;
-    // Receipts name windows by number: after another change of the schedule, that may be the number of another window. Those
-    // of a bucket that keeps states count in the units of its rate; each key that keeps its quota keeps them.
-    let has_units = || !matches!(form, HeldForm::Words) && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
-    let voids_receipts = if terms.is_bucket {
-        !takes_quotas && origin.bucket().is_none() && !has_units()
-    } else {
-        terms.schedule != before.schedule
-    };
-    heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
-    heir.occupancy().inherit(predecessor.occupancy());
-    Some(heir)
 }
 
-/// The form in which an heir holds what its keys owe.
-enum HeldForm {
-    /// It has begun with words.
-    Words,
-    /// It is to begin with states behind locks: under its own quota, or each with its quota.
-    States,
-    WithQuotas,
-}
-
-/// An heir that is to begin with what is owed at an instant.
-struct Beginning<'a, A: Algorithm> {
-    algorithm: &'a Arc<A>,
-    origin: &'a Predecessor<A::State>,
+/// The table of a predecessor that has the keys at the instant of a change.
+#[derive(Clone)]
+pub(super) struct Predecessor<S> {
+    kept: Arc<Kept<S>>,
+    /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
+    /// be that table.
+    has_quotas: bool,
+    /// The limiter's own.
+    quota: Quota,
     at: Timestamp,
 }
 
-impl<A: Algorithm> Beginning<'_, A> {
+impl<S: Copy + Send + 'static> Predecessor<S> {
+    pub(super) fn new(kept: &Arc<Kept<S>>, at: Timestamp) -> Self {
+        Self { kept: Arc::clone(kept), has_quotas: kept.quotas.get().is_some(), quota: kept.terms.quota, at }
+    }
+
+    /// Returns the table, to be read as states of type `T`.
+    fn table<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
+        if self.has_quotas { self.kept.keeps_as() } else { self.kept.without_quotas() }
+    }
+
+    /// Returns the table if it is that of words of a bucket.
+    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.kept.table {
+            KeptTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
+            _ => None,
+        }
+    }
+
+    fn geometries(&self) -> Vec<Geometry> {
+        self.table::<S>().geometries(self.at)
+    }
+
+    fn number(&self) -> u64 {
+        self.table::<S>().occupancy().number()
+    }
+
     /// Lets a bucket begin with words, unless some key owes more tokens than these hold: one of a quota with a burst of more
-    /// than 2^18, say, that a slow one follows. Its keys are kept as states with the quota then, if there are such states,
-    /// and the next change tries again. `None` if there is no such bucket, or the predecessor's keys are no buckets of this
-    /// crate.
-    fn bucket(&self, own: &mut Ledger<TickBucket>, inherits_states: bool) -> Option<HeldForm> {
-        let Kind::Bucket { quota } = self.algorithm.kind() else { return None };
-        if !self.origin.table::<GcraState>().is_read() {
+    /// than 2^18, say, that a slow one follows. Then `false`, if its keys can be kept as states with the quota, and the next
+    /// change tries again. `None` if there is no such bucket, or the predecessor's keys are no buckets of this crate.
+    fn begin_bucket<A: Algorithm<State = S>>(
+        &self,
+        own: &mut Ledger<TickBucket>,
+        algorithm: &A,
+        inherits_states: bool,
+    ) -> Option<bool> {
+        let Kind::Bucket { quota } = algorithm.kind() else { return None };
+        if !self.table::<GcraState>().is_read() {
             return None;
         }
         let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
         let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        if !rule.holds(tokens) && inherits_states && UnderQuota::keeping(&**self.algorithm).is_some() {
-            return Some(HeldForm::WithQuotas);
+        if !rule.holds(tokens) && inherits_states && UnderQuota::keeping(algorithm).is_some() {
+            return Some(false);
         }
-        if let Some(from) = self.origin.bucket() {
+        if let Some(from) = self.bucket() {
             let rule = rule.continuing(from.rule(), at);
-            let (base, conversion) = (rule.read(at).count, rule.conversion(from.rule(), from.rule().read(at)));
-            let stamp_of = move |_, kept: QuotaState<Ticks>| Some(base + conversion.debt(kept.state.0));
-            let has_overflow = self.begin_words(own, rule, stamp_of);
+            let conversion = rule.conversion(from.rule(), from.rule().read(at));
+            let debt_of = move |_, kept: QuotaState<Ticks>| Some(conversion.debt(kept.state.0));
+            let has_overflow = self.begin_words(own, rule, debt_of);
             own.remember(from, at, has_overflow);
         } else {
             let rule = rule.started_before(at);
-            self.begin_words(own, rule, move |tag, kept: QuotaState<GcraState>| Some(rule.stamp_of(tag, kept, at)));
+            let base = base_of(&rule, at);
+            self.begin_words(own, rule, move |tag, kept: QuotaState<GcraState>| {
+                rule.stamp_of(tag, kept, at).checked_sub(base)
+            });
         }
-        Some(HeldForm::Words)
+        Some(true)
     }
 
-    /// Lets windows begin with words, if all counts fit into these.
-    fn windows<R: Codec>(&self, own: &mut Ledger<R>, staggered: bool) -> HeldForm {
-        let (at, quota) = (self.at, self.algorithm.quota());
-        let rule = R::holding(&quota, staggered, self.most_owed::<R>()).filter(|_| is_same::<A::State, R::State>());
-        let Some(rule) = rule else { return HeldForm::States };
-        let states = States { algorithm: Arc::clone(self.algorithm), at };
+    /// Lets windows begin with words; `false` if not all counts fit into these.
+    fn begin_windows<R: Codec, A: Algorithm<State = S>>(
+        &self,
+        own: &mut Ledger<R>,
+        algorithm: &Arc<A>,
+        staggered: bool,
+    ) -> bool {
+        let (at, quota) = (self.at, algorithm.quota());
+        let rule = R::holding(&quota, staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>());
+        let Some(rule) = rule else { return false };
+        let (base, states) = (base_of(&rule, at), States { algorithm: Arc::clone(algorithm), at });
         self.begin_words(own, rule, move |tag, kept| {
             let state = cast(states.debt(tag, kept)?)?;
-            Some(rule.stamp_of(tag, QuotaState { state, quota }, at))
+            rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
         });
-        HeldForm::Words
+        true
     }
 
-    /// Lets a table of words begin; returns whether anything is owed in its overflow slots.
+    /// Lets a table of words begin with the debts that `debt_of` returns of states of type `T`; returns whether anything is
+    /// owed in its overflow slots.
     fn begin_words<R: Codec, T: Copy + 'static>(
         &self,
         own: &mut Ledger<R>,
         rule: R,
-        stamp_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
+        debt_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
     ) -> bool {
-        let source = self.source(WordForm::new(rule, self.at, Box::new(stamp_of)));
-        let (from, overflow) = ((self.origin.number(), self.origin.geometries()), source.overflow());
-        own.inherit(rule, from, self.at, &overflow, Box::new(source));
+        let at = self.at;
+        let form = Words { rule, base: base_of(&rule, at), at, debt_of: Box::new(debt_of) };
+        let source = FromTable { origin: self.clone(), form };
+        let overflow = source.overflow();
+        own.inherit(rule, (self.number(), self.geometries()), at, &overflow, Box::new(source));
         !overflow.is_empty()
     }
 
-    fn source<F: Form>(&self, form: F) -> FromTable<A::State, F> {
-        FromTable { origin: self.origin.clone(), form }
+    /// Lets a table with locks begin. Keys share a state with those of the same quota.
+    fn begin_locked<F: Form<Debt: Send>>(
+        &self,
+        own: &mut LockedTable<F::Debt>,
+        form: F,
+        quota_of: impl Fn(&F::Debt) -> Quota,
+    ) {
+        let source = FromTable { origin: self.clone(), form };
+        for (tag, state) in source.overflow() {
+            own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
+        }
+        own.inherit((self.number(), self.geometries()), Box::new(source));
     }
 
     /// Returns the most units that a key may owe, with what it may be charged until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
-        let known = self.origin.table::<R::State>().most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&self.origin.predecessor.terms.quota));
+        let known = self.table::<R::State>().most_owed(self.at);
+        let mut most = known.unwrap_or_else(|| R::most_of(&self.quota));
         let mut look_at = |part| {
-            self.origin.each(part, &mut |_, _, kept: QuotaState<R::State>| {
+            self.table().each(part, &self.quota, self.at, &mut |_, _, kept: QuotaState<R::State>| {
                 most = most.max(R::units_of(&kept, self.at)).max(R::most_of(&kept.quota));
             });
         };
         look_at(TablePart::Overflow);
         if known.is_none() {
             let pages = |geometry: Geometry| (0..geometry.pages()).map(move |page| TablePart::Page(geometry, page));
-            self.origin.geometries().into_iter().flat_map(pages).for_each(look_at);
+            self.geometries().into_iter().flat_map(pages).for_each(look_at);
         }
         most
     }
@@ -195,30 +273,170 @@ pub(super) fn quotas<A: Algorithm>(
     quotas.occupancy().inherit(origin.table::<A::State>().occupancy());
     if let Some(under) = UnderQuota::keeping(algorithm) {
         let form = WithQuotas { under, change, at: origin.at };
-        begin_locked(&mut quotas, FromTable { origin: origin.clone(), form }, |kept| kept.quota);
+        origin.begin_locked(&mut quotas, form, |kept| kept.quota);
     }
     quotas
 }
 
-/// Lets a table with locks begin. Keys share a state with those of the same quota.
-fn begin_locked<S: Copy + Send + 'static, F: Form<Debt: Send>>(
-    own: &mut LockedTable<F::Debt>,
-    source: FromTable<S, F>,
-    quota_of: impl Fn(&F::Debt) -> Quota,
-) {
-    for (tag, state) in source.overflow() {
-        own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
+/// Copies what keys owe in a predecessor's table, in the form of the heir.
+struct FromTable<S, F> {
+    origin: Predecessor<S>,
+    form: F,
+}
+
+impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
+    /// Returns what keys share that something is owed of, each with a tag of the keys.
+    fn overflow(&self) -> Vec<(Tag, F::Debt)> {
+        let (origin, mut overflow) = (&self.origin, Vec::new());
+        origin.table().each(TablePart::Overflow, &origin.quota, origin.at, &mut |_, tag, kept| {
+            overflow.extend(self.form.debt(tag, kept).map(|debt| (tag, debt)));
+        });
+        overflow
     }
-    own.inherit((source.origin.number(), source.origin.geometries()), Box::new(source));
+}
+
+impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> {
+    fn announce(&self, heir: &Weak<dyn Copying>) {
+        if let Some(past) = self.origin.table::<S>().inherited() {
+            past.announce(heir);
+        }
+    }
+
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<F::Debt>)) {
+        let origin = &self.origin;
+        origin.table().each(TablePart::Page(geometry, page), &origin.quota, origin.at, &mut |set, tag, kept| {
+            if let Some(debt) = self.form.debt(tag, kept) {
+                put(Debtor { set, tag, debt, ends: self.form.ends(&debt) });
+            }
+        });
+    }
+
+    fn size(&self, tag: Tag, debt: &F::Debt) -> u64 {
+        self.form.size(tag, debt)
+    }
+}
+
+/// How an heir keeps what a key owes at the instant of the change.
+trait Form: Send + Sync + 'static {
+    /// The state as which the predecessor's table is read.
+    type State: Copy + 'static;
+
+    type Debt: Copy + 'static;
+
+    /// Returns a state as the heir keeps it; `None` if nothing of it counts any more.
+    fn debt(&self, tag: Tag, kept: QuotaState<Self::State>) -> Option<Self::Debt>;
+
+    /// Returns until when a debt is owed, by the heir's clock.
+    fn ends(&self, debt: &Self::Debt) -> u64;
+
+    /// See [`DebtSource::size`].
+    fn size(&self, tag: Tag, debt: &Self::Debt) -> u64;
+}
+
+/// Stamps of a rule, counted from that of nothing; made of states of type `T`.
+struct Words<R, T> {
+    rule: R,
+    /// The stamp of nothing.
+    base: u64,
+    at: Timestamp,
+    debt_of: Box<DebtOf<T>>,
+}
+
+type DebtOf<T> = dyn Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync;
+
+impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
+    type State = T;
+    type Debt = u64;
+
+    fn debt(&self, tag: Tag, kept: QuotaState<T>) -> Option<u64> {
+        (self.debt_of)(tag, kept).filter(|debt| *debt > 0)
+    }
+
+    fn ends(&self, debt: &u64) -> u64 {
+        self.rule.ends(self.base + debt)
+    }
+
+    fn size(&self, tag: Tag, debt: &u64) -> u64 {
+        let rule = &self.rule;
+        rule.size(rule.stamped(self.base + debt, rule.local(rule.read(self.at), tag)))
+    }
+}
+
+/// States alone, under the heir's own quota.
+struct States<A> {
+    algorithm: Arc<A>,
+    at: Timestamp,
+}
+
+impl<A: Algorithm> Form for States<A> {
+    type State = A::State;
+    type Debt = A::State;
+
+    fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<A::State> {
+        let now = local_of(&*self.algorithm, tag, self.at);
+        let state = quota_change::converted(&*self.algorithm, kept.state, &kept.quota, now)?;
+        (self.algorithm.owed(&state, now) > 0).then_some(state)
+    }
+
+    fn ends(&self, state: &A::State) -> u64 {
+        self.algorithm.expires_at(state).as_nanos()
+    }
+
+    fn size(&self, tag: Tag, state: &A::State) -> u64 {
+        self.algorithm.owed(state, local_of(&*self.algorithm, tag, self.at))
+    }
+}
+
+/// States with quotas.
+struct WithQuotas<A> {
+    under: UnderQuota<A>,
+    change: TableChange,
+    at: Timestamp,
+}
+
+/// What a change does to a state with its quota.
+#[derive(Clone, Copy)]
+pub(super) enum TableChange {
+    /// Each key keeps its quota until it is asked about under another, and is converted then.
+    None,
+    /// The same, but windows begin at other instants than the predecessor's, although quotas may be equal: in another time
+    /// zone, say.
+    Schedule,
+    /// All keys are converted to the heir's own quota.
+    Quota,
+}
+
+impl<A: Algorithm> Form for WithQuotas<A> {
+    type State = A::State;
+    type Debt = QuotaState<A::State>;
+
+    fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
+        let now = local_of(&self.under, tag, self.at);
+        let kept = match self.change {
+            TableChange::None => kept,
+            TableChange::Schedule => self.under.rescheduled(kept, now),
+            TableChange::Quota => self.under.taken_over(&kept, now)?,
+        };
+        (self.under.expires_at(&kept) > now).then_some(kept)
+    }
+
+    fn ends(&self, kept: &QuotaState<A::State>) -> u64 {
+        self.under.expires_at(kept).as_nanos()
+    }
+
+    fn size(&self, tag: Tag, kept: &QuotaState<A::State>) -> u64 {
+        self.under.owed(kept, local_of(&self.under, tag, self.at))
+    }
 }
 
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
-    use super::*;
     use std::time::Duration;
 
+    use super::*;
     use crate::algorithm::SlidingWindowState;
     use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use crate::store::MemoryStore;
     use crate::values::Ask;
     use crate::values::time::ManualClock;
 

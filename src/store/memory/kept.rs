@@ -16,7 +16,7 @@ use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, Kind};
 use crate::util::keyed_hash::Secret;
 use crate::values::time::Clock;
-use crate::values::{Ask, Finish, PartitionKey, Quota};
+use crate::values::{Ask, PartitionKey, Quota};
 
 /// What a limiter keeps: its table, and what an heir needs of it.
 pub(super) struct Kept<S> {
@@ -145,16 +145,6 @@ impl<S: Copy + Send + 'static> Kept<S> {
 
     pub(super) fn keeps(&self) -> &dyn KeepsAs<S> {
         self.keeps_as()
-    }
-
-    pub(super) fn inherits_from(&self, predecessor: &Self) -> bool {
-        self.keeps().inherited().is_some_and(|past| past.predecessor() == predecessor.occupancy().number())
-    }
-
-    /// Returns what is to be done once the change is in force.
-    pub(super) fn finish(&self) -> Option<Finish> {
-        let past = self.keeps().inherited()?;
-        Some(Box::new(move || past.copy_all()))
     }
 
     pub(super) fn occupancy(&self) -> &Arc<Occupancy> {

@@ -7,14 +7,13 @@
 //! (`own_quota`).
 //!
 //! *What happens to it on a change?* The new limiter has tables of its own (`heir`), and copies page by page what keys
-//! owed in the old one (`debt_copies`): read as states, converted once, and put into its own form (`forms`). A key moves
-//! from there into the table with its first request. `ledger` joins a table of words with its rule and with these copies.
+//! owed in the old one (`debt_copies`): read as states, and converted into its own form once. A key moves from there into
+//! the table with its first request. `ledger` joins a table of words with its rule and with these copies.
 //!
 //! *On an eviction?* A state that owes nothing is a free slot. If both sets of a new key are full of others, the state
 //! that owes least is overwritten, unless [`WhenFull`] says otherwise, and counted (`occupancy`).
 
 mod debt_copies;
-mod forms;
 mod heir;
 #[cfg(feature = "test-util")]
 mod invariants;
@@ -26,7 +25,6 @@ mod locked;
 mod models;
 mod occupancy;
 mod own_quota;
-mod published;
 mod quota_state;
 mod resets;
 mod settings;
@@ -43,7 +41,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::forms::{Predecessor, TableChange};
+use self::heir::{Predecessor, TableChange};
 use self::keeps::Keeps;
 use self::kept::{Kept, KeptTable, QuotaTable};
 use self::locked::LockedTable;
@@ -52,7 +50,7 @@ use self::own_quota::UnderQuota;
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
+use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
@@ -366,37 +364,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
     }
 
-    /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
-    pub(crate) fn inherit<A: Algorithm<State = S>>(
-        &self,
-        algorithm: &Arc<A>,
-        heritage: &Heritage,
-    ) -> Option<Inheritance<Self>> {
-        let predecessor = heritage.downcast()?;
-        if let Some(own) = self.in_use() {
-            if Arc::ptr_eq(own, &predecessor) {
-                return Some(Inheritance::in_place());
-            }
-            // Another layer was first. To inherit once more would forget what was used since.
-            if own.inherits_from(&predecessor) {
-                return Some(Inheritance::in_place().and_then(own.finish()));
-            }
-        }
-        let (made, takes_quotas) = (self.start.made().take(), self.start.takes_quotas());
-        let heir = heir::make(&self.store, made, takes_quotas, algorithm, &predecessor)?;
-        let (keeps_capacity, finish) = (heir.capacity != self.store.capacity, heir.finish());
-        let inheritance = match self.start.in_use.set(Arc::new(heir)) {
-            Ok(()) => Inheritance::in_place(),
-            // The table has debts of its own.
-            Err(heir) => {
-                let start = TableStart::new(OnceLock::from(heir), takes_quotas);
-                Inheritance::by(Self::starting(self.store.clone(), start))
-            }
-        };
-        Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
-    }
-
-    /// Hands on what it keeps.
+    /// Hands on what it keeps, to [heirs](Self::inherit).
     pub(crate) fn heritage<A: Algorithm<State = S>>(&self, algorithm: &A) -> Heritage {
         Heritage::new(Arc::clone(self.kept(algorithm)))
     }

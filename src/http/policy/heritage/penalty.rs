@@ -187,11 +187,7 @@ impl Penalty {
         }
         self.record = Arc::clone(record);
         // Both are buckets in memory with clocks of one type: such a bucket can always inherit.
-        let inheritance = self.misconduct.inherit(&*old?.misconduct)?;
-        if let Some(heir) = inheritance.heir {
-            self.misconduct = heir;
-        }
-        inheritance.finish
+        self.misconduct.inherit(&*old?.misconduct)?.put_in_place(&mut self.misconduct)
     }
 
     /// Forgets all records of a key.

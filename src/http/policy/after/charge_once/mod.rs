@@ -243,11 +243,8 @@ impl Retries {
         if records.capacity() == old_records.capacity() {
             *records = Arc::clone(old_records);
         }
-        let inheritance = budget.as_ref()?.inherit(&**old_budget.as_ref()?)?;
-        if let Some(heir) = inheritance.heir {
-            *budget = Some(heir);
-        }
-        inheritance.finish
+        let budget = budget.as_mut()?;
+        budget.inherit(&**old_budget.as_ref()?)?.put_in_place(budget)
     }
 
     /// Makes the attempt of a request: a free retry, if this process finds that there is one for it and the budget allows
