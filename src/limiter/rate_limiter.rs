@@ -8,6 +8,8 @@ use crate::algorithm::Algorithm;
 use crate::store::remote::{Backend, RemoteTable};
 use crate::store::{MemoryStore, MemoryTable, OpenStore, Stats};
 use crate::values::time::Clock;
+#[cfg(feature = "test-util")]
+use crate::values::time::Timestamp;
 use crate::values::{Answer, Ask, Decision, Description, Heritage, Inheritance, KeepsStates, PartitionKey, Receipt};
 
 /// An [`Algorithm`], and the table in which it keeps the states of keys: in memory, or on a server.
@@ -97,7 +99,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
-        self.table.evicted_live()
+        self.table.counts().evicted_live
     }
 
     /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
@@ -105,7 +107,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// After a live change, with those from before it.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
-        self.table.turned_away()
+        self.table.counts().turned_away
     }
 
     /// For the tests of this crate, while no thread uses the limiter: panics if its table is in disorder. Its clock must
@@ -113,7 +115,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.table.check_invariants();
+        self.table.check_invariants(self.table.clock().now());
     }
 }
 
@@ -160,6 +162,11 @@ impl<A: Algorithm, C: Clock> KeepsStates for RateLimiter<A, MemoryTable<A::State
 
     fn take_quotas(&self) {
         self.table.take_quotas(&*self.algorithm);
+    }
+
+    #[cfg(feature = "test-util")]
+    fn check_invariants(&self, now: Timestamp) {
+        self.table.check_invariants(now);
     }
 }
 

@@ -10,8 +10,6 @@ pub mod remote;
 mod stats;
 
 pub use self::health::{BreakerState, NodeHealth};
-#[cfg(feature = "test-util")]
-pub(crate) use self::memory::check_invariants_of;
 pub use self::memory::{MemoryStore, MemoryTable, WhenFull};
 pub(crate) use self::stats::next_table_number;
 pub use self::stats::{SharingStats, Stats, TableStats};

@@ -38,8 +38,7 @@ pub use self::random::Random;
 #[doc(hidden)]
 pub fn check_invariants_of(limiter: &dyn crate::limiter::Limiter, now: crate::values::time::Timestamp) {
     let description = limiter.describe();
-    let states = description.keeps_states().expect("its states are in a table");
-    crate::store::check_invariants_of(&states.heritage(), now);
+    description.keeps_states().expect("its states are in a table").check_invariants(now);
 }
 
 /// For the tests of this crate: prepares a limiter to be asked under quotas of the keys' own, as a policy with a

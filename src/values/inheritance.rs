@@ -26,6 +26,12 @@ pub(crate) trait KeepsStates: Send + Sync + 'static {
 
     /// Makes what is needed to keep states under [quotas](crate::limiter::Ask::under) of the keys' own, so that no request has to.
     fn take_quotas(&self);
+
+    /// For tests, while no thread uses the limiter: panics if its table in memory is in disorder at `now`.
+    #[cfg(feature = "test-util")]
+    fn check_invariants(&self, now: crate::values::time::Timestamp) {
+        panic!("its table is not in memory, and unchecked at {now:?}");
+    }
 }
 
 /// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and what to do

@@ -107,19 +107,18 @@ impl<S: Copy + Send + 'static> Kept<S> {
 
     /// Makes a table of words, if there are words for that kind.
     fn table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeptTable<S>> {
-        fn ledger<R: Codec, C>(rule: R, store: &MemoryStore<C>, capacity: usize) -> Ledger<R> {
-            Ledger::new(rule, capacity, store.when_full)
-        }
         Some(match kind {
             Kind::Bucket { quota } => {
                 let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
-                KeptTable::Bucket(ledger(rule, store, capacity))
+                KeptTable::Bucket(Ledger::new(rule, capacity, store.when_full))
             }
             Kind::FixedWindow { quota, staggered } => {
-                KeptTable::Fixed(ledger(FixedRule::holding(&quota, staggered, 0)?, store, capacity))
+                let rule = FixedRule::holding(&quota, staggered, 0)?;
+                KeptTable::Fixed(Ledger::new(rule, capacity, store.when_full))
             }
             Kind::SlidingWindow { quota, staggered } => {
-                KeptTable::Sliding(ledger(SlidingRule::holding(&quota, staggered, 0)?, store, capacity))
+                let rule = SlidingRule::holding(&quota, staggered, 0)?;
+                KeptTable::Sliding(Ledger::new(rule, capacity, store.when_full))
             }
             Kind::Other => return None,
         })

@@ -172,13 +172,12 @@ impl<R: Codec, T: Copy + 'static> KeepsAs<T> for Ledger<R> {
 }
 
 #[cfg(feature = "test-util")]
-impl<R: Bounded + Codec> Ledger<R> {
+impl<R: Bounded> Ledger<R> {
     /// Panics if an [invariant of the table](SetAssociativeTable::check_invariants) is broken, or if something that was
     /// inherited is owed twice. `now` must be no earlier than any time that a thread has read.
     pub(super) fn check_invariants(&self, now: Timestamp) {
         let (rule, at) = (&self.rule, self.rule.read(now));
-        let most = if self.table.inherited.is_some() { rule.most_inherited() } else { rule.most() };
-        self.table.check_invariants(rule, at, most);
+        self.table.check_invariants(rule, at);
         // Once all is paid, nothing of it is inserted any more, or cleared.
         let Some(past) = self.table.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
         // Of tables of other sizes, a tag and a set do not say in which sets of this one the key may be.
@@ -190,7 +189,7 @@ impl<R: Bounded + Codec> Ledger<R> {
                 let set = page * SETS_PER_PAGE + set;
                 if rule.size(debt) > 0 {
                     self.table.meet(set, tag, &mut meetings);
-                    if let Some(flaw) = rule.flaw(debt, own, most) {
+                    if let Some(flaw) = rule.flaw(debt, own, rule.most_units(true)) {
                         panic!("of what is inherited, {tag:?} in set {set} {flaw}");
                     }
                 }

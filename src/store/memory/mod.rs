@@ -15,8 +15,6 @@
 
 mod debt_copies;
 mod heir;
-#[cfg(feature = "test-util")]
-mod invariants;
 mod keeps;
 mod kept;
 mod ledger;
@@ -34,18 +32,16 @@ mod when_full;
 pub use self::settings::MemoryStore;
 pub use self::when_full::WhenFull;
 
-#[cfg(feature = "test-util")]
-pub(crate) use self::invariants::check_invariants_of;
-
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::heir::{Predecessor, TableChange};
 use self::keeps::Keeps;
+#[cfg(feature = "test-util")]
+use self::kept::any_table;
 use self::kept::{Kept, KeptTable, QuotaTable};
 use self::locked::LockedTable;
-use self::occupancy::Occupancy;
 use self::own_quota::UnderQuota;
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
@@ -69,16 +65,17 @@ impl<S, C> Clone for MemoryTable<S, C> {
 impl<C: Clock> MemoryStore<C> {
     /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
     pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
-        MemoryTable::new(self)
+        MemoryTable::starting(self, TableStart::new(OnceLock::new(), false))
     }
 }
 
 impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     type Table = MemoryTable<A::State, C>;
 
+    /// Makes the table at once, so that a limiter that cannot have its memory fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
-        table.prepare(algorithm);
+        *table.start.made() = Some(Kept::new(algorithm, &table.store, table.store.capacity));
         table
     }
 }
@@ -114,10 +111,6 @@ fn another_kind() -> ! {
 }
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
-    fn new(store: MemoryStore<C>) -> Self {
-        Self::starting(store, TableStart::new(OnceLock::new(), false))
-    }
-
     fn starting(store: MemoryStore<C>, start: TableStart<S>) -> Self {
         Self { store, kept: OnceLock::new(), start: Arc::new(start) }
     }
@@ -132,16 +125,19 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
         self.in_use().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
-    pub(crate) fn evicted_live(&self) -> u64 {
-        self.occupancy().map_or(0, Occupancy::evicted)
+    /// Returns how many keys and requests it has lost.
+    pub(crate) fn counts(&self) -> TableStats {
+        self.in_use().map_or_else(TableStats::default, |kept| kept.occupancy().counts())
     }
 
-    pub(crate) fn turned_away(&self) -> u64 {
-        self.occupancy().map_or(0, Occupancy::turned_away)
-    }
-
-    fn occupancy(&self) -> Option<&Occupancy> {
-        self.in_use().map(|kept| &**kept.occupancy())
+    /// For tests, while no thread uses the table: panics if it is in disorder. Its clock must have shown no later time.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn check_invariants(&self, now: Timestamp) {
+        let Some(kept) = self.in_use() else { return };
+        any_table!(&kept.table, table => table.check_invariants(now));
+        if let Some(quotas) = kept.quotas.get() {
+            quotas.check_invariants(now);
+        }
     }
 
     /// What is kept since the first question, if there was one.
@@ -279,11 +275,6 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 }
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    /// Makes the table, so that a limiter that cannot have its memory fails when it is created.
-    pub(super) fn prepare<A: Algorithm<State = S>>(&self, algorithm: &A) {
-        self.start.made().get_or_insert_with(|| Kept::new(algorithm, &self.store, self.store.capacity));
-    }
-
     #[inline(always)]
     pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer {
         // Each arm makes its answer in place: one that is made after the match would be copied.
@@ -354,14 +345,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             KeptTable::Sliding(ledger) => ledger.live(now),
             KeptTable::Locked(table) => table.live(algorithm, now),
         });
-        TableStats {
-            capacity: self.capacity() as u64,
-            live_keys: live,
-            evicted_live: self.evicted_live(),
-            turned_away: self.turned_away(),
-            inherited: self.occupancy().map_or((0, 0), Occupancy::inherited),
-            number: self.occupancy().map(Occupancy::number),
-        }
+        TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }
 
     /// Hands on what it keeps, to [heirs](Self::inherit).
@@ -372,10 +356,11 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
 impl<S: Copy + Send + 'static, C> fmt::Debug for MemoryTable<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TableStats { evicted_live, turned_away, .. } = self.counts();
         f.debug_struct("MemoryTable")
             .field("capacity", &self.capacity())
-            .field("evicted_live", &self.evicted_live())
-            .field("turned_away", &self.turned_away())
+            .field("evicted_live", &evicted_live)
+            .field("turned_away", &turned_away)
             .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "test-util")]
 use super::when_full::WhenFull;
-use crate::store::stats::next_table_number;
+use crate::store::stats::{TableStats, next_table_number};
 use crate::util::log;
 use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -113,9 +113,16 @@ impl Occupancy {
         [&self.turned_away, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
-    /// Returns how much of the two counts is the predecessors'.
-    pub(super) fn inherited(&self) -> (u64, u64) {
-        (self.evicted_before.load(Ordering::Relaxed), self.turned_away_before.load(Ordering::Relaxed))
+    /// Returns both counts, and how much of them is the predecessors'.
+    pub(super) fn counts(&self) -> TableStats {
+        let inherited = [&self.evicted_before, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed));
+        TableStats {
+            evicted_live: self.evicted(),
+            turned_away: self.turned_away(),
+            inherited: inherited.into(),
+            number: Some(self.number),
+            ..TableStats::default()
+        }
     }
 
     #[cfg(all(test, not(sluice_loom)))]

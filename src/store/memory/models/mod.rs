@@ -42,7 +42,7 @@ pub(super) fn beside<T: 'static, O: 'static>(
 }
 
 /// A rule for limits that are used up for long.
-pub(super) trait Modelled: Bounded + Codec {
+pub(super) trait Modelled: Bounded {
     /// What an heir reads.
     type Read: Copy + 'static;
 
@@ -185,7 +185,7 @@ impl<R: Modelled> Judged<R> {
 
     /// Checks the table once all threads are joined, at the latest time of the model.
     fn check_invariants(&self, epoch: u64, rest: u64) {
-        self.table.check_invariants(&self.rule, self.rule.at(epoch, rest), self.rule.most());
+        self.table.check_invariants(&self.rule, self.rule.at(epoch, rest));
     }
 }
 

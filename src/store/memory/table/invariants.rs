@@ -1,24 +1,19 @@
 //! What the head of `table/mod.rs` states of a table, checked in tests while no thread uses it.
 
 use super::SetAssociativeTable;
+use super::codec::Codec;
 use super::placement::OVERFLOW;
 use super::rule::Rule;
 use super::search::second_candidate;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 use super::sweep::ALL_PAID;
-use super::ticks::{FARTHEST_AHEAD, MOST_TICKS, Tick, TickBucket};
-use super::windows::{WindowCounts, WindowRule};
+use super::ticks::{FARTHEST_AHEAD, Tick, TickBucket};
+use super::windows::{Counts, WindowRule, WindowState};
 use super::word::{Tag, Word};
 
 /// A [`Rule`] that knows what a key can owe.
-pub(in crate::store::memory) trait Bounded: Rule {
-    /// Returns the most that a key which has inherited nothing may owe: in ticks, or in units of one window.
-    fn most(&self) -> u64;
-
-    /// Returns the most that a word can hold, which a key may owe that has inherited.
-    fn most_inherited(&self) -> u64;
-
-    /// Returns what is wrong with a debt of a key that may owe `most`, if no thread has read a later time than `now`.
+pub(in crate::store::memory) trait Bounded: Codec {
+    /// Returns what is wrong with a debt of a key that may owe `most` units, if no thread has read a later time than `now`.
     fn flaw(&self, debt: Self::Debt, now: Self::Now, most: u64) -> Option<String>;
 
     /// Returns whether a word is of before `earliest`.
@@ -26,16 +21,9 @@ pub(in crate::store::memory) trait Bounded: Rule {
 }
 
 impl Bounded for TickBucket {
-    fn most(&self) -> u64 {
-        self.capacity()
-    }
-
-    fn most_inherited(&self) -> u64 {
-        MOST_TICKS
-    }
-
     /// An admission leaves a full bucket's debt at most, as of a time that some thread has read.
     fn flaw(&self, debt: u64, _: Tick, most: u64) -> Option<String> {
+        let most = self.worth(most);
         (debt > most).then(|| format!("owes {debt} ticks, and {most} at most can be owed"))
     }
 
@@ -44,21 +32,13 @@ impl Bounded for TickBucket {
     }
 }
 
-impl<W: WindowCounts> Bounded for WindowRule<W> {
-    fn most(&self) -> u64 {
-        self.limit()
-    }
-
-    fn most_inherited(&self) -> u64 {
-        self.greatest().into()
-    }
-
-    fn flaw(&self, debt: W, now: Self::Now, most: u64) -> Option<String> {
-        let present = self.nothing(now).window();
-        if debt.window() > present {
+impl<S: WindowState> Bounded for WindowRule<S> {
+    fn flaw(&self, debt: Counts<S>, now: Self::Now, most: u64) -> Option<String> {
+        let present = self.nothing(now).window;
+        if debt.window > present {
             return Some(format!("has used {debt:?}, in a window later than the present one, {present}"));
         }
-        let is_more = debt.counts().into_iter().any(|count| u64::from(count) > most);
+        let is_more = debt.both().into_iter().any(|count| u64::from(count) > most);
         is_more.then(|| format!("has used {debt:?}, more than {most} in one window"))
     }
 
@@ -92,8 +72,7 @@ impl Meetings {
 }
 
 impl SetAssociativeTable {
-    /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read,
-    /// and no key may owe more than `most`, counted as in [`Bounded::most`].
+    /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read.
     ///
     /// - A key is in one slot at most (invariant 1).
     /// - No page is marked as being swept, or swept in an epoch that the clock has not entered.
@@ -101,7 +80,8 @@ impl SetAssociativeTable {
     /// - No key owes more than can be owed, and no window counts that has not begun.
     /// - The overflow slots have their own tag. Slots of a last page beyond the last set are empty.
     /// - Keys are evicted, or turned away, only if that was chosen.
-    pub(in crate::store::memory) fn check_invariants<R: Bounded>(&self, rule: &R, now: R::Now, most: u64) {
+    pub(in crate::store::memory) fn check_invariants<R: Bounded>(&self, rule: &R, now: R::Now) {
+        let most = rule.most_units(self.inherited.is_some());
         self.check_pages(rule, now);
         let mut meetings = Meetings::default();
         for set in 0..self.geometry.sets() {
@@ -222,9 +202,9 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindowState;
     use crate::store::WhenFull;
+    use crate::store::memory::table::FixedRule;
     use crate::store::memory::table::epoch::Epochs;
     use crate::store::memory::table::ticks::EPOCH_BITS;
-    use crate::store::memory::table::{Codec, FixedRule};
     use crate::values::Quota;
 
     const TAG: Tag = Tag::from_hash(7);
@@ -252,9 +232,9 @@ mod tests {
         message: &str,
     ) {
         let table = SetAssociativeTable::new(64, when_full);
-        table.check_invariants(rule, now, rule.most());
+        table.check_invariants(rule, now);
         break_it(&table);
-        let panic = catch_unwind(AssertUnwindSafe(|| table.check_invariants(rule, now, rule.most())));
+        let panic = catch_unwind(AssertUnwindSafe(|| table.check_invariants(rule, now)));
         let panic = panic.expect_err(message);
         let found = panic.downcast_ref::<String>().unwrap();
         assert!(found.contains(message), "{found}");

@@ -1,7 +1,6 @@
 //! Threads that are descheduled between two steps, and clocks that jump: one thread plays both parts.
 
 use super::charge::{Owner, validate};
-use super::invariants::Bounded;
 use super::rule::Ruling;
 use super::ticks::EPOCH_BITS;
 use super::word::Word;
@@ -28,7 +27,7 @@ impl Buckets {
 
     /// Checks the table at an instant that is no earlier than any before.
     fn check_invariants(&self, now: u64) {
-        self.table.check_invariants(&self.bucket, Tick::at(now), self.bucket.most());
+        self.table.check_invariants(&self.bucket, Tick::at(now));
     }
 }
 

@@ -65,10 +65,6 @@ const DEBT_BITS: u32 = 34;
 /// The greatest limit, and the greatest burst. The bounds of the arithmetic are proved for them (`proofs/ticks.py`).
 const MOST_UNITS: u64 = u32::MAX as u64;
 
-/// The greatest debt that a word holds.
-#[cfg(feature = "test-util")]
-pub(super) const MOST_TICKS: u64 = 1 << DEBT_BITS;
-
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
 
@@ -119,11 +115,11 @@ impl TickBucket {
     }
 
     /// Returns `cost` units that were charged in ticks; they may have been charged under a greater burst than this one.
-    fn worth(&self, cost: u64) -> u64 {
+    pub(super) fn worth(&self, cost: u64) -> u64 {
         u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
     }
 
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(test)]
     pub(in crate::store::memory) const fn capacity(&self) -> u64 {
         self.capacity
     }

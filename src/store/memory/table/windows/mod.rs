@@ -27,24 +27,23 @@
 //! | 1 s | 536,870,911 | 16,383 |
 //! | 5 s and more | 4,294,967,295 | 65,535 |
 
-mod fixed;
+mod counts;
 mod rule;
-mod sliding;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
-pub(in crate::store::memory) use self::rule::{WindowCounts, WindowRule};
+pub(in crate::store::memory) use self::counts::{Counts, WindowState};
+pub(in crate::store::memory) use self::rule::WindowRule;
 
 use std::num::NonZeroU64;
 
-use self::fixed::FixedCounts;
-use self::sliding::SlidingCounts;
 use super::word::{PAYLOAD_BITS, Tag};
+use crate::algorithm::{FixedWindowState, SlidingWindowState};
 use crate::values::time::Timestamp;
 use crate::values::{DeferredTime, Quota};
 
-pub(in crate::store::memory) type FixedRule = WindowRule<FixedCounts>;
-pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingCounts>;
+pub(in crate::store::memory) type FixedRule = WindowRule<FixedWindowState>;
+pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingWindowState>;
 
 /// An index counts sixteen epochs.
 const EPOCHS_BITS: u32 = 4;

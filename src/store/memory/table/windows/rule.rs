@@ -1,9 +1,8 @@
 //! Windows as a [`Rule`] over words.
 
-use std::fmt::Debug;
 use std::marker::PhantomData;
 
-use super::{Moment, Windows, bits_of, count, nanos};
+use super::{Counts, Moment, WindowState, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
 use crate::store::memory::quota_state::{QuotaState, cast};
 use crate::store::memory::table::codec::Codec;
@@ -12,61 +11,17 @@ use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, DeferredTime, Quota, Receipt};
 
-/// Windows over words: makes the same decisions as the algorithm whose state these [`WindowCounts`] are.
+/// Windows over words: makes the same decisions as the algorithm of this state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::memory) struct WindowRule<W> {
+pub(in crate::store::memory) struct WindowRule<S> {
     pub(super) windows: Windows,
     pub(super) limit: u32,
     /// The bits of each count.
     count_bits: u32,
-    counts: PhantomData<W>,
+    state: PhantomData<S>,
 }
 
-/// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was
-/// used in the window before, which is zero for a fixed one, and in this one. In a word they have 32 bits at most, and so
-/// they do here, unlike in the algorithm's own state.
-pub(in crate::store::memory) trait WindowCounts: Copy + Debug + Send + Sync + 'static {
-    /// The state of the algorithm.
-    type State: Copy + Debug + 'static;
-
-    /// For how many windows a count weighs: one for fixed windows, two for sliding ones. As many counts are kept.
-    const COUNTS: u32;
-
-    fn new(window: u64, counts: [u32; 2]) -> Self;
-
-    /// Reads the window and both counts of a state.
-    fn parts_of(state: Self::State) -> (u64, [u64; 2]);
-
-    /// Returns the state of the algorithm.
-    fn state(self) -> Self::State;
-
-    fn window(self) -> u64;
-
-    fn counts(self) -> [u32; 2];
-
-    /// Reads the counts of a word while the present window is `by`. Of the number of the word's own window, the lowest
-    /// `bits` bits are known: `index`. `None` if nothing counts any more.
-    fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
-
-    /// Returns the counts as they read in a window that is no earlier.
-    fn rolled(self, window: u64) -> Self;
-
-    /// Returns what both counts weigh together, rounded up.
-    fn weight(self, windows: &Windows, now: Moment) -> u64;
-
-    /// Returns the wait until `cost` units fit, which do not now, and are no more than the limit.
-    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> DeferredTime;
-
-    /// Returns the counts after a refund of `cost` units that were charged in `window`.
-    fn refunded(self, cost: u64, window: u64) -> Self;
-
-    #[inline(always)]
-    fn is_nothing(self) -> bool {
-        self.counts() == [0, 0]
-    }
-}
-
-impl<W: WindowCounts> WindowRule<W> {
+impl<S: WindowState> WindowRule<S> {
     pub(in crate::store::memory) const fn limit(&self) -> u64 {
         self.limit as u64
     }
@@ -77,15 +32,15 @@ impl<W: WindowCounts> WindowRule<W> {
     }
 
     /// Returns a state with counts cut to what its words hold.
-    pub(in crate::store::memory) fn clipped(&self, state: W::State) -> W {
-        let (window, counts) = W::parts_of(state);
-        W::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
+    pub(in crate::store::memory) fn clipped(&self, state: S) -> Counts<S> {
+        let (window, counts) = state.parts();
+        Counts::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
     }
 
     /// Returns the bits of all counts.
     #[inline(always)]
     const fn bits(&self) -> u32 {
-        W::COUNTS * self.count_bits
+        S::COUNTS * self.count_bits
     }
 
     /// Returns the counts, which are kept below the index of their window.
@@ -94,33 +49,32 @@ impl<W: WindowCounts> WindowRule<W> {
         [count(stamp, self.count_bits, self.count_bits), count(stamp, 0, self.count_bits)]
     }
 
-    fn unpacked(&self, stamp: u64) -> W {
-        W::new(stamp >> self.bits(), self.counts_in(stamp))
+    fn unpacked(&self, stamp: u64) -> Counts<S> {
+        Counts::new(stamp >> self.bits(), self.counts_in(stamp))
     }
 
     #[inline(always)]
-    fn remaining(&self, debt: W, now: Moment) -> u64 {
+    fn remaining(&self, debt: Counts<S>, now: Moment) -> u64 {
         self.limit().saturating_sub(debt.weight(&self.windows, now))
     }
 
     /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
     /// also in the next one.
     #[inline(always)]
-    pub(super) fn until_reset(&self, debt: W, now: Moment) -> u64 {
-        let [_, current] = debt.counts();
-        let windows = if current > 0 { W::COUNTS.into() } else { 1 };
-        self.windows.until(debt.window().saturating_add(windows), now)
+    pub(super) fn until_reset(&self, debt: Counts<S>, now: Moment) -> u64 {
+        let windows = if debt.current > 0 { S::COUNTS.into() } else { 1 };
+        self.windows.until(debt.window.saturating_add(windows), now)
     }
 
     #[inline(always)]
-    fn with_reset(&self, decision: Decision, debt: W, now: Moment) -> Decision {
+    fn with_reset(&self, decision: Decision, debt: Counts<S>, now: Moment) -> Decision {
         if debt.is_nothing() { decision } else { decision.with_reset_span(nanos(self.until_reset(debt, now))) }
     }
 }
 
-impl<W: WindowCounts> Rule for WindowRule<W> {
+impl<S: WindowState> Rule for WindowRule<S> {
     type Now = Moment;
-    type Debt = W;
+    type Debt = Counts<S>;
 
     #[inline(always)]
     fn read(&self, now: Timestamp) -> Moment {
@@ -147,68 +101,67 @@ impl<W: WindowCounts> Rule for WindowRule<W> {
     }
 
     #[inline(always)]
-    fn owed(&self, word: Word, now: Moment) -> W {
+    fn owed(&self, word: Word, now: Moment) -> Counts<S> {
         let none = self.nothing(now);
         if word.is_empty() {
             return unused(none);
         }
         let (payload, bits) = (word.payload(), self.bits());
         let counts = self.counts_in(payload);
-        W::read(&self.windows, payload >> bits, PAYLOAD_BITS - bits, counts, now.by).unwrap_or(none)
+        Counts::read(&self.windows, payload >> bits, PAYLOAD_BITS - bits, counts, now.by).unwrap_or(none)
     }
 
     #[inline(always)]
-    fn nothing(&self, now: Moment) -> W {
-        W::new(now.by, [0, 0])
+    fn nothing(&self, now: Moment) -> Counts<S> {
+        Counts::new(now.by, [0, 0])
     }
 
     #[inline(always)]
-    fn stamp(&self, debt: W, _: Moment) -> u64 {
-        let [previous, current] = debt.counts().map(u64::from);
+    fn stamp(&self, debt: Counts<S>, _: Moment) -> u64 {
+        let [previous, current] = debt.both().map(u64::from);
         // Nothing is lost: there are fewer than 2^32 epochs, and the windows of an epoch and the counts take 32 bits
         // together (`Windows::new`).
-        (debt.window() << self.bits()) | (previous << self.count_bits) | current
+        (debt.window << self.bits()) | (previous << self.count_bits) | current
     }
 
-    fn stamped(&self, stamp: u64, now: Moment) -> W {
+    fn stamped(&self, stamp: u64, now: Moment) -> Counts<S> {
         let debt = self.unpacked(stamp).rolled(now.by);
         if debt.is_nothing() {
             return self.nothing(now);
         }
-        W::new(debt.window().min(self.windows.latest(now)), debt.counts())
+        Counts::new(debt.window.min(self.windows.latest(now)), debt.both())
     }
 
-    fn sum(&self, one: W, other: W) -> W {
+    fn sum(&self, one: Counts<S>, other: Counts<S>) -> Counts<S> {
         let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
-        let window = one.window().max(other.window());
-        let ([a, b], [c, d]) = (one.rolled(window).counts(), other.rolled(window).counts());
-        W::new(window, [sum(a, c), sum(b, d)])
+        let window = one.window.max(other.window);
+        let ([a, b], [c, d]) = (one.rolled(window).both(), other.rolled(window).both());
+        Counts::new(window, [sum(a, c), sum(b, d)])
     }
 
     #[inline(always)]
-    fn judge(&self, debt: W, cost: u64, now: Moment) -> Ruling<W> {
+    fn judge(&self, debt: Counts<S>, cost: u64, now: Moment) -> Ruling<Counts<S>> {
         // Zero, or more than the limit, in one comparison.
         if cost.wrapping_sub(1) >= self.limit() {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
         if debt.weight(&self.windows, now) + cost <= self.limit() {
-            let [previous, current] = debt.counts();
-            // Neither is cut, and they do not overflow: together they are no more than the limit.
-            Ruling::Admit { debt: W::new(debt.window(), [previous, current + narrow(cost)]) }
+            // It is not cut, and the two do not overflow: together they are no more than the limit.
+            Ruling::Admit { debt: Counts { current: debt.current + narrow(cost), ..debt } }
         } else {
             Ruling::Reject { debt }
         }
     }
 
     #[inline(always)]
-    fn decision(&self, ruling: Ruling<W>, cost: u64, now: Moment) -> Decision {
+    fn decision(&self, ruling: Ruling<Counts<S>>, cost: u64, now: Moment) -> Decision {
         let (limit, remaining) = (self.limit(), |debt| self.remaining(debt, now));
         match ruling {
             Ruling::Admit { debt } => {
                 let left = remaining(debt);
-                let decision = Decision::admit(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window())));
+                let decision = Decision::admit(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window)));
                 // A fixed window's next unit comes with its reset.
-                if left == 0 && W::COUNTS > 1 {
+                if left == 0 && S::COUNTS > 1 {
                     return self.with_reset(decision.with_next_span(debt.wait(self, 1, now)), debt, now);
                 }
                 self.with_reset(decision, debt, now)
@@ -223,26 +176,26 @@ impl<W: WindowCounts> Rule for WindowRule<W> {
             // As if the new key had used up the present window. A slot may be free later than that, if windows are
             // staggered.
             Ruling::Full { wait } => {
-                let reset = self.until_reset(W::new(now.by, [0, self.limit]), now).max(wait);
+                let reset = self.until_reset(Counts::new(now.by, [0, self.limit]), now).max(wait);
                 Decision::reject_for(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
             }
         }
     }
 
     #[inline(always)]
-    fn is_late(&self, ruling: &Ruling<W>, now: Moment) -> bool {
+    fn is_late(&self, ruling: &Ruling<Counts<S>>, now: Moment) -> bool {
         match ruling {
-            Ruling::Reject { debt } => now.is_before(debt.window()),
+            Ruling::Reject { debt } => now.is_before(debt.window),
             Ruling::Full { .. } => now.is_before(now.by),
             Ruling::Admit { .. } | Ruling::Peek { .. } | Ruling::Never { .. } => false,
         }
     }
 
-    fn size(&self, debt: W) -> u64 {
-        debt.counts().into_iter().map(u64::from).sum()
+    fn size(&self, debt: Counts<S>) -> u64 {
+        debt.both().into_iter().map(u64::from).sum()
     }
 
-    fn left(&self, debt: W, now: Moment) -> u64 {
+    fn left(&self, debt: Counts<S>, now: Moment) -> u64 {
         if debt.is_nothing() { 0 } else { self.until_reset(debt, now) }
     }
 
@@ -250,20 +203,20 @@ impl<W: WindowCounts> Rule for WindowRule<W> {
         self.unpacked(stamp).rolled(self.windows.begin(epoch)).is_nothing()
     }
 
-    fn refunded(&self, debt: W, cost: u64, charged: u64, _: Moment) -> W {
+    fn refunded(&self, debt: Counts<S>, cost: u64, charged: u64, _: Moment) -> Counts<S> {
         debt.refunded(cost, charged)
     }
 }
 
-impl<W: WindowCounts> Codec for WindowRule<W> {
-    type State = W::State;
+impl<S: WindowState> Codec for WindowRule<S> {
+    type State = S;
 
     fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {
         let count_bits = bits_of(greatest.max(quota.limit()));
-        let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
+        let windows = Windows::new(quota, staggered, S::COUNTS * count_bits)?;
         // A word has no room for a count of more than 32 bits.
         let limit = u32::try_from(quota.limit()).ok()?;
-        Some(Self { windows, limit, count_bits, counts: PhantomData })
+        Some(Self { windows, limit, count_bits, state: PhantomData })
     }
 
     fn holds(&self, count: u64) -> bool {
@@ -282,28 +235,28 @@ impl<W: WindowCounts> Codec for WindowRule<W> {
         quota.limit()
     }
 
-    fn units_of(kept: &QuotaState<W::State>, _: Timestamp) -> u64 {
-        W::parts_of(kept.state).1.into_iter().fold(0, u64::max)
+    fn units_of(kept: &QuotaState<S>, _: Timestamp) -> u64 {
+        kept.state.parts().1.into_iter().fold(0, u64::max)
     }
 
-    fn state<T: Copy + 'static>(&self, debt: W, _: &Quota, _: Timestamp) -> Option<T> {
+    fn state<T: Copy + 'static>(&self, debt: Counts<S>, _: &Quota, _: Timestamp) -> Option<T> {
         cast(debt.state())
     }
 
-    fn stamp_of(&self, tag: Tag, kept: QuotaState<W::State>, at: Timestamp) -> u64 {
+    fn stamp_of(&self, tag: Tag, kept: QuotaState<S>, at: Timestamp) -> u64 {
         let own = self.local(self.read(at), tag);
         self.stamp(self.stamped(self.stamp(self.clipped(kept.state), own), own), own)
     }
 
     fn ends(&self, stamp: u64) -> u64 {
-        ((stamp >> self.bits()) + u64::from(W::COUNTS)) << self.bits()
+        ((stamp >> self.bits()) + u64::from(S::COUNTS)) << self.bits()
     }
 }
 
 /// Narrows a number that is no more than the limit, or than a count.
 #[allow(clippy::cast_possible_truncation)]
 #[inline(always)]
-pub(super) const fn narrow(number: u64) -> u32 {
+const fn narrow(number: u64) -> u32 {
     number as u32
 }
 

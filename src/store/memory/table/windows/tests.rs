@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
+use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, SlidingWindow};
 use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::Word;
@@ -15,23 +15,22 @@ use crate::values::{Decision, Receipt};
 
 /// A rule, and the algorithm whose decisions it makes.
 trait Pair: Copy + Debug {
-    type Counts: WindowCounts<State = Self::State> + PartialEq;
-    type State: Copy + Debug + PartialEq;
+    type State: WindowState + PartialEq;
     type Algorithm: Algorithm<State = Self::State>;
 
     fn algorithm(quota: Quota, staggered: bool) -> Self::Algorithm;
     fn state(window: u64, counts: [u64; 2]) -> Self::State;
 
-    fn rule(quota: &Quota, staggered: bool) -> Option<WindowRule<Self::Counts>> {
+    fn rule(quota: &Quota, staggered: bool) -> Option<WindowRule<Self::State>> {
         WindowRule::holding(quota, staggered, 0)
     }
 
-    fn holding(quota: &Quota, greatest: u64) -> WindowRule<Self::Counts> {
+    fn holding(quota: &Quota, greatest: u64) -> WindowRule<Self::State> {
         WindowRule::holding(quota, false, greatest).unwrap()
     }
 
     /// The counts of a state that fits into words.
-    fn counts(rule: &WindowRule<Self::Counts>, window: u64, counts: [u64; 2]) -> Self::Counts {
+    fn counts(rule: &WindowRule<Self::State>, window: u64, counts: [u64; 2]) -> Counts<Self::State> {
         rule.clipped(Self::state(window, counts))
     }
 }
@@ -40,7 +39,6 @@ trait Pair: Copy + Debug {
 struct Fixed;
 
 impl Pair for Fixed {
-    type Counts = FixedCounts;
     type State = FixedWindowState;
     type Algorithm = FixedWindow;
 
@@ -58,7 +56,6 @@ impl Pair for Fixed {
 struct Sliding;
 
 impl Pair for Sliding {
-    type Counts = SlidingCounts;
     type State = SlidingWindowState;
     type Algorithm = SlidingWindow;
 
@@ -112,7 +109,7 @@ const TAG: Tag = Tag::from_hash(7);
 /// A word that holds a state, and an instant at which it is read.
 struct Case<P: Pair> {
     quota: Quota,
-    rule: WindowRule<P::Counts>,
+    rule: WindowRule<P::State>,
     algorithm: P::Algorithm,
     state: P::State,
     /// The state's window.
@@ -120,7 +117,7 @@ struct Case<P: Pair> {
     now: Moment,
     at: Timestamp,
     /// How the word reads.
-    debt: P::Counts,
+    debt: Counts<P::State>,
 }
 
 impl<P: Pair> Case<P> {
@@ -140,7 +137,7 @@ impl<P: Pair> Case<P> {
     fn is_charged_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let expected = self.algorithm.decide(Some(self.state), self.at, cost);
         let (decision, next) = decided(&self.rule, self.debt, cost, self.now);
-        prop_assert_eq!((decision, next.map(WindowCounts::state)), expected, "{:?} at {:?}", self.debt, self.at);
+        prop_assert_eq!((decision, next.map(Counts::state)), expected, "{:?} at {:?}", self.debt, self.at);
         Ok(())
     }
 
