@@ -40,7 +40,7 @@ impl<'a> NodeCall<'a> {
         let slots = Arc::clone(&node.connections.lock().of_runtime(runtime, &node.settings).slots);
         let watch = node.gate.enter(slots, limits).await.map_err(|reason| match reason {
             GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, node.address().clone()),
-            reason => reason.into(),
+            reason => Fault::given_up(reason),
         })?;
         let (due, handle) = (watch.began + node.settings.timeout, node.connections.lock().take_handle());
         Ok(Self { node, watch: Some(watch), due, deadline: limits.deadline, handle, answer: None })
