@@ -84,7 +84,6 @@ const STORE: Picture = &[
 ];
 
 const MEMORY: Picture = &[
-    ("published", &[]),
     ("quota_state", &[]),
     ("resets", &[]),
     ("when_full", &[]),
@@ -92,7 +91,7 @@ const MEMORY: Picture = &[
     ("own_quota", &["quota_state"]),
     ("settings", &["when_full"]),
     ("table", &["occupancy", "quota_state", "when_full"]),
-    ("debt_copies", &["occupancy", "published", "table"]),
+    ("debt_copies", &["occupancy", "table"]),
     ("keeps", &["debt_copies", "occupancy", "quota_state", "table"]),
     ("ledger", &["debt_copies", "keeps", "occupancy", "quota_state", "table", "when_full"]),
     ("locked", &["debt_copies", "keeps", "occupancy", "quota_state", "table", "when_full"]),
@@ -111,23 +110,7 @@ const MEMORY: Picture = &[
             "when_full",
         ],
     ),
-    ("forms", &["debt_copies", "keeps", "kept", "ledger", "locked", "own_quota", "quota_state", "table"]),
-    (
-        "heir",
-        &[
-            "debt_copies",
-            "forms",
-            "keeps",
-            "kept",
-            "ledger",
-            "locked",
-            "own_quota",
-            "quota_state",
-            "settings",
-            "table",
-            "when_full",
-        ],
-    ),
+    ("heir", &["debt_copies", "keeps", "kept", "ledger", "locked", "own_quota", "quota_state", "table", "when_full"]),
 ];
 
 const REDIS: Picture = &[

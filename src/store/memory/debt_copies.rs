@@ -38,8 +38,6 @@ use std::sync::{Arc, PoisonError, Weak};
 use arc_swap::ArcSwapOption;
 
 use super::occupancy::Occupancy;
-#[cfg(doc)]
-use super::table::Rule;
 use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
@@ -431,33 +429,6 @@ impl<D: PageDebts> PageCopy<D> {
     fn set(&self, set: usize) -> Range<usize> {
         let begin = if set == 0 { 0 } else { self.ends[set - 1] };
         begin.into()..self.ends[set].into()
-    }
-}
-
-/// What the keys of a table of words owed at the instant of a change, as [stamps](Rule::stamp). Asked about keys that are not
-/// in the table, under their striped lock.
-pub(super) struct InheritedStamps {
-    pub(super) debts: Arc<DebtCopies<u64, PackedDebts>>,
-    /// The stamp of nothing at that instant, from which the copied stamps are counted.
-    pub(super) base: u64,
-}
-
-impl InheritedStamps {
-    /// Returns the stamp of what the key owes, in the table's own units; zero if it owes nothing. `present` is the
-    /// [stamp of nothing](super::table::stamp_of_nothing).
-    pub(super) fn stamp_of(&self, hash: u64, present: u64) -> u64 {
-        self.debts.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
-    }
-
-    /// Replaces that stamp; zero clears it.
-    pub(super) fn set_stamp_of(&self, hash: u64, stamp: u64) {
-        self.debts.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
-    }
-
-    /// Clears that stamp, of a key that was inserted with it.
-    pub(super) fn clear_inserted(&self, hash: u64) {
-        self.debts.missing(hash).iter().for_each(|heir| heir.copy_pages_of(hash));
-        self.debts.set(hash, None);
     }
 }
 

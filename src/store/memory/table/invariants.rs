@@ -293,6 +293,6 @@ mod tests {
         let table = SetAssociativeTable::new(64, WhenFull::EvictLeast);
         put(&table, 3, 2, Word::new(TAG, 0));
         table.page(3).replace(Epochs::swept(0), Epochs::swept(9)).unwrap();
-        table.check_invariants(&window(), window().epoch_start(9), 2);
+        table.check_invariants(&window(), window().epoch_start(9));
     }
 }

@@ -51,7 +51,7 @@ pub(in crate::store::memory) struct Counts<S> {
     pub(in crate::store::memory) window: u64,
     pub(super) previous: u32,
     pub(super) current: u32,
-    state: PhantomData<S>,
+    pub(super) state: PhantomData<S>,
 }
 
 impl<S: WindowState> Counts<S> {

@@ -9,7 +9,7 @@ use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, DeferredTime, Quota, Receipt};
+use crate::values::{Decision, Quota, Receipt};
 
 /// Windows over words: makes the same decisions as the algorithm of this state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
