@@ -363,18 +363,19 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if let Some(rejection) = self.decision_by_standing(applied, seen, cost) {
             return Ok(((0..count).map(|_| rejection).collect(), true));
         }
-        if let Some(kept) = applied.kept.and_then(|kept| self.algorithm.under(kept)) {
-            let (mut decisions, _) = applied.replay(&kept, cost, count)?;
-            if !quota_change::has_units_of(&self.algorithm, &kept.quota()) {
-                // It is refunded by what it was asked under, so not at all.
-                decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
-            }
-            self.learn(&decisions, None, seen, cost);
-            return Ok((decisions, false));
+        let kept = applied.kept.and_then(|kept| self.algorithm.under(kept));
+        let (mut decisions, state) = applied.replay(kept.as_ref().unwrap_or(&self.algorithm), cost, count)?;
+        if kept.as_ref().is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
+            // It is refunded by what it was asked under, so not at all.
+            decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
-        let (decisions, state) = applied.replay(&self.algorithm, cost, count)?;
-        self.learn(&decisions, state, seen, cost);
-        Ok((decisions, true))
+        self.learn(state.filter(|_| kept.is_none()), seen, cost);
+        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
+        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
+            let ask = Ask::charge(&self.key, cost).under(self.quota);
+            let _ = self.inner.charge_fallback(&self.algorithm, &ask);
+        }
+        Ok((decisions, kept.is_none()))
     }
 
     /// Decides on one request by what a call has found.
@@ -397,7 +398,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if applied.standing.is_some() {
             self.learn_standing(applied.standing, applied.old, seen);
         } else if applied.kept.is_none() && !is_foreign {
-            self.learn(&[], applied.old, seen, cost);
+            self.learn(applied.old, seen, cost);
         }
         self.judge(applied, 0)
     }
@@ -417,7 +418,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let used_up = old.filter(|_| kept.is_none());
         let rejection = used_up.and_then(|state| self.rejection(state, now, cost));
         if rejection.is_some() {
-            self.learn(&[], used_up, seen, cost);
+            self.learn(used_up, seen, cost);
         }
         Ok(rejection)
     }
@@ -453,18 +454,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.algorithm.decide(old.and_then(converted), now, cost).0)
     }
 
-    /// Records an answer of the server.
-    pub(crate) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u64) {
+    /// Records the state of the key after an answer of the server, if it is known.
+    fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let known = |state| Known { state: Some(state), quota: self.algorithm.quota(), standing: Standing::default() };
-        let used_up = used_up.map(known);
-        self.inner.negative_cache.note(self.tag, used_up, seen);
-        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
-        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
-            let ask = Ask::charge(&self.key, cost).under(self.quota);
-            let _ = self.inner.charge_fallback(&self.algorithm, &ask);
-        }
+        self.inner.negative_cache.note(self.tag, used_up.map(known), seen);
     }
 
     /// Returns what a lease paid to that lease. It is forfeited if the lease has ended.
