@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //!
-//! The list of a slot is behind the lock of its shard. A slot whose word is marked ([`CountWord::has_waiters`](super::word::Word::has_waiters)) has at least
+//! The list of a slot is behind the lock of its shard. A slot whose word is marked ([`CountWord::has_waiters`](super::word::CountWord::has_waiters)) has at least
 //! one waiter, and its word is changed under that lock only: threads without the lock leave a marked word alone, be it to
 //! take units (they line up behind the waiters) or to release some (they take the lock). So no release is missed between
 //! the moment at which a request finds that it does not fit, and the one at which it is in the list: it marks the word

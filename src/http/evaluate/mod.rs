@@ -1,6 +1,6 @@
 //! Evaluates a request: a transaction that charges all policies of a layer, or none.
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the key, if
 //!    any.
 //! 2. **Precheck**: every enforced entry but the first to be charged is peeked at, if its limiter can be. If one would
 //!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
@@ -11,7 +11,7 @@
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
 //!    so far are refunded, the last one first.
 //!
-//! All entries see [one instant](crate::Now), and a later one after each wait. Decisions are [counted](observe) in one
+//! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are [counted](observe) in one
 //! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the settlement
 //! of [open requests](open_request), whose charges depend on the response.
 //!

@@ -23,7 +23,7 @@ use crate::util::wake::let_others_take;
 /// 2. Each runtime on which a call joined has a driver while any call waits. Each driver reserves at most one departure
 ///    at a time, and calls the first in line when its time has come. So the first in line departs as soon as any
 ///    runtime is driven.
-/// 3. A departure is decided when the call is polled: at most one is [ready](State::ready) that was not taken. So calls
+/// 3. A departure is decided when the call is polled: at most one is [ready](LineState::ready) that was not taken. So calls
 ///    whose futures are polled late do not leave together, and no departure is lost with a call that is not polled.
 pub(super) struct PartnerLine {
     common: Arc<SharedByLines>,

@@ -1,5 +1,5 @@
 //! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions of
-//! [`PartnerPace`](super::pace::Pace), and the tests compare the two.
+//! [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ impl SharedPace {
         Self { redis: redis.clone(), key: names.key(names.tag(partner), 'p') }
     }
 
-    /// Makes [`PartnerPace::turn`](super::pace::Pace::turn) on the server. One round trip.
+    /// Makes [`PartnerPace::turn`](super::pace::PartnerPace::turn) on the server. One round trip.
     pub(super) async fn turn(&self, rules: &Rules, slot: Option<PacedDeparture>) -> Result<SharedTurn, Fault> {
         Ok(read(&ScriptReply::read(self.redis.call(&turn(self.key.clone(), rules, slot)).await?)?)?)
     }
 
-    /// Makes [`PartnerPace::learn`](super::pace::Pace::learn) on the server, of an answer that came `age` ago. One round trip. If
+    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago. One round trip. If
     /// it fails, the next answer says as much.
     pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &CallReport, rules: &Rules) {
         let _ = self.redis.call(&learn(self.key.clone(), number, micros(age), micros(took), report, rules)).await;

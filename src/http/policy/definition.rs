@@ -36,7 +36,7 @@ use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
 ///
 /// The order of the options does not matter, and of two calls of one setter the later counts. Options that exclude each
 /// other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
-/// ([`PolicyError::Conflict`]) that names the cure. The repository has the
+/// ([`PolicyError::Conflict`](crate::policy::PolicyError::Conflict)) that names the cure. The repository has the
 /// [table of all pairs](https://github.com/tower-sluice/tower-sluice/blob/main/docs/policy_options.md).
 #[must_use]
 #[doc(alias = "rule")]

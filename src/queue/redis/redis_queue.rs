@@ -129,7 +129,7 @@ use crate::values::{
 ///
 /// # Errors
 ///
-/// A [`LimiterError`](crate::LimiterError) whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no
+/// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no
 /// answer, and one without a source if the queue is [closed](Self::close), or if a request that may have to wait is
 /// decided outside of a tokio runtime.
 #[doc(alias("leaky bucket", "distributed queue"))]
@@ -234,7 +234,7 @@ impl RedisQueue {
         RemoteQueue::check_fit(quota, max_queue.max(default_max_queue(quota)), max_wait.max(DEFAULT_MAX_WAIT))
     }
 
-    /// Ends all waits in this process at once with a [`LimiterError`](crate::LimiterError), and answers later arrivals
+    /// Ends all waits in this process at once with a [`LimiterError`], and answers later arrivals
     /// with one, too. Call it when a server shuts down. The reservations are [returned](#leaving-before-the-turn). A
     /// second call does nothing.
     pub fn close(&self) {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::backend::{RedisBackend, failed};
 use super::conversation::{ConversationPart, KeyPart, Quotas, Subject, converse};
-use super::evalsha::ScriptCall;
 use super::key::Key;
 use super::script::{self, BadReply, ScriptReply, Scripted};
 use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner, Target};
@@ -51,8 +50,7 @@ impl Claim for RedisClaim {
         Box::pin(async move {
             let redis = &claims[0].backend().redis.clone();
             let deadline = redis.deadline();
-            let send =
-                |call: ScriptCall| async move { Ok(ScriptReply::read(redis.call_by(&call, deadline, 1).await?)?) };
+            let send = |call| async move { Ok(ScriptReply::read(redis.call_by(&call, deadline, 1).await?)?) };
             let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
             // Until a call is rejected. From then on, calls only report what is left.
             let mut charges_any = true;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::backend::{RedisBackend, failed};
 use super::batch::Batcher;
 use super::charge_once::OnceCharger;
-use super::connection::Redis;
+use super::connection::{Fault, Redis};
 use super::script::Scripted;
 use crate::store::remote::{
     Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
@@ -217,7 +217,7 @@ impl<A: Scripted> Backend<A> for RedisBackend {
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(reason)
+        failed(Fault::given_up(reason))
     }
 }
 

@@ -247,9 +247,9 @@ impl Fault {
     }
 }
 
-/// A call that this process gave up.
-impl From<GaveUp> for Fault {
-    fn from(reason: GaveUp) -> Self {
+impl Fault {
+    /// The fault of a call that this process gave up.
+    pub(crate) fn given_up(reason: GaveUp) -> Self {
         match reason {
             // A script is one step, so no attempt at one is lost.
             GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),

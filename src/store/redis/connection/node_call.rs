@@ -44,7 +44,7 @@ impl Node {
         let slots = Arc::clone(&self.connections.lock().of_runtime(runtime, &self.settings).slots);
         let watch = self.gate.enter(slots, limits).await.map_err(|reason| match reason {
             GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, self.address().clone()),
-            reason => reason.into(),
+            reason => Fault::given_up(reason),
         })?;
         let (due, handle) = (watch.began + self.settings.timeout, self.connections.lock().take_handle());
         let mut node_call = NodeCall { node: self, watch: Some(watch), due, deadline, handle, answer: None };

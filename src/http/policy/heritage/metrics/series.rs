@@ -18,7 +18,7 @@ const QUEUED: &str = "tower_sluice.rate_limiting.queued_requests";
 const TIME_IN_QUEUE: &str = "tower_sluice.rate_limiting.request.time_in_queue";
 
 /// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to
-/// zero, unless [`retire`](Self::retire) has done so.
+/// zero, unless [`retire`](PolicyMeter::retire) has done so.
 ///
 /// Handles are made at the first request or the first observation, since a program may install its recorder after it
 /// has built the layer.
