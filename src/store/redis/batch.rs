@@ -168,7 +168,7 @@ impl<A: Scripted> ClaimPart for KeyPart<A, KeyQuery<A, RedisBackend>> {
         }
         let (decisions, is_own) = query.conclude(found, seen, *cost, 1).map_err(|_| BadReply::Disagreement)?;
         if is_own {
-            query.note_demand(decisions[0], *cost, seen.sent);
+            query.hold_lease(*cost, 0, 0, decisions[0], seen.sent);
         }
         Ok(decisions[0])
     }

@@ -146,11 +146,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             .is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
     }
 
-    /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
-    pub(crate) fn note_demand(&self, decision: Decision, cost: u64, since: Timestamp) {
-        if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
-            leases
-                .hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since).taken_from(self.algorithm.kind()));
+    /// Keeps what a call has left of a lease for `extra` requests, by its `last` decision. Without one, this records the
+    /// demand: if another request comes soon, its call may take a lease.
+    pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
+        if let Some(leases) = &self.inner.leases {
+            let lease = Lease::new(self.price(cost), left, extra, last, since);
+            leases.hold(self.tag, lease.taken_from(self.algorithm.kind()));
         }
     }
 
@@ -309,12 +310,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         };
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
         // Of a charge under the quota that the key has, nothing is left for a lease.
-        if let (Some((allowed, last)), Some(leases), true) = (granted, &self.inner.leases, is_own) {
+        if let Some((allowed, last)) = granted.filter(|_| is_own) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
-            leases.hold(
-                self.tag,
-                Lease::new(self.price(cost), left, extra, last, since).taken_from(self.algorithm.kind()),
-            );
+            self.hold_lease(cost, left, extra, last, since);
         }
         decisions.truncate(count as usize);
         Ok(decisions)
