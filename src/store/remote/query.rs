@@ -156,11 +156,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides in a call of its own.
-    pub(crate) async fn decide_alone(&self, cost: u64) -> Answered {
-        self.decide_alone_by(cost, self.deadline()).await
-    }
-
-    async fn decide_alone_by(&self, cost: u64, deadline: Instant) -> Answered {
+    pub(super) async fn decide_alone(&self, cost: u64, deadline: Instant) -> Answered {
         Ok(self.call(cost, 1, deadline).await?[0])
     }
 
@@ -170,12 +166,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
             // One of them may probe the server, without making others wait; the others need no call.
-            return self.decide_alone_by(cost, deadline).await;
+            return self.decide_alone(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
         match single_flight.join(FlightKey::of(self.tag, self.algorithm.quota()), cost, deadline) {
             Join::Leader(leader) => {
-                let answer = self.decide_alone_by(cost, deadline).await;
+                let answer = self.decide_alone(cost, deadline).await;
                 // Dropped after the answer is in the negative cache, where the followers find it.
                 drop(leader);
                 answer
@@ -243,7 +239,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns the deadline of a decision that begins now.
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
     }
 
@@ -480,10 +476,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
-            let decision = self.decide_alone(cost).await?;
+            let decision = self.decide_alone(cost, self.deadline()).await?;
             // What cannot be charged is forgiven.
             match decision.partial_cost(cost) {
-                Some(left) => self.decide_alone(left).await,
+                Some(left) => self.decide_alone(left, self.deadline()).await,
                 None => Ok(decision),
             }
         });
