@@ -49,8 +49,7 @@ const HTTP: Picture = &[
         &["body", "grpc", "head", "headers", "key", "permits", "policy", "reject", "reload", "settlement", "verdict"],
     ),
     ("response_body", &["body", "evaluate"]),
-    ("future", &["body", "evaluate", "head", "reload", "response_body"]),
-    ("service", &["evaluate", "future", "head", "preflight", "reload", "response_body"]),
+    ("service", &["body", "evaluate", "head", "preflight", "reload", "response_body"]),
     ("pacer", &["head", "headers"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
 ];
@@ -119,7 +118,7 @@ const REDIS: Picture = &[
     ("connection", &["evalsha", "key"]),
     ("script", &["connection", "evalsha", "key"]),
     ("bundle", &["connection", "evalsha", "key", "script"]),
-    ("conversation", &["bundle", "connection", "evalsha", "key", "script"]),
+    ("conversation", &["connection", "evalsha", "key", "script"]),
     ("backend", &["bundle", "connection", "conversation", "key", "script"]),
     ("batch", &["backend", "connection", "conversation", "key", "script"]),
     ("charge_once", &["backend", "connection", "conversation", "key", "script"]),

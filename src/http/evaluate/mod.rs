@@ -69,14 +69,14 @@ pub(crate) fn evaluate(
             return scope.exempt();
         }
     }
-    if in_force.is_plain { scope.evaluate_plain(head) } else { scope.evaluate_all(head) }
+    if in_force.is_plain { scope.evaluate_plain(head) } else { scope.evaluate_all(head, None) }
 }
 
 impl Scope<'_> {
     #[cold]
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
-        Evaluation::Admitted(self.annotate(&[]))
+        Evaluation::Admitted(self.annotate(&[], self.layer.settings.adds_verdict))
     }
 
     /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by
@@ -96,63 +96,46 @@ impl Scope<'_> {
                 observe::admitted(policy, &key, &decision);
                 Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
             }
-            check => self.evaluate_rest(PolicyEntry::new(0, key, cost, quota), patience, check, head),
+            check => self.evaluate_all(head, Some((PolicyEntry::new(0, key, cost, quota), check))),
         }
     }
 
-    /// Continues with the answer to the charge of the only policy.
-    #[cold]
+    /// Evaluates a request of any layer. `charged` is the entry of the only policy and the answer to its charge, if that was
+    /// made already.
     #[inline(never)]
-    fn evaluate_rest(
-        self,
-        entry: PolicyEntry,
-        patience: Option<Duration>,
-        check: Answer,
-        head: &RequestHead<'_>,
-    ) -> Evaluation {
-        let mut transaction = Transaction::within(patience);
-        transaction.entries.push(entry);
-        self.evaluate_transaction(&mut transaction, Some(check), head)
-    }
-
-    #[inline(never)]
-    fn evaluate_all(self, head: &RequestHead<'_>) -> Evaluation {
+    fn evaluate_all(self, head: &RequestHead<'_>, charged: Option<(PolicyEntry, Answer)>) -> Evaluation {
         let mut transaction = Transaction::within(self.patience(head));
-        for (index, policy) in (0..).zip(&self.in_force.policies) {
-            match entry::key(policy, head) {
-                Ok(key) => {
-                    let ban = policy.ban_before_limiter(&key);
-                    // Pushed in either case, so that the common entry is built where it stays.
-                    if self.in_force.is_open_ended {
-                        let entry = PolicyEntry::open_ended(index, policy, key, head);
-                        transaction.entries.push(PolicyEntry { ban, ..entry });
-                    } else {
-                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
-                        transaction.entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
+        let answer = if let Some((entry, answer)) = charged {
+            transaction.entries.push(entry);
+            Some(answer)
+        } else {
+            for (index, policy) in (0..).zip(&self.in_force.policies) {
+                match entry::key(policy, head) {
+                    Ok(key) => {
+                        let ban = policy.ban_before_limiter(&key);
+                        // Pushed in either case, so that the common entry is built where it stays.
+                        if self.in_force.is_open_ended {
+                            let entry = PolicyEntry::open_ended(index, policy, key, head);
+                            transaction.entries.push(PolicyEntry { ban, ..entry });
+                        } else {
+                            let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
+                            transaction.entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
+                        }
                     }
+                    Err(NoKey::Skipped) => {}
+                    Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
                 }
-                Err(NoKey::Skipped) => {}
-                Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
             }
-        }
-        if !transaction.precheck(self) {
-            transaction.peek_undecided(self);
-            return self.respond(self.reject(&mut transaction.entries), head);
-        }
-        self.evaluate_transaction(&mut transaction, None, head)
-    }
-
-    #[inline]
-    fn evaluate_transaction(
-        self,
-        transaction: &mut Transaction,
-        answer: Option<Answer>,
-        head: &RequestHead<'_>,
-    ) -> Evaluation {
+            if !transaction.precheck(self) {
+                transaction.peek_undecided(self);
+                return self.respond(self.reject(&mut transaction.entries), head);
+            }
+            None
+        };
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(waiting::wait(std::mem::take(transaction), self, progress)),
+            progress => Evaluation::Pending(waiting::wait(transaction, self, progress)),
         }
     }
 

@@ -111,7 +111,7 @@ impl OpenRequest {
                 entry.show_cost(policy, cost);
             }
         }
-        let annotations = scope.annotate(entries);
+        let annotations = scope.annotate(entries, layer.settings.adds_verdict);
         for (policy, decision) in charged {
             if let Some(entry) = entries.iter_mut().find(|entry| entry.policy == policy) {
                 entry.decision = decision;

@@ -71,8 +71,8 @@ impl Transaction {
         }
     }
 
-    /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the
-    /// next entry, if that was charged already.
+    /// Charges one entry after the other, until one must be waited for, or to the end: then it commits all charges. `answer`
+    /// is the answer to the next entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> TransactionProgress {
         let is_open_ended = scope.in_force.is_open_ended;
@@ -110,7 +110,15 @@ impl Transaction {
                 Answer::Pending(pending) => return TransactionProgress::One(pending),
             }
         }
-        TransactionProgress::Done(Ok(self.commit(scope)))
+        observe::committed(&scope.in_force.policies, &self.entries);
+        if is_open_ended {
+            self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
+            if OpenRequest::is_one(scope, &self.entries) {
+                let open = OpenRequest::of(scope, std::mem::take(&mut self.entries));
+                return TransactionProgress::Done(Ok(Annotations::open(open)));
+            }
+        }
+        TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.layer.settings.adds_verdict)))
     }
 
     /// Charges the next entry if that takes more than to ask a limiter that decides at once.
@@ -130,18 +138,7 @@ impl Transaction {
             }
             return EntryCharge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
         }
-        if let Some(pending) = self.charge_batch(scope) {
-            return EntryCharge::Several(pending);
-        }
-        EntryCharge::One(policy.limiter.decide(&self.entries[self.next].ask(&self.context)))
-    }
-
-    /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it.
-    /// `None` if there are no others.
-    fn charge_batch(&mut self, scope: Scope<'_>) -> Option<PendingAnswers> {
-        if self.next + 1 == self.entries.len() {
-            return None;
-        }
+        // In one call with the later entries of the same store, which are moved right behind it.
         let claim = |entry: &PolicyEntry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
             if policy.shadow || entry.may_be_free() {
@@ -149,15 +146,20 @@ impl Transaction {
             }
             scope.current(policy).description.batches()?.claim(&entry.ask(&self.context))
         };
-        let first = claim(&self.entries[self.next])?;
-        let mut others = Vec::new();
-        for index in self.next + 1..self.entries.len() {
-            if let Some(other) = claim(&self.entries[index]).filter(|other| other.store() == first.store()) {
-                others.push(other);
-                self.entries[self.next + others.len()..=index].rotate_right(1);
+        let is_last = self.next + 1 == self.entries.len();
+        if let Some(first) = if is_last { None } else { claim(entry) } {
+            let mut others = Vec::new();
+            for index in self.next + 1..self.entries.len() {
+                if let Some(other) = claim(&self.entries[index]).filter(|other| other.store() == first.store()) {
+                    others.push(other);
+                    self.entries[self.next + others.len()..=index].rotate_right(1);
+                }
+            }
+            if !others.is_empty() {
+                return EntryCharge::Several(first.decide_all(others));
             }
         }
-        if others.is_empty() { None } else { Some(first.decide_all(others)) }
+        EntryCharge::One(policy.limiter.decide(&self.entries[self.next].ask(&self.context)))
     }
 
     /// Stores the answers of a batch. All decisions are set before the first is acted on, since a rejection names every
@@ -223,18 +225,6 @@ impl Transaction {
         // Failed, and is answered 503: the policy fails closed, has no fallback, or was closed.
         policy.note(Fate::LimiterFailed, Some(&entry.key), None);
         Step::RollBack(Cause::Failed(error))
-    }
-
-    /// Commits the charges of all entries, and annotates the response.
-    fn commit(&mut self, scope: Scope<'_>) -> Annotations {
-        observe::committed(&scope.in_force.policies, &self.entries);
-        if scope.in_force.is_open_ended {
-            self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
-            if OpenRequest::is_one(scope, &self.entries) {
-                return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
-            }
-        }
-        scope.annotate(&self.entries)
     }
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).

@@ -39,9 +39,13 @@ impl RedisBackend {
     }
 
     /// What a conversation asks of a key.
-    pub(super) fn part<'a, A: Scripted>(&'a self, target: Target<'a, A>, cost: u64) -> KeyPart<'a, A> {
+    pub(super) fn part<'a, A: Scripted>(
+        &'a self,
+        target: Target<'a, A>,
+        cost: u64,
+    ) -> KeyPart<A, (Target<'a, A>, &'a Quotas)> {
         let key = self.key::<A>(target.tag());
-        KeyPart::charging(target, &self.quotas, key, cost)
+        KeyPart::charging((target, &self.quotas), key, cost)
     }
 
     /// Reads a state, and under which quota it is kept.
@@ -90,25 +94,25 @@ impl RedisBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let key = || self.key::<A>(target.tag());
+        let (key, send) = (|| self.key::<A>(target.tag()), |call| self.bundles.call(call, limits));
         match transition {
             Transition::Charge { cost, count } => {
                 let mut part = self.part(target.copied(), cost).times(count, limits.requests);
-                converse(&self.bundles, Monotonic.now(), &mut [&mut part], script::alone, limits).await?;
+                converse(Monotonic.now(), &mut [&mut part], script::alone, send).await?;
                 Ok(part.found)
             }
             Transition::Refund { cost, receipt } => {
                 let mut part = self.part(target.copied(), cost).refunding(receipt);
-                converse(&self.bundles, Monotonic.now(), &mut [&mut part], script::alone, limits).await?;
+                converse(Monotonic.now(), &mut [&mut part], script::alone, send).await?;
                 Ok(Applied { charged: 0, ..part.found })
             }
             Transition::Read => self.read(target, limits).await,
             Transition::Reset => {
-                let now = self.bundles.call(script::reset(key()), limits).await?.now;
+                let now = send(script::reset(key())).await?.now;
                 Ok(Applied { now, old: None, standing: Standing::default(), kept: None, charged: 0 })
             }
             Transition::Ban { span } => {
-                let answer = self.bundles.call(script::ban(key(), span), limits).await?;
+                let answer = send(script::ban(key(), span)).await?;
                 Ok(in_force(&TextUnder::of(target), &answer)?)
             }
             Transition::Owe { units } => self.owe(target, units, limits).await,
@@ -176,7 +180,8 @@ mod tests {
         let charge_at = async |asked| {
             let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
             let mut part = backend.part(Target::new(&window, None, window.quota(), tag), 1);
-            converse(&backend.bundles, asked, &mut [&mut part], script::alone, limits).await.unwrap();
+            let send = |call| backend.bundles.call(call, limits);
+            converse(asked, &mut [&mut part], script::alone, send).await.unwrap();
             part.found.replay(&window, 1, 1).unwrap().0[0]
         };
         let year = Duration::from_secs(366 * 86_400);

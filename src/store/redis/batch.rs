@@ -6,15 +6,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-use tokio::time::Instant;
-
 use super::backend::{RedisBackend, failed};
-use super::connection::{Fault, Redis};
-use super::conversation::{ConversationPart, KeyPart, converse};
+use super::conversation::{ConversationPart, KeyPart, Quotas, Subject, converse};
 use super::key::Key;
-use super::script::{self, BadReply, Scripted};
-use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation, StoreInner};
+use super::script::{self, BadReply, ScriptReply, Scripted};
+use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner, Target};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answers, Ask, Batching, Claim, Decision};
 
@@ -29,48 +25,53 @@ impl<A: Scripted> Batching for Batcher<A> {
     /// not.
     /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
-        let (query, cost) = (KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?, ask.cost());
-        if query.is_in_demand(cost) {
+        let query = KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?;
+        if query.is_in_demand(ask.cost()) {
             return None;
         }
         let key = self.inner.backend.key::<A>(query.tag);
-        Some(Box::new(RedisClaim { key, part: Box::new(KeyClaim { query, cost }) }))
+        Some(Box::new(RedisClaim(Box::new(KeyPart::charging(query, key, ask.cost())))))
     }
 }
 
 /// The part of one request that concerns one of several limiters on the same Redis.
-struct RedisClaim {
-    key: Key,
-    part: Box<dyn ClaimPart>,
-}
-
-impl RedisClaim {
-    fn redis(&self) -> &Redis {
-        &self.part.backend().redis
-    }
-}
+struct RedisClaim(Box<dyn ClaimPart>);
 
 impl Claim for RedisClaim {
     fn store(&self) -> usize {
-        self.redis().id()
+        self.0.backend().redis.id()
     }
 
     /// In one call if one server has all keys. If not, makes one call after the other: when one is rejected, those before it
     /// are refunded, and those after it only report what is left. All calls together have one deadline.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
-        let claims: Vec<Self> = std::iter::once(self).chain(others).map(|claim| *claim).collect();
+        let mut claims: Vec<_> = std::iter::once(self).chain(others).map(|claim| claim.0).collect();
         Box::pin(async move {
-            let deadline = claims[0].redis().deadline();
+            let redis = &claims[0].backend().redis.clone();
+            let deadline = redis.deadline();
+            let send = |call| async move { Ok(ScriptReply::read(redis.call_by(&call, deadline, 1).await?)?) };
             let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
-            let mut intent = Intent::Charge;
+            // Until a call is rejected. From then on, calls only report what is left.
+            let mut charges_any = true;
             let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
             while let Some(group) = groups.pop_front() {
-                let members: Vec<&Self> = group.iter().map(|index| &claims[*index]).collect();
-                match call(&members, intent, deadline).await {
+                let members = claims.iter_mut().enumerate().filter(|(index, _)| group.contains(index));
+                let mut members: Vec<_> = members.map(|(_, claim)| &mut **claim).collect();
+                let compose = |charges| script::decide_all(charges, charges_any);
+                let heard = converse(Monotonic.now(), &mut members, compose, send).await;
+                let decisions = heard.and_then(|(answer, seen)| {
+                    let alone: Vec<_> = members.iter().map(|claim| claim.judge()).collect();
+                    // Nothing is recorded before the whole reply was found to be sound.
+                    let are_charged = charges_any && answer.were_charged(&alone)?;
+                    let claims = members.iter().zip(alone);
+                    let decisions = claims.map(|(claim, alone)| claim.conclude(alone, are_charged, seen));
+                    Ok(decisions.collect::<Result<Vec<_>, _>>()?)
+                });
+                match decisions {
                     Ok(decisions) => {
-                        if intent == Intent::Charge && !decisions.iter().all(Decision::is_allowed) {
-                            intent = Intent::Report;
+                        if charges_any && !decisions.iter().all(Decision::is_allowed) {
+                            charges_any = false;
                             roll_back(&claims, &mut answers);
                         }
                         group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
@@ -94,32 +95,22 @@ impl Claim for RedisClaim {
     }
 }
 
-/// What a call does with its claims.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Intent {
-    /// Charges all of them, or none.
-    Charge,
-    /// Only reports what is left.
-    Report,
-}
-
 /// Refunds what was charged, the last charge first, see [`Receipt`](crate::values::Receipt).
-fn roll_back(claims: &[RedisClaim], answers: &mut [Option<Answered>]) {
+fn roll_back(claims: &[Box<dyn ClaimPart>], answers: &mut [Option<Answered>]) {
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
-            *decision = claim.part.refund(*decision);
+            *decision = claim.refund(*decision);
         }
     }
 }
 
-/// Returns which claims can share a call: their keys are on one node, and no two are the same.
-fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
+/// Returns which claims can share a call, in their order: their keys are on one node, and no two are the same.
+fn groups(claims: &[Box<dyn ClaimPart>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, claim) in claims.iter().enumerate() {
         let fits = |group: &&mut Vec<usize>| {
-            let first = &claims[group[0]];
-            claim.redis().share_a_node(first.key.slot(), claim.key.slot())
-                && group.iter().all(|other| claims[*other].key != claim.key)
+            claim.backend().redis.share_a_node(claims[group[0]].key().slot(), claim.key().slot())
+                && group.iter().all(|other| claims[*other].key() != claim.key())
         };
         match groups.iter_mut().find(fits) {
             Some(group) => group.push(index),
@@ -129,94 +120,64 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Decides on claims that can share a call.
-async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Result<Vec<Decision>, Fault> {
-    let mut claimed: Vec<_> = claims.iter().map(|claim| claim.part.claim(claim.key.clone(), intent)).collect();
-    let limits = CallLimits { deadline, requests: 1 };
-    let (answer, seen) = {
-        let mut parts: SmallVec<[_; 4]> = claimed.iter_mut().map(|claim| claim.part()).collect();
-        converse(&claims[0].part.backend().bundles, Monotonic.now(), &mut parts, script::decide_all, limits).await?
-    };
-    let alone: Vec<_> = claimed.iter().map(|claim| claim.decide()).collect();
-    // Nothing is recorded before the whole reply was found to be sound.
-    let are_charged = intent == Intent::Charge && answer.were_charged(&alone)?;
-    let decisions = claimed.iter().zip(alone).map(|(claim, alone)| claim.conclude(alone, are_charged, seen));
-    Ok(decisions.collect::<Result<_, _>>()?)
-}
-
-/// A [`KeyClaim`] without its algorithm in the type.
-trait ClaimPart: Send + Sync {
+/// The part of a claim, without its algorithm in the type.
+trait ClaimPart: ConversationPart {
     fn backend(&self) -> &RedisBackend;
 
-    /// Begins a conversation about the key of this claim.
-    fn claim(&self, key: Key, intent: Intent) -> Box<dyn Claimed + '_>;
+    fn key(&self) -> &Key;
+
+    /// Returns the decision of this limiter by itself.
+    fn judge(&self) -> Decision;
+
+    /// Records the outcome. Returns the decision, with the receipt by which it can be refunded if all claims were charged, and
+    /// without a charge if none was.
+    fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply>;
 
     /// Refunds what a decision has charged, if anything, in the background. Returns the decision without the charge.
     fn refund(&self, decision: Decision) -> Decision;
 }
 
-/// A [`KeyClaim`] in a conversation.
-trait Claimed: Send {
-    fn part(&mut self) -> &mut dyn ConversationPart;
-
-    /// Returns the decision of this limiter by itself.
-    fn decide(&self) -> Decision;
-
-    /// Records the outcome. Returns the decision, with the receipt by which it can be refunded if all claims were charged, and
-    /// without a charge if none was.
-    fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply>;
-}
-
-/// The claim of a limiter with this algorithm.
-struct KeyClaim<A: Scripted> {
-    query: KeyQuery<A, RedisBackend>,
-    cost: u64,
-}
-
-impl<A: Scripted> ClaimPart for KeyClaim<A> {
-    fn backend(&self) -> &RedisBackend {
-        &self.query.inner.backend
+impl<A: Scripted> Subject<A> for KeyQuery<A, RedisBackend> {
+    fn target(&self) -> Target<'_, A> {
+        self.target()
     }
 
-    fn claim(&self, key: Key, intent: Intent) -> Box<dyn Claimed + '_> {
-        let cost = if intent == Intent::Charge { self.cost } else { 0 };
-        let part = KeyPart::charging(self.query.target(), &self.backend().quotas, key, cost);
-        Box::new(KeyClaimed { claim: self, part })
+    fn quotas(&self) -> &Quotas {
+        &self.inner.backend.quotas
+    }
+}
+
+impl<A: Scripted> ClaimPart for KeyPart<A, KeyQuery<A, RedisBackend>> {
+    fn backend(&self) -> &RedisBackend {
+        &self.subject.inner.backend
+    }
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn judge(&self) -> Decision {
+        self.subject.judge(&self.found, self.cost)
+    }
+
+    fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply> {
+        let Self { subject: query, found, cost, .. } = self;
+        if !are_charged || *cost == 0 {
+            let unchanged = query.note_unchanged(found, self.is_foreign, seen, *cost);
+            return Ok(if alone.is_allowed() { unchanged } else { alone });
+        }
+        let (decisions, is_own) = query.conclude(found, seen, *cost, 1).map_err(|_| BadReply::Disagreement)?;
+        if is_own {
+            query.hold_lease(*cost, 0, 0, decisions[0], seen.sent);
+        }
+        Ok(decisions[0])
     }
 
     fn refund(&self, decision: Decision) -> Decision {
         if decision.receipt().is_none() {
             return decision;
         }
-        self.query.clone().refund_in_background(self.cost, decision.receipt());
-        decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
-    }
-}
-
-struct KeyClaimed<'a, A: Scripted> {
-    claim: &'a KeyClaim<A>,
-    part: KeyPart<'a, A>,
-}
-
-impl<A: Scripted> Claimed for KeyClaimed<'_, A> {
-    fn part(&mut self) -> &mut dyn ConversationPart {
-        &mut self.part
-    }
-
-    fn decide(&self) -> Decision {
-        self.claim.query.judge(&self.part.found, self.claim.cost)
-    }
-
-    fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply> {
-        let (KeyClaim { query, cost }, found) = (self.claim, &self.part.found);
-        if !are_charged || *cost == 0 {
-            let unchanged = query.note_unchanged(found, self.part.is_foreign, seen, *cost);
-            return Ok(if alone.is_allowed() { unchanged } else { alone });
-        }
-        let (decisions, is_own) = query.conclude(found, seen, *cost, 1).map_err(|_| BadReply::Disagreement)?;
-        if is_own {
-            query.note_demand(decisions[0], *cost, seen.sent);
-        }
-        Ok(decisions[0])
+        self.subject.clone().refund_in_background(self.cost, decision.receipt());
+        decision.recharged(self.cost, 0, Some(self.subject.algorithm.terms()))
     }
 }

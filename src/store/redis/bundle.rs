@@ -159,7 +159,10 @@ async fn send(redis: Redis, begun: Begun) {
     let Some(first) = members.first() else { return };
     // If the server is failing, one call may probe it, and no other waits for that one.
     if members.len() == 1 || redis.is_failing(|| first.key.slot()) {
-        return members.into_iter().for_each(BundleMember::ask_alone);
+        for BundleMember { key, answer, .. } in members {
+            let _ = answer.send(BundleAnswer::Alone(key));
+        }
+        return;
     }
     let requests = members.iter().map(|member| member.requests).sum();
     let (keys, answers): (Vec<_>, Vec<_>) = members.into_iter().map(|member| (member.key, member.answer)).unzip();
@@ -177,12 +180,6 @@ async fn send(redis: Redis, begun: Begun) {
         };
         // One that was cancelled meanwhile needs no answer.
         let _ = answer.send(outcome);
-    }
-}
-
-impl BundleMember {
-    fn ask_alone(self) {
-        let _ = self.answer.send(BundleAnswer::Alone(self.key));
     }
 }
 

@@ -1,16 +1,16 @@
 //! The conversation with the server by which a decision is made, about one key or several: each call carries the quotas of
 //! its keys, and is made again as long as a key is kept under another one, or our clock is wrong.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::bundle::Bundles;
 use super::connection::Fault;
 use super::evalsha::ScriptCall;
 use super::key::Key;
 use super::script::{self, BadReply, OwnQuota, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
-use crate::store::remote::{Applied, CallLimits, Observation, Standing, Target};
+use crate::store::remote::{Applied, Observation, Standing, Target};
 use crate::store::{SharingStats, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
@@ -51,12 +51,28 @@ impl Quotas {
     }
 }
 
+/// The key that a part is about, and how its limiter keeps quotas.
+pub(super) trait Subject<A>: Send {
+    fn target(&self) -> Target<'_, A>;
+
+    fn quotas(&self) -> &Quotas;
+}
+
+impl<A: Scripted> Subject<A> for (Target<'_, A>, &Quotas) {
+    fn target(&self) -> Target<'_, A> {
+        self.0.copied()
+    }
+
+    fn quotas(&self) -> &Quotas {
+        self.1
+    }
+}
+
 /// What a conversation asks of one key, and what it has heard.
-pub(super) struct KeyPart<'a, A: Scripted> {
-    target: Target<'a, A>,
-    quotas: &'a Quotas,
-    key: Key,
-    cost: u64,
+pub(super) struct KeyPart<A: Scripted, S> {
+    pub(super) subject: S,
+    pub(super) key: Key,
+    pub(super) cost: u64,
     /// How many requests there are, and how many of them wait: others are not charged under another quota.
     count: u32,
     waiting: u32,
@@ -89,14 +105,13 @@ pub(super) trait ConversationPart: Send {
     fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply>;
 }
 
-impl<'a, A: Scripted> KeyPart<'a, A> {
+impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
     /// A charge of `cost`; of 0, it only reads the key.
-    pub(super) fn charging(target: Target<'a, A>, quotas: &'a Quotas, key: Key, cost: u64) -> Self {
+    pub(super) fn charging(subject: S, key: Key, cost: u64) -> Self {
         let asked = Timestamp::ZERO;
         let found = Applied { now: asked, old: None, standing: Standing::NONE, kept: None, charged: 0 };
         Self {
-            target,
-            quotas,
+            subject,
             key,
             cost,
             count: 1,
@@ -123,24 +138,26 @@ impl<'a, A: Scripted> KeyPart<'a, A> {
     }
 }
 
-impl<A: Scripted> ConversationPart for KeyPart<'_, A> {
+impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
     fn charge(&mut self, asked: Timestamp) -> ScriptCharge {
+        let target = self.subject.target();
         let (algorithm, quota) = match &self.kept {
             Some((quota, kept)) => (kept, *quota),
-            None => (self.target.algorithm(), self.quotas.carried(&self.target)),
+            None => (target.algorithm(), self.subject.quotas().carried(&target)),
         };
         let conversion = self.conversion.take();
         (self.asked, self.carried, self.is_converting) = (asked, quota, conversion.is_some());
         let mut charge = ScriptCharge::new(algorithm, self.key.clone(), self.cost, asked);
         charge.count = if self.kept.is_some() { self.waiting } else { self.count };
         if let Some(receipt) = self.receipt {
-            charge = charge.refunding(self.target.algorithm(), self.cost, receipt, asked);
+            charge = charge.refunding(target.algorithm(), self.cost, receipt, asked);
         }
         charge.under(OwnQuota { quota, conversion })
     }
 
     fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply> {
-        let (now, under, text) = (answer.now, TextUnder::of(&self.target), answer.text(index)?);
+        let (target, quotas) = (self.subject.target(), self.subject.quotas());
+        let (now, under, text) = (answer.now, TextUnder::of(&target), answer.text(index)?);
         let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: answer.admitted };
         (self.found, self.is_foreign) = (found, false);
         if text.standing.is_in_force(now) {
@@ -152,10 +169,10 @@ impl<A: Scripted> ConversationPart for KeyPart<'_, A> {
         }
         let is_here = text.is_under(self.carried);
         if self.is_converting {
-            self.quotas.count(!is_here);
+            quotas.count(!is_here);
         }
         if is_here {
-            let algorithm = self.kept.as_ref().map_or(self.target.algorithm(), |(_, kept)| kept);
+            let algorithm = self.kept.as_ref().map_or(target.algorithm(), |(_, kept)| kept);
             self.found.old = text.state(algorithm, now)?;
             self.found.kept = self.kept.as_ref().map(|(_, kept)| kept.quota());
             // If our clock is so wrong that the call did not have the window of the server's time, then nothing was charged
@@ -164,11 +181,11 @@ impl<A: Scripted> ConversationPart for KeyPart<'_, A> {
             let is_refund = self.receipt.is_some();
             return Ok(is_refund || !is_uncovered || algorithm.decide(self.found.old, now, self.cost).1.is_none());
         }
-        self.quotas.note();
+        quotas.note();
         let kept = under.kept(text.quota)?;
         if self.receipt.is_some() {
             // It is made under the quota of the state, if that has its units; else the charge stays.
-            let is_refundable = quota_change::has_units_of(self.target.algorithm(), &kept.quota());
+            let is_refundable = quota_change::has_units_of(target.algorithm(), &kept.quota());
             self.kept = is_refundable.then_some((text.quota, kept));
             return Ok(!is_refundable);
         }
@@ -194,19 +211,18 @@ impl<A: Scripted> ConversationPart for KeyPart<'_, A> {
 /// did not have the window of the server's time. If a key changes while it is converted, one more call charges it under the
 /// quota that it has. Returns the last answer.
 ///
-/// Our clock shows `asked`. `compose` makes a call of what it charges each key.
-pub(super) async fn converse(
-    bundles: &Bundles,
+/// Our clock shows `asked`. `compose` makes a call of what it charges each key, and `send` makes that call.
+pub(super) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Result<ScriptReply, Fault>>>(
     mut asked: Timestamp,
-    parts: &mut [&mut dyn ConversationPart],
+    parts: &mut [&mut P],
     compose: impl Fn(Charges) -> ScriptCall,
-    limits: CallLimits,
+    send: impl Fn(ScriptCall) -> F,
 ) -> Result<(ScriptReply, Observation), Fault> {
     loop {
         let call = compose(parts.iter_mut().map(|part| part.charge(asked)).collect());
         let are_charged: SmallVec<[bool; 4]> = (0..parts.len()).map(|index| script::is_charge(&call, index)).collect();
         let (is_once, sent) = (script::is_once(&call), Monotonic.now());
-        let answer = bundles.call(call, limits).await?;
+        let answer = send(call).await?;
         let seen = Observation { server: answer.now, sent, answered: Monotonic.now() };
         // A free retry has charged the budget, whatever the key holds.
         let may_repeat = !(is_once && answer.is_free_retry());

@@ -146,20 +146,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             .is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
     }
 
-    /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
-    pub(crate) fn note_demand(&self, decision: Decision, cost: u64, since: Timestamp) {
-        if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
-            leases
-                .hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since).taken_from(self.algorithm.kind()));
+    /// Keeps what a call has left of a lease for `extra` requests, by its `last` decision. Without one, this records the
+    /// demand: if another request comes soon, its call may take a lease.
+    pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
+        if let Some(leases) = &self.inner.leases {
+            let lease = Lease::new(self.price(cost), left, extra, last, since);
+            leases.hold(self.tag, lease.taken_from(self.algorithm.kind()));
         }
     }
 
     /// Decides in a call of its own.
-    pub(crate) async fn decide_alone(&self, cost: u64) -> Answered {
-        self.decide_alone_by(cost, self.deadline()).await
-    }
-
-    async fn decide_alone_by(&self, cost: u64, deadline: Instant) -> Answered {
+    pub(super) async fn decide_alone(&self, cost: u64, deadline: Instant) -> Answered {
         Ok(self.call(cost, 1, deadline).await?[0])
     }
 
@@ -169,12 +166,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
             // One of them may probe the server, without making others wait; the others need no call.
-            return self.decide_alone_by(cost, deadline).await;
+            return self.decide_alone(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
         match single_flight.join(FlightKey::of(self.tag, self.algorithm.quota()), cost, deadline) {
             Join::Leader(leader) => {
-                let answer = self.decide_alone_by(cost, deadline).await;
+                let answer = self.decide_alone(cost, deadline).await;
                 // Dropped after the answer is in the negative cache, where the followers find it.
                 drop(leader);
                 answer
@@ -242,7 +239,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns the deadline of a decision that begins now.
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
     }
 
@@ -309,12 +306,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         };
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
         // Of a charge under the quota that the key has, nothing is left for a lease.
-        if let (Some((allowed, last)), Some(leases), true) = (granted, &self.inner.leases, is_own) {
+        if let Some((allowed, last)) = granted.filter(|_| is_own) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
-            leases.hold(
-                self.tag,
-                Lease::new(self.price(cost), left, extra, last, since).taken_from(self.algorithm.kind()),
-            );
+            self.hold_lease(cost, left, extra, last, since);
         }
         decisions.truncate(count as usize);
         Ok(decisions)
@@ -363,18 +357,19 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if let Some(rejection) = self.decision_by_standing(applied, seen, cost) {
             return Ok(((0..count).map(|_| rejection).collect(), true));
         }
-        if let Some(kept) = applied.kept.and_then(|kept| self.algorithm.under(kept)) {
-            let (mut decisions, _) = applied.replay(&kept, cost, count)?;
-            if !quota_change::has_units_of(&self.algorithm, &kept.quota()) {
-                // It is refunded by what it was asked under, so not at all.
-                decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
-            }
-            self.learn(&decisions, None, seen, cost);
-            return Ok((decisions, false));
+        let kept = applied.kept.and_then(|kept| self.algorithm.under(kept));
+        let (mut decisions, state) = applied.replay(kept.as_ref().unwrap_or(&self.algorithm), cost, count)?;
+        if kept.as_ref().is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
+            // It is refunded by what it was asked under, so not at all.
+            decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
-        let (decisions, state) = applied.replay(&self.algorithm, cost, count)?;
-        self.learn(&decisions, state, seen, cost);
-        Ok((decisions, true))
+        self.learn(state.filter(|_| kept.is_none()), seen, cost);
+        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
+        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
+            let ask = Ask::charge(&self.key, cost).under(self.quota);
+            let _ = self.inner.charge_fallback(&self.algorithm, &ask);
+        }
+        Ok((decisions, kept.is_none()))
     }
 
     /// Decides on one request by what a call has found.
@@ -397,7 +392,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if applied.standing.is_some() {
             self.learn_standing(applied.standing, applied.old, seen);
         } else if applied.kept.is_none() && !is_foreign {
-            self.learn(&[], applied.old, seen, cost);
+            self.learn(applied.old, seen, cost);
         }
         self.judge(applied, 0)
     }
@@ -417,7 +412,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let used_up = old.filter(|_| kept.is_none());
         let rejection = used_up.and_then(|state| self.rejection(state, now, cost));
         if rejection.is_some() {
-            self.learn(&[], used_up, seen, cost);
+            self.learn(used_up, seen, cost);
         }
         Ok(rejection)
     }
@@ -453,18 +448,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.algorithm.decide(old.and_then(converted), now, cost).0)
     }
 
-    /// Records an answer of the server.
-    pub(crate) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u64) {
+    /// Records the state of the key after an answer of the server, if it is known.
+    fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let known = |state| Known { state: Some(state), quota: self.algorithm.quota(), standing: Standing::default() };
-        let used_up = used_up.map(known);
-        self.inner.negative_cache.note(self.tag, used_up, seen);
-        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
-        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
-            let ask = Ask::charge(&self.key, cost).under(self.quota);
-            let _ = self.inner.charge_fallback(&self.algorithm, &ask);
-        }
+        self.inner.negative_cache.note(self.tag, used_up.map(known), seen);
     }
 
     /// Returns what a lease paid to that lease. It is forfeited if the lease has ended.
@@ -487,10 +476,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
-            let decision = self.decide_alone(cost).await?;
+            let decision = self.decide_alone(cost, self.deadline()).await?;
             // What cannot be charged is forgiven.
             match decision.partial_cost(cost) {
-                Some(left) => self.decide_alone(left).await,
+                Some(left) => self.decide_alone(left, self.deadline()).await,
                 None => Ok(decision),
             }
         });

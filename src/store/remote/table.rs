@@ -13,7 +13,7 @@ use super::store::RemoteStore;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, SharingStats, Stats, next_table_number};
 use crate::values::{
-    Answer, Ask, Description, Heritage, Inheritance, KeepsStanding, LimiterError, Mode, PartitionKey, Pending, Receipt,
+    Answer, Ask, Description, Heritage, Inheritance, KeepsStanding, Mode, PartitionKey, Pending, Receipt,
 };
 
 /// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, with what this process knows of them. Made from a
@@ -50,34 +50,6 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         };
         Self { coalesces, inner: Arc::new(inner) }
     }
-
-    pub(crate) fn query<A: Algorithm<State = S> + Clone>(
-        &self,
-        algorithm: &A,
-        ask: &Ask<'_>,
-    ) -> Result<KeyQuery<A, B>, LimiterError>
-    where
-        B: Backend<A>,
-    {
-        KeyQuery::of(&self.inner, algorithm, ask)
-    }
-
-    fn charge<A: Algorithm<State = S> + Clone>(&self, query: KeyQuery<A, B>, cost: u64) -> Answer
-    where
-        B: Backend<A>,
-    {
-        match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
-            Some(decision) => decision.into(),
-            None if self.coalesces => Answer::Pending(Box::pin(query.decide_coalesced(cost))),
-            None => Answer::Pending(Box::pin(async move { query.decide_alone(cost).await })),
-        }
-    }
-}
-
-/// Without a call, only a rejection can be known, and what a lease admits.
-fn peek<A: Algorithm + Clone, B: Backend<A>>(query: KeyQuery<A, B>, cost: u64) -> Answer {
-    let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
-    known.map_or_else(|| Answer::Pending(Box::pin(query.peek(cost))), Answer::from)
 }
 
 /// Changes the standings of the keys of one limiter.
@@ -114,7 +86,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let decision = self.inner.charge_fallback(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
-        let (query, cost) = match self.query(algorithm, ask) {
+        let (query, cost) = match KeyQuery::of(&self.inner, algorithm, ask) {
             Ok(query) => (query, ask.cost()),
             Err(error) => return Answer::Ready(Err(error)),
         };
@@ -122,10 +94,20 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             Mode::UpTo => query.charge_up_to(cost),
             // One round trip. Other processes notice within half a second and one call of theirs.
             Mode::Reset => Answer::Pending(Box::pin(query.reset())),
-            Mode::Peek => peek(query, cost),
+            // Without a call, only a rejection can be known, and what a lease admits.
+            Mode::Peek => match query.peek_lease(cost).or_else(|| query.peek_rejection(cost)) {
+                Some(decision) => decision.into(),
+                None => Answer::Pending(Box::pin(query.peek(cost))),
+            },
             // It reports what is left of a key, and charges nothing.
             Mode::Charge if ask.keeps_quota() && cost == 0 => Answer::Pending(Box::pin(query.look())),
-            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => {
+                match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
+                    Some(decision) => decision.into(),
+                    None if self.coalesces => Answer::Pending(Box::pin(query.decide_coalesced(cost))),
+                    None => Answer::Pending(Box::pin(async move { query.decide_alone(cost, query.deadline()).await })),
+                }
+            }
         }
     }
 
@@ -144,7 +126,9 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             return self.inner.fallback.refund(algorithm, charged, receipt, units);
         }
         // What the server cannot keep was not charged there.
-        let Some(query) = self.query(algorithm, charged).ok().filter(|_| !receipt.is_none()) else { return };
+        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
+            return;
+        };
         match receipt.read::<LeaseReceipt>() {
             Some(lease) => query.return_to_lease(units, lease),
             None => query.refund_in_background(units, receipt),

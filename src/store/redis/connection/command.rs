@@ -1,4 +1,4 @@
-//! The commands that run a script.
+//! The command that runs a script.
 
 use ::redis::Cmd;
 
@@ -10,23 +10,14 @@ const ARGUMENT_DIGITS: usize = 16;
 /// The most digits of the number of keys. A call has at most as many as a layer has policies: never 10,000.
 const KEY_COUNT_DIGITS: usize = 4;
 
-/// Builds `EVALSHA`, for a server that has the script cached.
-pub(super) fn by_hash(call: &ScriptCall) -> Cmd {
-    evalsha(call, call.script.hash())
-}
-
-/// Builds `EVALSHA` for a script of this hash. Tests give it that of a script with another clock.
+/// Builds `EVALSHA` with the hash that tests give to a script, such as one with another clock.
+#[cfg(test)]
 pub(in crate::store::redis) fn evalsha(call: &ScriptCall, hash: &str) -> Cmd {
     command("EVALSHA", hash, call)
 }
 
-/// Builds `EVAL`, which also caches the script.
-pub(super) fn in_full(call: &ScriptCall) -> Cmd {
-    command("EVAL", call.script.source, call)
-}
-
 /// Builds a command in two allocations of the right size: one for its bytes, one for where each argument ends.
-fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
+pub(super) fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
     let keys = call.keys.iter().map(|key| key.as_str().len()).sum::<usize>();
     let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();
     // The name, the script and the number of keys come before them.

@@ -153,25 +153,19 @@ impl OpenConnection {
 }
 
 impl ConnectionHandle {
-    /// Sends a command, and returns this with the answer.
-    pub(super) async fn send(mut self, command: Cmd) -> (Self, Result<Value, Fault>) {
-        let answer = self.connection.send_packed_command(&command).await;
-        (self, answer.map_err(|error| Fault::underway(&error)))
-    }
-
-    /// Sends a command after `ASKING`, without which a node executes none for a slot that is on its way to it.
-    pub(super) async fn send_asking(mut self, command: Cmd) -> (Self, Result<Value, Fault>) {
-        let mut both = Pipeline::with_capacity(2);
-        both.cmd("ASKING").add_command(command);
-        let answers = self.connection.send_packed_commands(&both, 0, 2).await;
-        // If `ASKING` is rejected, this is the reason why the command is as well.
-        let decisive = |answers: Vec<Value>| {
-            answers.into_iter().reduce(|asking, answer| match asking {
-                Value::ServerError(_) => asking,
-                _ => answer,
-            })
+    /// Sends a command, and returns this with the answer: after `ASKING`, if the node was named by an `ASK` redirection.
+    /// Without that, a node executes none for a slot that is on its way to it.
+    pub(super) async fn send(mut self, command: Cmd, asking: bool) -> (Self, Result<Value, Fault>) {
+        let answer = if asking {
+            let mut both = Pipeline::with_capacity(2);
+            both.cmd("ASKING").add_command(command);
+            let answers = self.connection.send_packed_commands(&both, 0, 2).await;
+            // If `ASKING` is rejected, this is the reason why the command is as well.
+            let decisive = |asking, answer| if let Value::ServerError(_) = asking { asking } else { answer };
+            answers.map(|answers| answers.into_iter().reduce(decisive).unwrap_or_default())
+        } else {
+            self.connection.send_packed_command(&command).await
         };
-        let answer = answers.map(|answers| decisive(answers).unwrap_or_default());
         (self, answer.map_err(|error| Fault::underway(&error)))
     }
 }

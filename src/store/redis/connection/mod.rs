@@ -44,7 +44,8 @@ pub use self::fault::{Fault, FaultKind};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::{Node, NodeReply};
+use self::node::Node;
+use self::node_call::NodeReply;
 use self::settings::NodeSettings;
 use self::topology::Topology;
 use super::evalsha::ScriptCall;
@@ -237,21 +238,53 @@ impl Redis {
     }
 
     /// Runs the script once at the most, within the time that the decision has left, and for so many requests: a
-    /// failure counts for each.
+    /// failure counts for each. Finds the node, and follows redirections.
     pub(crate) async fn call_by(&self, call: &ScriptCall, deadline: Instant, requests: u32) -> Result<Value, Fault> {
         // Most calls are made within a task, which is quicker to check.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(FaultKind::NoRuntime.into());
         }
-        let start = Instant::now();
-        let answer = if start < deadline {
-            // In a box, so that a decision that needs no call of its own is not as large as this.
-            Box::pin(self.run(call, CallLimits { deadline, requests })).await
-        } else {
-            Err(FaultKind::TimedOut.into())
-        };
+        let (start, topology) = (Instant::now(), &self.0.topology);
+        // In a box, so that a decision that needs no call of its own is not as large as this.
+        let answer = Box::pin(async {
+            if start >= deadline {
+                return Err(FaultKind::TimedOut.into());
+            }
+            let slot = call.keys.first().map_or(0, Key::slot);
+            let mut node = topology.node(slot, deadline).await?;
+            let (mut asking, mut may_retry, mut first_fault) = (false, true, None);
+            for _ in 0..=MAX_HOPS {
+                // All attempts before this one were rejected before they charged, so sending the call again charges once.
+                match node.run(call, asking, CallLimits { deadline, requests }).await {
+                    Ok(NodeReply::Value(value)) => return Ok(value),
+                    Ok(NodeReply::Moved(to)) => {
+                        topology.refresh_soon();
+                        (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), false);
+                    }
+                    Ok(NodeReply::Ask(to)) => (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), true),
+                    Ok(NodeReply::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
+                        may_retry = false;
+                        sleep(ON_THE_WAY).await;
+                    }
+                    Ok(NodeReply::TryAgain) => break,
+                    Err(fault) if may_retry && fault.kind() == FaultKind::ReadOnly => {
+                        may_retry = false;
+                        if topology.refresh_now(&node, deadline).await.is_err() {
+                            return Err(fault);
+                        }
+                        node = topology.node(slot, deadline).await?;
+                        first_fault = Some(fault);
+                    }
+                    // The first fault says more than the breaker of the second node.
+                    Err(fault) if fault.kind() == FaultKind::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
+                    Err(fault) => return Err(fault),
+                }
+            }
+            Err(FaultKind::Redirected.into())
+        })
+        .await;
         if answer.as_ref().is_err_and(Fault::questions_topology) {
-            self.0.topology.refresh_soon();
+            topology.refresh_soon();
         }
         if answer.as_ref().is_err_and(|fault| fault.kind() == FaultKind::CrossSlot) {
             self.0.is_split.store(true, Ordering::Relaxed);
@@ -263,43 +296,6 @@ impl Redis {
     /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
         self.0.topology.known_node(slot).is_some_and(|node| node.gate.is_failing())
-    }
-
-    /// Finds the node, and follows redirections.
-    async fn run(&self, call: &ScriptCall, limits: CallLimits) -> Result<Value, Fault> {
-        let (topology, deadline) = (&self.0.topology, limits.deadline);
-        let slot = call.keys.first().map_or(0, Key::slot);
-        let mut node = topology.node(slot, deadline).await?;
-        let (mut asking, mut may_retry) = (false, true);
-        let mut first_fault = None;
-        for _ in 0..=MAX_HOPS {
-            // All attempts before this one were rejected before they charged, so sending the call again charges once.
-            match node.run(call, asking, limits).await {
-                Ok(NodeReply::Value(value)) => return Ok(value),
-                Ok(NodeReply::Moved(to)) => {
-                    topology.refresh_soon();
-                    (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), false);
-                }
-                Ok(NodeReply::Ask(to)) => (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), true),
-                Ok(NodeReply::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
-                    may_retry = false;
-                    sleep(ON_THE_WAY).await;
-                }
-                Ok(NodeReply::TryAgain) => break,
-                Err(fault) if may_retry && fault.kind() == FaultKind::ReadOnly => {
-                    may_retry = false;
-                    if topology.refresh_now(&node, deadline).await.is_err() {
-                        return Err(fault);
-                    }
-                    node = topology.node(slot, deadline).await?;
-                    first_fault = Some(fault);
-                }
-                // The first fault says more than the breaker of the second node.
-                Err(fault) if fault.kind() == FaultKind::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
-                Err(fault) => return Err(fault),
-            }
-        }
-        Err(FaultKind::Redirected.into())
     }
 }
 

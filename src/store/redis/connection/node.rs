@@ -1,24 +1,21 @@
-//! One Redis server: its circuit breaker, and the calls to it.
+//! One Redis server: its circuit breaker, and its connections.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, ServerErrorKind, Value};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::command;
 use super::connections::{ConnectionHandle, Connections, EndOfConnection};
 use super::eviction_check;
 use super::fault::{Fault, FaultKind};
-use super::node_call::NodeCall;
 use super::settings::NodeSettings;
 use super::shared_task::Work;
 use crate::store::NodeHealth;
-use crate::store::redis::evalsha::ScriptCall;
-use crate::store::remote::{CallGate, CallLimits};
+use crate::store::remote::CallGate;
 use crate::util::lock::Lock;
 use crate::util::log;
 
@@ -29,18 +26,6 @@ pub(super) struct Node {
     client: Client,
     pub(super) settings: Arc<NodeSettings>,
     pub(super) connections: Lock<Connections>,
-}
-
-/// The reply of a node to a call.
-#[derive(Debug)]
-pub(super) enum NodeReply {
-    Value(Value),
-    /// The slot is at another node, at `HOST:PORT`.
-    Moved(String),
-    /// Another node, at `HOST:PORT`, must be asked for this one call.
-    Ask(String),
-    /// The keys are being moved to another node.
-    TryAgain,
 }
 
 impl Node {
@@ -60,46 +45,6 @@ impl Node {
         &self.server
     }
 
-    /// Runs the script, once at the most.
-    pub(super) async fn run(
-        self: &Arc<Self>,
-        call: &ScriptCall,
-        asking: bool,
-        limits: CallLimits,
-    ) -> Result<NodeReply, Fault> {
-        let mut node_call = NodeCall::enter(self, limits).await?;
-        let answer = self.run_on(&mut node_call, call, asking, limits.deadline).await;
-        node_call.end(answer.as_ref().err());
-        answer
-    }
-
-    async fn run_on(
-        self: &Arc<Self>,
-        node_call: &mut NodeCall<'_>,
-        call: &ScriptCall,
-        asking: bool,
-        deadline: Instant,
-    ) -> Result<NodeReply, Fault> {
-        if node_call.handle.is_none() {
-            node_call.handle = Some(self.connect(deadline).await?);
-        }
-        let mut value = node_call.send(command::by_hash(call), asking, deadline).await?;
-        if matches!(&value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript)) {
-            value = node_call.send(command::in_full(call), asking, deadline).await?;
-        }
-        let Value::ServerError(error) = value else {
-            return Ok(NodeReply::Value(value));
-        };
-        // `SLOT HOST:PORT`
-        let elsewhere = || error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
-        match (error.kind(), elsewhere()) {
-            (Some(ServerErrorKind::Moved), Some(address)) => Ok(NodeReply::Moved(address)),
-            (Some(ServerErrorKind::Ask), Some(address)) => Ok(NodeReply::Ask(address)),
-            (Some(ServerErrorKind::TryAgain), _) => Ok(NodeReply::TryAgain),
-            _ => Err(Fault::answered(&error)),
-        }
-    }
-
     /// Asks a question about the topology. It is part of no call: the circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.connections.lock().take_handle();
@@ -107,7 +52,7 @@ impl Node {
             Some(handle) => handle,
             None => self.connect(deadline).await?,
         };
-        let (_, answer) = timeout_at(deadline, handle.send(question)).await.map_err(|_| FaultKind::TimedOut)?;
+        let (_, answer) = timeout_at(deadline, handle.send(question, false)).await.map_err(|_| FaultKind::TimedOut)?;
         match answer? {
             Value::ServerError(error) => Err(Fault::answered_to_question(&error)),
             value => Ok(value),

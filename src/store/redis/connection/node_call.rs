@@ -1,21 +1,93 @@
 //! One call to one node, and what its outcome says about the node.
 //!
-//! [`NodeCall::enter`] fails without a call if the circuit breaker of the node is open, if no slot for a call in flight
-//! becomes free in time, or outside of a runtime; [`NodeCall::send`] gives up at the deadline. Before a call gets here,
-//! `Redis::call_by` gives up if the deadline has passed already, and `SharedTask` while the nodes are being looked up.
+//! [`Node::run`] fails without a call if the circuit breaker of the node is open, if no slot for a call in flight becomes free
+//! in time, or outside of a runtime; and gives up at the deadline. Before a call gets here, `Redis::call_by` gives up if the
+//! deadline has passed already, and `SharedTask` while the nodes are being looked up.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use ::redis::{Cmd, Value};
+use ::redis::{ServerErrorKind, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
+use super::command::command;
 use super::connections::ConnectionHandle;
 use super::fault::{Fault, FaultKind};
 use super::node::Node;
+use crate::store::redis::evalsha::ScriptCall;
 use crate::store::remote::{CallFailure, CallLimits, Evidence, GaveUp, Watch};
+
+/// The reply of a node to a call.
+#[derive(Debug)]
+pub(super) enum NodeReply {
+    Value(Value),
+    /// The slot is at another node, at `HOST:PORT`.
+    Moved(String),
+    /// Another node, at `HOST:PORT`, must be asked for this one call.
+    Ask(String),
+    /// The keys are being moved to another node.
+    TryAgain,
+}
+
+impl Node {
+    /// Runs the script, once at the most; after `ASKING`, if the node was named by an `ASK` redirection.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        call: &ScriptCall,
+        asking: bool,
+        limits: CallLimits,
+    ) -> Result<NodeReply, Fault> {
+        let deadline = limits.deadline;
+        let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
+        let slots = Arc::clone(&self.connections.lock().of_runtime(runtime, &self.settings).slots);
+        let watch = self.gate.enter(slots, limits).await.map_err(|reason| match reason {
+            GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, self.address().clone()),
+            reason => Fault::given_up(reason),
+        })?;
+        let (due, handle) = (watch.began + self.settings.timeout, self.connections.lock().take_handle());
+        let mut node_call = NodeCall { node: self, watch: Some(watch), due, deadline, handle, answer: None };
+        let answer = async {
+            let mut reply = Value::Nil;
+            // A server that does not have the script has run nothing, and is sent the whole.
+            for (name, script) in [("EVALSHA", call.script.hash()), ("EVAL", call.script.source)] {
+                let handle = match node_call.handle.take() {
+                    Some(handle) => handle,
+                    None => self.connect(deadline).await?,
+                };
+                let answer = node_call.answer.insert(Box::pin(handle.send(command(name, script, call), asking)));
+                let (handle, value) = timeout_at(deadline, answer).await.map_err(|_| FaultKind::TimedOut)?;
+                (node_call.handle, node_call.answer) = (Some(handle), None);
+                reply = value?;
+                let is_cached =
+                    !matches!(&reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript));
+                if is_cached {
+                    break;
+                }
+            }
+            let Value::ServerError(error) = reply else { return Ok(NodeReply::Value(reply)) };
+            // `SLOT HOST:PORT`
+            let elsewhere = || error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
+            match (error.kind(), elsewhere()) {
+                (Some(ServerErrorKind::Moved), Some(address)) => Ok(NodeReply::Moved(address)),
+                (Some(ServerErrorKind::Ask), Some(address)) => Ok(NodeReply::Ask(address)),
+                (Some(ServerErrorKind::TryAgain), _) => Ok(NodeReply::TryAgain),
+                _ => Err(Fault::answered(&error)),
+            }
+        }
+        .await;
+        let fault = answer.as_ref().err();
+        // Otherwise, `drop` goes on watching for the answer.
+        if fault.is_none_or(|fault| fault.kind() != FaultKind::TimedOut || node_call.is_fair(Instant::now())) {
+            let is_sent = node_call.handle.is_some() || node_call.answer.is_some();
+            if let Some(watch) = node_call.watch.take() {
+                record(self, watch, fault, is_sent, node_call.handle.take());
+            }
+        }
+        answer
+    }
+}
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
@@ -23,52 +95,18 @@ type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, 
 /// because its caller was cancelled. In the last two cases, the call may end before the node's timeout. Then the
 /// answer is awaited in the background, so that a node that does not answer opens its circuit breaker, however short
 /// the deadlines of the callers are, and one that does answer does not.
-pub(super) struct NodeCall<'a> {
+struct NodeCall<'a> {
     node: &'a Arc<Node>,
     /// Taken when the outcome is recorded, or is left to [`await_answer`].
     watch: Option<Watch>,
     /// When the node has had the whole timeout.
     due: Instant,
     deadline: Instant,
-    pub(super) handle: Option<ConnectionHandle>,
+    handle: Option<ConnectionHandle>,
     answer: Option<ReplyFuture>,
 }
 
-impl<'a> NodeCall<'a> {
-    pub(super) async fn enter(node: &'a Arc<Node>, limits: CallLimits) -> Result<Self, Fault> {
-        let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
-        let slots = Arc::clone(&node.connections.lock().of_runtime(runtime, &node.settings).slots);
-        let watch = node.gate.enter(slots, limits).await.map_err(|reason| match reason {
-            GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, node.address().clone()),
-            reason => Fault::given_up(reason),
-        })?;
-        let (due, handle) = (watch.began + node.settings.timeout, node.connections.lock().take_handle());
-        Ok(Self { node, watch: Some(watch), due, deadline: limits.deadline, handle, answer: None })
-    }
-
-    /// Sends a command on the connection of the handle, after `ASKING` if the node was named by an `ASK` redirection.
-    pub(super) async fn send(&mut self, command: Cmd, asking: bool, deadline: Instant) -> Result<Value, Fault> {
-        let handle = self.handle.take().ok_or(FaultKind::Disconnected)?;
-        let answer: ReplyFuture =
-            if asking { Box::pin(handle.send_asking(command)) } else { Box::pin(handle.send(command)) };
-        let answer = self.answer.insert(answer);
-        let (handle, value) = timeout_at(deadline, answer).await.map_err(|_| FaultKind::TimedOut)?;
-        (self.handle, self.answer) = (Some(handle), None);
-        value
-    }
-
-    /// Records the outcome.
-    pub(super) fn end(mut self, fault: Option<&Fault>) {
-        let is_timeout = fault.is_some_and(|fault| fault.kind() == FaultKind::TimedOut);
-        if is_timeout && !self.is_fair(Instant::now()) {
-            // Dropped without evidence: `drop` goes on watching for the answer.
-            return;
-        }
-        let Some(watch) = self.watch.take() else { return };
-        let is_sent = self.handle.is_some() || self.answer.is_some();
-        record(self.node, watch, fault, is_sent, self.handle.take());
-    }
-
+impl NodeCall<'_> {
     /// Whether a timeout is the node's: it has had its time to answer, and this process was not too busy to read the
     /// answer.
     fn is_fair(&self, now: Instant) -> bool {

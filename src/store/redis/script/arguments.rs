@@ -117,18 +117,20 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
     }
 }
 
-/// Adds charges of any algorithms to a call, with the quotas of those that are possible.
-fn add_charges(call: &mut ScriptCall, charges: impl IntoIterator<Item = ScriptCharge>, are_possible: bool) {
-    let mut quotas: SmallVec<[OwnQuota; 4]> = SmallVec::new();
+/// Makes a call of charges of any algorithms, with the quotas of those that are possible. If not `are_charged`, it only
+/// reads their keys.
+fn several(script: &'static Script, charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
+    let (mut call, mut quotas) = (ScriptCall::new(script, [], []), SmallVec::<[OwnQuota; 4]>::new());
     for charge in charges {
-        let algorithm = if are_possible && charge.is_possible { charge.algorithm } else { 0 };
+        let algorithm = if are_charged && charge.is_possible { charge.algorithm } else { 0 };
         call.args.push(algorithm);
         call.args.extend_from_slice(&charge.numbers);
         call.keys.push(charge.key);
         // A key that is only read may have any quota.
         quotas.push(if algorithm > 0 { charge.own } else { OwnQuota::default() });
     }
-    add_quotas(call, &mut quotas);
+    add_quotas(&mut call, &mut quotas);
+    call
 }
 
 /// Whether a call decides on a request that may be a retry.
@@ -147,21 +149,18 @@ pub(crate) fn alone(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCa
     charges.into_iter().next().expect("there is one").alone()
 }
 
-/// Charges all keys or none. No two charges may be on the same key.
-pub(crate) fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCall {
+/// Charges all keys or none; if not `are_charged`, only reads them. No two charges may be on the same key.
+pub(crate) fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
     let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
     // A charge that can never be admitted makes the call read only.
     let are_possible = charges.iter().all(|charge| charge.is_possible);
-    let mut call = ScriptCall::new(&SEVERAL, [], []);
-    add_charges(&mut call, charges, are_possible);
-    call
+    several(&SEVERAL, charges, are_charged && are_possible)
 }
 
 /// Decides on a request that may be a retry: charges the budget of free retries if the record has one left and the budget
 /// admits it, and else the state.
 pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key) -> ScriptCall {
-    let mut call = ScriptCall::new(&ONCE, [], []);
-    add_charges(&mut call, [state, budget], true);
+    let mut call = several(&ONCE, [state, budget], true);
     call.keys.push(record);
     call
 }

@@ -100,7 +100,7 @@ pub(super) fn what_one_of_several_keys_holds_stops_the_call() {
     let keys = ["a", "b", "c"].map(key);
     for foreign in &keys {
         cmd("SET").arg(foreign.as_str()).arg("hello").exec(&mut connection).unwrap();
-        let call = decide_all(keys.iter().map(|key| ScriptCharge::new(&window, key.clone(), 1, NOW)));
+        let call = decide_all(keys.iter().map(|key| ScriptCharge::new(&window, key.clone(), 1, NOW)), true);
         let error = evalsha(&call, &hash_of(call.script)).query::<Value>(&mut connection).unwrap_err();
         assert_eq!(error.code(), Some("SLUICE"));
         assert_eq!(cmd("DBSIZE").query::<u32>(&mut connection).unwrap(), 1, "it holds {}", foreign.as_str());
@@ -150,10 +150,10 @@ pub(super) fn the_server_caches_one_script_per_source() {
             0 => decide(&bucket, key(number), 1, 1, NOW),
             1 => decide(&fixed, key(number), 1, 1, NOW),
             2 => decide(&sliding, key(number), 1, 1, NOW),
-            3 => decide_all([
-                ScriptCharge::new(&bucket, key(number), 1, NOW),
-                ScriptCharge::new(&fixed, key("other"), 1, NOW),
-            ]),
+            3 => decide_all(
+                [ScriptCharge::new(&bucket, key(number), 1, NOW), ScriptCharge::new(&fixed, key("other"), 1, NOW)],
+                true,
+            ),
             _ => refund(&sliding, &sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
         };
         pipeline.add_command(evalsha(&call, &hash_of(call.script)));

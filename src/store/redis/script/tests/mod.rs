@@ -21,7 +21,7 @@ use super::{
     SLIDING_WINDOW, SWAP, ScriptCharge, ScriptReply, Scripted, is_charge,
 };
 use crate::store::redis::connection::evalsha;
-use crate::store::redis::conversation::{ConversationPart, KeyPart};
+use crate::store::redis::conversation::{ConversationPart, KeyPart, Subject};
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::store::redis::servers::RedisServer;
@@ -96,7 +96,7 @@ fn refund<A: Scripted>(
 }
 
 /// Holds a conversation about one key at `micros`, and returns how many calls it took.
-fn talk<A: Scripted>(server: &mut ManualServer, part: &mut KeyPart<'_, A>, micros: u64) -> u64 {
+fn talk<A: Scripted, S: Subject<A>>(server: &mut ManualServer, part: &mut KeyPart<A, S>, micros: u64) -> u64 {
     for calls in 1..4 {
         let call = part.charge(at(micros)).alone();
         let answer = server.run(micros, &call);

@@ -35,7 +35,7 @@ fn charge<A: Scripted>(
     micros: u64,
 ) -> (Decision, u64) {
     let (algorithm, quotas) = (limiter.under(quota).unwrap(), Quotas::default());
-    let mut part = KeyPart::charging(target(&algorithm, Some(quota), limiter.quota()), &quotas, key.clone(), cost);
+    let mut part = KeyPart::charging((target(&algorithm, Some(quota), limiter.quota()), &quotas), key.clone(), cost);
     let calls = talk(server, &mut part, micros);
     (part.found.replay(&algorithm, cost, 1).unwrap().0[0], calls)
 }
@@ -52,7 +52,7 @@ fn give_back<A: Scripted>(
     let (algorithm, quotas) = (limiter.under(quota).unwrap(), Quotas::default());
     let target = target(&algorithm, Some(quota), limiter.quota());
     // A state that nobody else changes is kept under the quota of the first answer.
-    assert!(talk(server, &mut KeyPart::charging(target, &quotas, key.clone(), cost).refunding(receipt), micros) <= 2);
+    assert!(talk(server, &mut KeyPart::charging((target, &quotas), key.clone(), cost).refunding(receipt), micros) <= 2);
 }
 
 /// All units are multiples of `scale`.

@@ -45,7 +45,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     fn talk(&mut self, cost: u64, receipt: Option<Receipt>) -> Applied<A::State> {
         let quotas = Quotas::default();
         let target = target(&self.algorithm, self.quota, self.algorithm.quota());
-        let part = KeyPart::charging(target, &quotas, self.key.clone(), cost);
+        let part = KeyPart::charging((target, &quotas), self.key.clone(), cost);
         let mut part = if let Some(receipt) = receipt { part.refunding(receipt) } else { part };
         assert_eq!(talk(&mut self.server, &mut part, self.now), 1);
         part.found
@@ -92,7 +92,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
             [self.key.clone(), other.clone()].map(|key| ScriptCharge::new(&self.algorithm, key, cost, at(self.now)));
         let [_, beside] = charges;
         let first = ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
-        let answer = self.server.run(self.now, &decide_all([first, beside]));
+        let answer = self.server.run(self.now, &decide_all([first, beside], true));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
         assert_eq!(self.server.get(&other).is_some(), expected.is_allowed());

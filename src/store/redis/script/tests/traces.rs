@@ -243,11 +243,14 @@ pub(super) fn several_are_charged_all_or_none() {
             let [a, b, c] = keys.clone();
             server.add(
                 now,
-                &decide_all([
-                    ScriptCharge::new(&bucket, a, costs[0], at(now)),
-                    ScriptCharge::new(&fixed, b, costs[1], at(now)),
-                    ScriptCharge::new(&sliding, c, costs[2], at(now)),
-                ]),
+                &decide_all(
+                    [
+                        ScriptCharge::new(&bucket, a, costs[0], at(now)),
+                        ScriptCharge::new(&fixed, b, costs[1], at(now)),
+                        ScriptCharge::new(&sliding, c, costs[2], at(now)),
+                    ],
+                    true,
+                ),
             );
             let (one, next_first) = bucket.decide(first, at(now), costs[0]);
             let (two, next_second) = fixed.decide(second, at(now), costs[1]);
