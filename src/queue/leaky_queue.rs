@@ -1,12 +1,14 @@
 //! [`LeakyQueue`]: a queue whose waiters are all in this process.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::driver::SharedQueue;
+use super::driver::{SharedQueue, WaiterFuture, here};
+use super::monitor::{Arrival, Request, RequestKind};
 use super::schedule::{QueueBounds, Schedule};
-use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
+use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
@@ -324,13 +326,13 @@ impl LeakyQueue {
     ///
     /// [`LimiterError`]: crate::LimiterError
     pub fn close(&self) {
-        self.shared().close();
+        self.shared().enter(|monitor, _, deferred| monitor.close(deferred));
     }
 
     /// Returns how many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.get().map_or(0, |shared| shared.monitor.waiting())
+        self.shared.get().map_or(0, |shared| shared.enter(|monitor, _, _| monitor.schedule.waiting()))
     }
 
     /// Returns the time from now until the next waiter may depart, over all keys; zero if it is just departing, `None`
@@ -351,14 +353,14 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn next_release(&self) -> Option<Duration> {
-        self.shared.get()?.backlog().next_release()
+        self.shared.get()?.enter(|monitor, now, _| monitor.backlog(now)).next_release()
     }
 
     /// For the tests of this crate: panics if an invariant of the schedule is broken.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.shared().monitor.check_invariants();
+        self.shared().enter(|monitor, _, _| monitor.schedule.check_invariants());
     }
 }
 
@@ -374,22 +376,36 @@ impl Limiter for LeakyQueue {
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait as long as they would behind a
     /// request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
-        let detached = |cost| shared.enqueue_detached(key, cost, u64::MAX);
+        let (shared, cost) = (self.shared(), ask.cost());
+        let arrive = |kind, cost, max_wait| {
+            let request = Request { id: shared.id(ask.key()), cost, max_wait, kind };
+            shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, here, deferred) {
+                Ok(Arrival::Decided(decision)) => decision.into(),
+                Ok(Arrival::Joined(waiter)) => {
+                    Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter)))
+                }
+                Err(error) => error.into(),
+            })
+        };
         match ask.mode() {
-            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Answer::Ready(Err(closed())), Answer::from),
-            Mode::Shadow => Answer::Ready(detached(cost)),
-            Mode::UpTo => Answer::Ready(match detached(cost) {
-                Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
-                Err(error) => Err(error),
-            }),
-            Mode::Charge => shared.enqueue(key, cost, longest),
+            Mode::Charge => arrive(RequestKind::Waiter, cost, longest_wait(ask.patience())),
+            Mode::Peek => arrive(RequestKind::Peek, cost, longest_wait(ask.patience())),
+            Mode::Shadow => arrive(RequestKind::Detached, cost, u64::MAX),
+            Mode::UpTo => match arrive(RequestKind::Detached, cost, u64::MAX) {
+                Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
+                    Some(part) => arrive(RequestKind::Detached, part, u64::MAX),
+                    None => decision.into(),
+                },
+                answer => answer,
+            },
             mode @ (Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
-        self.shared().refund(charged.key(), units, receipt);
+        let shared = self.shared();
+        let id = shared.id(charged.key());
+        shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
     }
 
     /// Advertises a bucket that holds all requests that may depart or wait at once, which is what decisions count, too.
@@ -416,7 +432,9 @@ impl Limiter for LeakyQueue {
         if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(theirs)), theirs) {
             return None;
         }
-        self.shared().change(&self.schedule(), self.is_precise);
+        theirs.is_precise.store(self.is_precise, Ordering::Relaxed);
+        let rules = self.schedule();
+        theirs.enter(|monitor, now, deferred| monitor.change(now, &rules, deferred));
         Some(Inheritance::in_place())
     }
 
@@ -425,7 +443,8 @@ impl Limiter for LeakyQueue {
     /// keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
         let shared = self.shared();
-        Stats { table: Some(shared.table()), backlog: Some(shared.backlog()), ..Stats::default() }
+        let backlog = shared.enter(|monitor, now, _| monitor.backlog(now));
+        Stats { table: Some(shared.table()), backlog: Some(backlog), ..Stats::default() }
     }
 }
 

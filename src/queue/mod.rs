@@ -1,12 +1,11 @@
 //! The leaky bucket as a queue: requests wait for their turns instead of being rejected.
 //!
 //! - [`LeakyQueue`] keeps its waiters in this process. `schedule` computes who departs when, and knows neither threads
-//!   nor timers. `monitor` puts it behind one lock, with the `drivers` that release waiters; `driver` runs them as tasks
-//!   on each runtime that has waiters, which sleep on a `timer`.
+//!   nor timers. `monitor` knows which runtimes have drivers, too. `driver` has both behind one lock, the drivers as tasks
+//!   on each runtime that has waiters, which sleep on a `timer`, and the future of a waiter.
 //! - [`RedisQueue`] keeps the schedule on Redis, and its waiters in the processes that they came to.
 
 mod driver;
-mod drivers;
 mod leaky_queue;
 #[cfg(all(test, sluice_loom))]
 mod models;
