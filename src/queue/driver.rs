@@ -242,16 +242,14 @@ impl Drop for WaiterFuture {
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
+    use crate::limiter::WaitBounds;
     use crate::queue::schedule::QueueBounds;
-    use crate::store::WhenFull;
     use crate::values::Quota;
 
     /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
     #[test]
     fn both_halves_of_an_id_are_hashes_of_the_key() {
-        let bounds =
-            QueueBounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
-        let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
+        let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), QueueBounds::new(WaitBounds::new(1))), false);
         let halves = |key: &str| {
             let id = queue.id(&key.into()).0;
             [id >> 64, id & u128::from(u64::MAX)]

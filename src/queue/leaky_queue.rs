@@ -8,8 +8,7 @@ use std::time::Duration;
 use super::driver::{SharedQueue, WaiterFuture, here};
 use super::monitor::{Arrival, Request, RequestKind};
 use super::schedule::{QueueBounds, Schedule};
-use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS};
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
 use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
@@ -183,22 +182,12 @@ pub struct LeakyQueue {
     shared: OnceLock<Arc<SharedQueue>>,
 }
 
-const DEFAULT_MAX_KEYS: usize = 65_536;
-
 impl LeakyQueue {
     /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        let max_queue = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-        let bounds = QueueBounds {
-            max_queue,
-            max_wait: nanos_of(DEFAULT_MAX_WAIT),
-            max_waiters: DEFAULT_MAX_WAITERS,
-            max_keys: DEFAULT_MAX_KEYS,
-            when_full: WhenFull::Reject,
-        };
-        Self::build(quota, bounds, false)
+        Self::build(quota, QueueBounds::new(WaitBounds::of_queue(&quota)), false)
     }
 
     const fn build(quota: Quota, bounds: QueueBounds, is_precise: bool) -> Self {
@@ -214,14 +203,15 @@ impl LeakyQueue {
         Schedule::new(&self.quota, self.bounds)
     }
 
-    fn with(&self, bounds: QueueBounds) -> Self {
-        Self::build(self.quota, bounds, self.is_precise)
+    fn with(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
+        set(&mut self.bounds);
+        Self::build(self.quota, self.bounds, self.is_precise)
     }
 
     /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(QueueBounds { max_queue: waiters, ..self.bounds })
+        self.with(|bounds| bounds.waits.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request.
@@ -230,13 +220,13 @@ impl LeakyQueue {
     /// [`max_queue`](Self::max_queue), too, if requests should wait longer than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(QueueBounds { max_wait: nanos_of(max_wait), ..self.bounds })
+        self.with(|bounds| bounds.waits.max_wait = max_wait)
     }
 
     /// Sets how many requests may wait over all keys together: the bound on memory for waiters.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(QueueBounds { max_waiters: waiters, ..self.bounds })
+        self.with(|bounds| bounds.waits.max_waiters = waiters)
     }
 
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
@@ -256,7 +246,7 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn max_keys(self, keys: usize) -> Self {
-        self.with(QueueBounds { max_keys: keys, ..self.bounds })
+        self.with(|bounds| bounds.max_keys = keys)
     }
 
     /// Sets what happens to a request of a new key while as many keys are remembered as [may be](Self::max_keys).
@@ -276,7 +266,7 @@ impl LeakyQueue {
     /// No choice forgets a key that has waiters.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
-        self.with(QueueBounds { when_full, ..self.bounds })
+        self.with(|bounds| bounds.when_full = when_full)
     }
 
     /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
@@ -456,13 +446,14 @@ impl IntoLimiter for LeakyQueue {
 
 impl fmt::Debug for LeakyQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueBounds { waits: WaitBounds { max_queue, max_wait, max_waiters }, max_keys, when_full } = &self.bounds;
         f.debug_struct("LeakyQueue")
             .field("quota", &self.quota)
-            .field("max_queue", &self.bounds.max_queue)
-            .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
-            .field("max_waiters", &self.bounds.max_waiters)
-            .field("max_keys", &self.bounds.max_keys)
-            .field("when_full", &self.bounds.when_full)
+            .field("max_queue", max_queue)
+            .field("max_wait", max_wait)
+            .field("max_waiters", max_waiters)
+            .field("max_keys", max_keys)
+            .field("when_full", when_full)
             .field("waiting", &self.waiting())
             .finish()
     }

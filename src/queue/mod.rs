@@ -15,20 +15,11 @@ mod redis;
 mod schedule;
 mod timer;
 
-use std::time::Duration;
-
 use crate::values::LimiterError;
 
 pub use self::leaky_queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisQueue;
-
-/// The longest wait in a queue for which none is set: half of the 60 seconds after which many proxies give up.
-const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
-
-/// How many requests wait over all keys of a queue for which that is not set. In a `LeakyQueue` at ten per key, they take
-/// some 7 MB.
-const DEFAULT_MAX_WAITERS: usize = 65_536;
 
 fn closed() -> LimiterError {
     LimiterError::closed("the queue was closed")

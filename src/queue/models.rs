@@ -13,7 +13,7 @@ use loom::thread;
 use super::monitor::{AfterUnlock, Arrival, Monitor as AnyMonitor, NextStep, Request, RequestKind, Runtime};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, QueueBounds, Schedule};
-use crate::store::WhenFull;
+use crate::limiter::WaitBounds;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
@@ -38,8 +38,7 @@ const CORES: [Core; 2] = [Core(0), Core(1)];
 const SECOND: u64 = 1_000_000_000;
 
 fn monitor(max_queue: usize) -> Arc<Monitor> {
-    let bounds =
-        QueueBounds { max_queue, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
+    let bounds = QueueBounds::new(WaitBounds::new(max_queue));
     Arc::new(Mutex::new(AnyMonitor::new(Schedule::new(&Quota::per_second(1), bounds))))
 }
 

@@ -397,8 +397,8 @@ impl<R: Runtime> QueueDriver<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::WaitBounds;
     use crate::queue::schedule::QueueBounds;
-    use crate::store::WhenFull;
     use crate::values::Quota;
 
     impl Runtime for u32 {
@@ -410,11 +410,8 @@ mod tests {
         }
     }
 
-    /// Nobody waits in it.
     fn schedule() -> Schedule {
-        let bounds =
-            QueueBounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Overflow };
-        Schedule::new(&Quota::per_second(1), bounds)
+        Schedule::new(&Quota::per_second(1), QueueBounds::new(WaitBounds::new(8)))
     }
 
     fn driver(runtime: u32, is_alive: bool, losses: u8) -> QueueDriver<u32> {
@@ -461,17 +458,9 @@ mod tests {
     #[cfg(not(sluice_loom))]
     #[test]
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
-        let second = 1_000_000_000;
-        let bounds = QueueBounds {
-            max_queue: 8,
-            max_wait: 8 * second,
-            max_waiters: 8,
-            max_keys: 8,
-            when_full: WhenFull::Reject,
-        };
-        let mut monitor: Monitor<u32> = Monitor::new(Schedule::new(&Quota::per_second(1), bounds));
+        let mut monitor: Monitor<u32> = Monitor::new(schedule());
         let (good, broken) = (7, 9);
-        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8 * second, kind: RequestKind::Waiter };
+        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, kind: RequestKind::Waiter };
         let mut deferred = AfterUnlock::none();
         let mut arrive = |runtime| monitor.arrive(Timestamp::ZERO, &request, || Some(runtime), &mut deferred).unwrap();
         assert!(matches!(arrive(good), Arrival::Decided(_)));

@@ -60,7 +60,8 @@ impl Schedule {
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         self.release_all(now, None, woken);
         let before = self.pace.gcra;
-        (self.pace, self.max_cost, self.bounds) = (rules.pace, rules.max_cost, rules.bounds);
+        (self.pace, self.max_cost, self.max_wait, self.bounds) =
+            (rules.pace, rules.max_cost, rules.max_wait, rules.bounds);
         let present = self.pace.gcra;
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
@@ -76,7 +77,7 @@ impl Schedule {
                 *receipt = self.history.receipt(read);
             }
             let Some(waiter) = self.slab.waiter_mut(waiter_id) else { continue };
-            let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
+            let latest = waiter.since.as_nanos().saturating_add(self.max_wait);
             waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
         }
         let waited_in: Vec<FifoId> = self.due.iter().map(|(_, id)| *id).collect();
@@ -98,7 +99,7 @@ impl Schedule {
         let (mut waiter_id, mut kept) = (fifo.waiters.oldest, 0);
         let mut ahead = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
-            let stays = kept < self.bounds.max_queue
+            let stays = kept < self.bounds.waits.max_queue
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
                 && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);

@@ -17,6 +17,7 @@ use self::change::History;
 use self::keys::FifoCounts;
 use self::waiter_slab::{DriverId, SlabSlot, WaitList, Waiter, WaiterId, WaiterSlab};
 use crate::algorithm::gcra::{Gcra, GcraState};
+use crate::limiter::WaitBounds;
 use crate::store::WhenFull;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
@@ -24,13 +25,16 @@ use crate::values::{Decision, Quota, Receipt};
 /// What a queue must not exceed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBounds {
-    pub(super) max_queue: usize,
-    /// In nanoseconds.
-    pub(super) max_wait: u64,
-    pub(super) max_waiters: usize,
+    pub(super) waits: WaitBounds,
     /// How many keys have FIFOs of their own.
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
+}
+
+impl QueueBounds {
+    pub(super) const fn new(waits: WaitBounds) -> Self {
+        Self { waits, max_keys: 65_536, when_full: WhenFull::Reject }
+    }
 }
 
 /// Stands for a key: 128 bits of a keyed hash, so that keys of any length take the same memory. Among a million keys,
@@ -65,6 +69,8 @@ pub(super) struct Schedule {
     /// The greatest cost that is admitted: what leaks during the longest wait, and the burst. A greater one would block
     /// its FIFO for longer than that.
     max_cost: u64,
+    /// In nanoseconds.
+    max_wait: u64,
     bounds: QueueBounds,
     fifos: HashMap<FifoId, Fifo>,
     slab: WaiterSlab,
@@ -134,11 +140,13 @@ impl Schedule {
         let burst = quota.explicit_burst_or(1);
         let gcra = Gcra::new(quota, burst);
         let ahead = gcra.price(burst - 1);
-        let units = gcra.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
+        let max_wait = nanos_of(bounds.waits.max_wait);
+        let units = gcra.units(Timestamp::from_nanos(max_wait)) + ahead;
         Self {
             pace: QueuePace { gcra, ahead },
             max_cost: u64::try_from(units / gcra.price(1) + 1)
                 .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
+            max_wait,
             bounds,
             fifos: HashMap::new(),
             slab: WaiterSlab::new(),
@@ -182,7 +190,7 @@ impl Schedule {
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.waiting >= self.bounds.max_waiters || self.slab.is_full()
+        self.waiting >= self.bounds.waits.max_waiters || self.slab.is_full()
     }
 
     /// Returns when the first of all heads may depart.
@@ -213,7 +221,7 @@ impl Schedule {
         cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
-        let max_wait = max_wait.min(self.bounds.max_wait);
+        let max_wait = max_wait.min(self.max_wait);
         let fifo = self.fifo(id);
         let reject = |wait| self.describe(now, &fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
         if cost > self.max_cost {
@@ -230,7 +238,7 @@ impl Schedule {
             return Err(reject(None));
         }
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
-        if fifo.waiters.len >= self.bounds.max_queue {
+        if fifo.waiters.len >= self.bounds.waits.max_queue {
             accepted_at = accepted_at.max(head_departs_at);
         }
         if self.is_full() {
@@ -268,7 +276,7 @@ impl Schedule {
         self.waiting += 1;
         *self.waiting_at_mut(driver) += 1;
         self.ensure_fifo(id);
-        let max_wait = max_wait.min(self.bounds.max_wait);
+        let max_wait = max_wait.min(self.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
         let (older, newer) = (WaiterId::NONE, WaiterId::NONE);
         let waiter = Waiter { fifo: id, older, newer, cost, driver, has_future, since: now, until, waker: None };
@@ -444,15 +452,15 @@ impl Schedule {
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
         let (start, interval) = (self.pace.gcra.units(now), self.pace.gcra.price(1));
-        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.bounds.max_wait));
+        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
         let count = |end: u128, in_fifo: usize, in_all: usize| {
             let fitting_by = |deadline: u128| match (deadline + self.pace.ahead).checked_sub(end) {
                 Some(left) => left / interval + 1,
                 None => 0,
             };
             let at_once = if in_fifo == 0 { fitting_by(start) } else { 0 };
-            let waits = self.bounds.max_queue.saturating_sub(in_fifo);
-            let waits = waits.min(self.bounds.max_waiters.saturating_sub(in_all)) as u128;
+            let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
+            let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
             u64::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u64::MAX)
         };
         let end = self.pace.end(fifo, now);
