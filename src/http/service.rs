@@ -1,5 +1,5 @@
-//! `RateLimit`, the service: evaluates each request before it calls the inner service. And `ResponseFuture`: a request that
-//! passes, is rejected, or waits.
+//! `RateLimit`, the service: evaluates each request before it calls the inner service. Its future is a request that passes, is
+//! rejected, or waits.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{Annotations, Evaluation, OpenRequest, WaitingTransaction, evaluate};
+use crate::http::evaluate::{Annotations, Evaluation, OpenRequest, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
@@ -77,16 +77,22 @@ where
                 FutureState::Passing { response: self.inner.call(request), annotations: Some(annotations) }
             }
             Evaluation::Rejected(response) => FutureState::Rejected { response: Some(response) },
-            Evaluation::Pending(evaluated) => {
+            Evaluation::Pending(waiting) => {
                 // The service that was polled ready is the one that will be called; its clone stays here and is polled
                 // again: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
-                let rest = Box::new(RestOfRequest { service, request, layer: Arc::clone(&self.layer) });
-                FutureState::Waiting { evaluated, rest: Some(rest) }
+                let rest = RestOfRequest { service, request, layer: Arc::clone(&self.layer) };
+                FutureState::Waiting { waiting, rest: Some(Box::new(rest)) }
             }
         };
         ResponseFuture { state }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.layer.load().policies).finish()
     }
 }
 
@@ -112,7 +118,7 @@ pin_project! {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits need not be as large as a request.
-        Waiting { evaluated: WaitingTransaction, rest: Option<Box<RestOfRequest<S, B>>> },
+        Waiting { waiting: Box<WaitingRequest>, rest: Option<Box<RestOfRequest<S, B>>> },
     }
 }
 
@@ -150,8 +156,8 @@ where
                     return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
                 // -> Passing or Rejected, once the policies have decided
-                StateProj::Waiting { evaluated, rest } => {
-                    let evaluated = ready!(evaluated.as_mut().poll(cx));
+                StateProj::Waiting { waiting, rest } => {
+                    let evaluated = ready!(Pin::new(waiting).poll(cx));
                     let rest = rest.take().expect("taken only once, when the policies have decided");
                     let RestOfRequest { mut service, mut request, layer } = *rest;
                     let next = match evaluated {
@@ -176,12 +182,6 @@ where
 #[inline(never)]
 fn still_open<B>(response: Response<B>, request: Box<OpenRequest>) -> Response<ResponseBody<B>> {
     response.map(|body| ResponseBody::open(body, request))
-}
-
-impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.layer.load().policies).finish()
-    }
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {

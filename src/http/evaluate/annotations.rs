@@ -99,9 +99,13 @@ impl Scope<'_> {
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 
-    /// The annotations of a request with these entries. Those of a rejected one add no verdict: the rejection has it.
-    pub(super) fn annotate(self, entries: &[PolicyEntry], adds_verdict: bool) -> Annotations {
-        let verdict = adds_verdict.then(|| verdict_of(&self.in_force.policies, entries));
+    /// The verdict on a request with these entries, if the layer adds one.
+    pub(super) fn verdict(self, entries: &[PolicyEntry]) -> Option<Verdict> {
+        self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries))
+    }
+
+    /// The annotations of a request with these entries.
+    pub(super) fn annotate(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
         let write = |writer: &Arc<Writer>| {
             let of = |entry| reading_of(writer, entry);
             match entries {

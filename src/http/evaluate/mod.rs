@@ -1,6 +1,6 @@
 //! Evaluates a request: a transaction that charges all policies of a layer, or none.
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the key, if
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if
 //!    any.
 //! 2. **Precheck**: every enforced entry but the first to be charged is peeked at, if its limiter can be. If one would
 //!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
@@ -11,7 +11,7 @@
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
 //!    so far are refunded, the last one first.
 //!
-//! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are [counted](observe) in one
+//! All entries see [one instant](crate::Now), and a later one after each wait. Decisions are [counted](observe) in one
 //! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the settlement
 //! of [open requests](open_request), whose charges depend on the response.
 //!
@@ -34,16 +34,17 @@ use std::time::Duration;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-use self::entry::{NoKey, PolicyEntry};
+use self::entry::{Entries, NoKey, PolicyEntry};
 pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
 use self::transaction::{Transaction, TransactionProgress};
-pub(crate) use self::waiting::WaitingTransaction;
+pub(crate) use self::waiting::WaitingRequest;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
 use crate::http::policy::Fate;
+use crate::http::reject::Rejection;
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Ask};
 
@@ -52,7 +53,7 @@ pub(crate) enum Evaluation {
     Admitted(Annotations),
     Rejected(Response<RejectionBody>),
     /// The request waits for its turn in a queue, or for a server.
-    Pending(WaitingTransaction),
+    Pending(Box<WaitingRequest>),
 }
 
 /// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
@@ -69,74 +70,88 @@ pub(crate) fn evaluate(
             return scope.exempt();
         }
     }
-    if in_force.is_plain { scope.evaluate_plain(head) } else { scope.evaluate_all(head, None) }
+    if !in_force.is_plain {
+        return scope.evaluate_transaction(None, scope.patience(head), head);
+    }
+    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path of an admitted
+    // request; every other outcome takes the path of several policies.
+    let policy = &in_force.policies[0];
+    let key = match entry::key(policy, head) {
+        Ok(key) => key,
+        Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
+        Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
+    };
+    let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), scope.patience(head));
+    match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
+        Answer::Ready(Ok(decision)) if decision.is_allowed() => {
+            policy.report_health(None);
+            policy.note(observe::fate(&decision), Some(&key), Some(&decision));
+            Evaluation::Admitted(scope.annotate_plain(&key, quota, &decision))
+        }
+        answer => {
+            let charged = (PolicyEntry::new(0, key, cost, quota), answer);
+            scope.evaluate_transaction(Some(charged), patience, head)
+        }
+    }
 }
 
 impl Scope<'_> {
     #[cold]
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
-        Evaluation::Admitted(self.annotate(&[], self.layer.settings.adds_verdict))
+        Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
     }
 
-    /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by
-    /// itself. This is the hot path of an admitted request; every other outcome takes the path of several policies.
-    #[inline]
-    fn evaluate_plain(self, head: &RequestHead<'_>) -> Evaluation {
-        let policy = &self.in_force.policies[0];
-        let key = match entry::key(policy, head) {
-            Ok(key) => key,
-            Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
-            Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
-        };
-        let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), self.patience(head));
-        match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
-            Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-                policy.report_health(None);
-                observe::admitted(policy, &key, &decision);
-                Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
-            }
-            check => self.evaluate_all(head, Some((PolicyEntry::new(0, key, cost, quota), check))),
-        }
-    }
-
-    /// Evaluates a request of any layer. `charged` is the entry of the only policy and the answer to its charge, if that was
-    /// made already.
+    /// Evaluates a request of a layer with several policies. Or continues with the answer to the charge of the only one.
     #[inline(never)]
-    fn evaluate_all(self, head: &RequestHead<'_>, charged: Option<(PolicyEntry, Answer)>) -> Evaluation {
-        let mut transaction = Transaction::within(self.patience(head));
-        let answer = if let Some((entry, answer)) = charged {
+    fn evaluate_transaction(
+        self,
+        charged: Option<(PolicyEntry, Answer)>,
+        patience: Option<Duration>,
+        head: &RequestHead<'_>,
+    ) -> Evaluation {
+        let mut transaction = Transaction::within(patience);
+        let mut answer = None;
+        if let Some((entry, charged)) = charged {
             transaction.entries.push(entry);
-            Some(answer)
+            answer = Some(charged);
         } else {
-            for (index, policy) in (0..).zip(&self.in_force.policies) {
-                match entry::key(policy, head) {
-                    Ok(key) => {
-                        let ban = policy.ban_before_limiter(&key);
-                        // Pushed in either case, so that the common entry is built where it stays.
-                        if self.in_force.is_open_ended {
-                            let entry = PolicyEntry::open_ended(index, policy, key, head);
-                            transaction.entries.push(PolicyEntry { ban, ..entry });
-                        } else {
-                            let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
-                            transaction.entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
-                        }
-                    }
-                    Err(NoKey::Skipped) => {}
-                    Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
-                }
+            if let Err(rejection) = self.prepare(&mut transaction.entries, head) {
+                return self.respond(Rejected::from(*rejection), head);
             }
             if !transaction.precheck(self) {
                 transaction.peek_undecided(self);
                 return self.respond(self.reject(&mut transaction.entries), head);
             }
-            None
-        };
+        }
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(waiting::wait(transaction, self, progress)),
+            progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
         }
+    }
+
+    /// Makes the entries of all policies that apply.
+    #[inline]
+    fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
+        for (index, policy) in (0..).zip(&self.in_force.policies) {
+            match entry::key(policy, head) {
+                Ok(key) => {
+                    let ban = policy.ban_before_limiter(&key);
+                    // Pushed in either case, so that the common entry is built where it stays.
+                    if self.in_force.is_open_ended {
+                        let entry = PolicyEntry::open_ended(index, policy, key, head);
+                        entries.push(PolicyEntry { ban, ..entry });
+                    } else {
+                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
+                        entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
+                    }
+                }
+                Err(NoKey::Skipped) => {}
+                Err(NoKey::Rejected(rejection)) => return Err(rejection),
+            }
+        }
+        Ok(())
     }
 
     /// How long the client is willing to wait, if it says so and a policy may delay it.

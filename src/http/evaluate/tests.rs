@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 
 use super::transaction::Evaluated;
-use super::{Evaluation, WaitingTransaction, evaluate};
+use super::{Evaluation, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::policy::{IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
@@ -334,7 +334,7 @@ fn remote(log: &Log, policy: &'static str, limiter: &'static str, admits: [bool;
 }
 
 /// Begins a request that waits for a server.
-fn begin(layer: &Arc<LayerState>) -> WaitingTransaction {
+fn begin(layer: &Arc<LayerState>) -> Box<WaitingRequest> {
     match evaluate(layer, &layer.load(), &RequestHead::from(&Request::new(())), || true) {
         Evaluation::Pending(waiting) => waiting,
         Evaluation::Admitted(_) | Evaluation::Rejected(_) => panic!("the first policy answers later"),
@@ -342,8 +342,8 @@ fn begin(layer: &Arc<LayerState>) -> WaitingTransaction {
 }
 
 /// Continues a request once all servers have answered.
-fn finish(mut waiting: WaitingTransaction) -> Evaluated {
-    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+fn finish(mut waiting: Box<WaitingRequest>) -> Evaluated {
+    match Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(evaluated) => evaluated,
         Poll::Pending => panic!("all servers have answered"),
     }

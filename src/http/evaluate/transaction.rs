@@ -71,8 +71,8 @@ impl Transaction {
         }
     }
 
-    /// Charges one entry after the other, until one must be waited for, or to the end: then it commits all charges. `answer`
-    /// is the answer to the next entry, if that was charged already.
+    /// Charges one entry after the other, until one must be waited for, or to the end; and then annotates the response.
+    /// `answer` is the answer to the next entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> TransactionProgress {
         let is_open_ended = scope.in_force.is_open_ended;
@@ -110,6 +110,7 @@ impl Transaction {
                 Answer::Pending(pending) => return TransactionProgress::One(pending),
             }
         }
+        // All are charged: the transaction is committed.
         observe::committed(&scope.in_force.policies, &self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
@@ -118,7 +119,7 @@ impl Transaction {
                 return TransactionProgress::Done(Ok(Annotations::open(open)));
             }
         }
-        TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.layer.settings.adds_verdict)))
+        TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))
     }
 
     /// Charges the next entry if that takes more than to ask a limiter that decides at once.

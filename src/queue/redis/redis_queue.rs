@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::remote::RemoteQueue;
-use super::waiter::ProcessQueue;
-use crate::limiter::{IntoLimiter, Limiter};
-use crate::queue::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue};
+use super::process::ProcessQueue;
+use super::script::QueueScript;
+use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
+use crate::queue::LeakyQueue;
 use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
@@ -137,15 +137,8 @@ pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,
     quota: Quota,
-    bounds: RedisQueueBounds,
+    bounds: WaitBounds,
     shared: Arc<ProcessQueue>,
-}
-
-#[derive(Clone, Copy)]
-struct RedisQueueBounds {
-    max_queue: usize,
-    max_wait: Duration,
-    max_waiters: usize,
 }
 
 impl RedisQueue {
@@ -159,16 +152,14 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
-        let max_queue = default_max_queue(&quota);
-        let bounds = RedisQueueBounds { max_queue, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
-        Self::build(redis, name, quota, bounds)
+        Self::build(redis, name, quota, WaitBounds::of_queue(&quota))
     }
 
     #[track_caller]
-    fn build(redis: &Redis, name: &str, quota: Quota, bounds: RedisQueueBounds) -> Self {
-        let RedisQueueBounds { max_queue, max_wait, max_waiters } = bounds;
-        let remote = match RemoteQueue::new(redis, name, &quota, max_queue, max_wait) {
-            Ok(remote) => remote,
+    fn build(redis: &Redis, name: &str, quota: Quota, bounds: WaitBounds) -> Self {
+        let WaitBounds { max_queue, max_wait, max_waiters } = bounds;
+        let script = match QueueScript::new(&quota, max_queue, max_wait) {
+            Ok(script) => script,
             Err(problem) => panic!("{problem}"),
         };
         // While Redis fails, keys beyond share the FIFOs of others, which is better than no limit.
@@ -177,13 +168,14 @@ impl RedisQueue {
             .max_wait(max_wait)
             .max_waiters(max_waiters)
             .when_full(WhenFull::Overflow);
-        let shared = Arc::new(ProcessQueue::new(remote, fallback, max_waiters));
+        let shared = Arc::new(ProcessQueue::new(redis, name, script, fallback, max_waiters));
         Self { redis: redis.clone(), name: name.into(), quota, bounds, shared }
     }
 
     #[track_caller]
-    fn with(&self, bounds: RedisQueueBounds) -> Self {
-        Self::build(&self.redis, &self.name, self.quota, bounds)
+    fn with(mut self, set: impl FnOnce(&mut WaitBounds)) -> Self {
+        set(&mut self.bounds);
+        Self::build(&self.redis, &self.name, self.quota, self.bounds)
     }
 
     /// Sets how many requests of one key may wait over all processes, if each costs 1: the longest wait is as many
@@ -195,7 +187,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(RedisQueueBounds { max_queue: waiters, ..self.bounds })
+        self.with(|bounds| bounds.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request.
@@ -209,7 +201,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(RedisQueueBounds { max_wait, ..self.bounds })
+        self.with(|bounds| bounds.max_wait = max_wait)
     }
 
     /// Sets how many requests may wait in this process, for their turns or for Redis, over all keys together: the bound
@@ -217,7 +209,7 @@ impl RedisQueue {
     /// which it would have been its turn.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(RedisQueueBounds { max_waiters: waiters, ..self.bounds })
+        self.with(|bounds| bounds.max_waiters = waiters)
     }
 
     /// Checks whether Redis can keep a queue with these bounds, in whatever order they are set: for callers that read
@@ -231,7 +223,8 @@ impl RedisQueue {
     /// [too many parts](UnfitQuota::TooManyParts) of one.
     pub fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // A queue has the default bounds before others are set.
-        RemoteQueue::check_fit(quota, max_queue.max(default_max_queue(quota)), max_wait.max(DEFAULT_MAX_WAIT))
+        let WaitBounds { max_queue: default_max_queue, max_wait: default_max_wait, .. } = WaitBounds::of_queue(quota);
+        QueueScript::new(quota, max_queue.max(default_max_queue), max_wait.max(default_max_wait)).map(drop)
     }
 
     /// Ends all waits in this process at once with a [`LimiterError`], and answers later arrivals
@@ -246,10 +239,6 @@ impl RedisQueue {
     pub fn waiting(&self) -> usize {
         self.shared.waiting()
     }
-}
-
-fn default_max_queue(quota: &Quota) -> usize {
-    usize::try_from(quota.limit()).unwrap_or(usize::MAX)
 }
 
 impl RedisQueue {
@@ -296,7 +285,7 @@ impl Limiter for RedisQueue {
             Mode::Shadow => {
                 let (shared, key, cost) = self.parts(ask);
                 Answer::Pending(Box::pin(
-                    async move { shared.unless_closed(pin!(shared.join_detached(&key, cost))).await },
+                    async move { shared.unless_closed(pin!(shared.join(&key, cost, None))).await },
                 ))
             }
             Mode::UpTo => {
@@ -325,8 +314,8 @@ impl Limiter for RedisQueue {
     /// Advertises a bucket that holds all requests that may depart or wait at once, as a [`LeakyQueue`] does.
     fn describe(&self) -> Description {
         Description::new()
-            .advertising(Terms::bucket(self.quota.burst(self.shared.remote.limit())))
-            .admitting_at_most(self.shared.remote.max_cost())
+            .advertising(Terms::bucket(self.quota.burst(self.shared.script.limit())))
+            .admitting_at_most(self.shared.script.max_cost())
             .delaying()
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
@@ -363,7 +352,7 @@ impl IntoLimiter for RedisQueue {
 
 impl fmt::Debug for RedisQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { redis, name, quota, bounds: RedisQueueBounds { max_queue, max_wait, max_waiters }, shared } = self;
+        let Self { redis, name, quota, bounds: WaitBounds { max_queue, max_wait, max_waiters }, shared } = self;
         f.debug_struct("RedisQueue")
             .field("redis", redis)
             .field("name", name)
@@ -386,8 +375,9 @@ mod tests {
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
         let longest = (1 << 51) / 1_000_000;
         let quota = Quota::per_minute(60).burst(longest / 2 - 20);
-        let fits = |max_queue| RemoteQueue::check_fit(&quota, max_queue, DEFAULT_MAX_WAIT).is_ok();
-        assert!(fits(0) && !fits(default_max_queue(&quota)));
-        assert!(RedisQueue::check_fit(&quota, 0, DEFAULT_MAX_WAIT).is_err(), "`RedisQueue::new` would panic");
+        let WaitBounds { max_queue, max_wait, .. } = WaitBounds::of_queue(&quota);
+        let fits = |max_queue| QueueScript::new(&quota, max_queue, max_wait).is_ok();
+        assert!(fits(0) && !fits(max_queue));
+        assert!(RedisQueue::check_fit(&quota, 0, max_wait).is_err(), "`RedisQueue::new` would panic");
     }
 }
