@@ -119,7 +119,7 @@ impl TickBucket {
         u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(sluice_loom)))]
     pub(in crate::store::memory) const fn capacity(&self) -> u64 {
         self.capacity
     }
