@@ -5,8 +5,6 @@ use std::sync::{Arc, OnceLock};
 #[cfg(feature = "queue")]
 use std::time::Duration;
 
-#[cfg(feature = "queue")]
-use super::bounds::WaitBounds;
 use super::counts::{AcquireResult, Counts};
 use super::slots::SlotPlace;
 #[cfg(feature = "queue")]
@@ -14,6 +12,8 @@ use super::wait_lists::{JoinResult, WantedUnits};
 #[cfg(feature = "queue")]
 use super::waiting::WaitForUnits;
 use super::{InFlight, admitted, rejected, word};
+#[cfg(feature = "queue")]
+use crate::limiter::WaitBounds;
 use crate::limiter::{IntoLimiter, Limiter, Permit};
 use crate::store::{Stats, TableStats};
 #[cfg(feature = "queue")]
@@ -135,8 +135,7 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
-        Self { queue: Some(WaitBounds { per_key: waiters, ..queue }), ..self }
+        self.waiting(|queue| queue.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
@@ -144,8 +143,7 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
-        Self { queue: Some(WaitBounds { max_wait, ..queue }), ..self }
+        self.waiting(|queue| queue.max_wait = max_wait)
     }
 
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
@@ -153,8 +151,7 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
-        Self { queue: Some(WaitBounds { max_waiters, ..queue }), ..self }
+        self.waiting(|queue| queue.max_waiters = max_waiters)
     }
 
     /// Sets how many keys may have requests in flight at once; 65,536 unless set. The table takes 16 bytes for each, which
@@ -174,6 +171,12 @@ impl Concurrency {
     /// [`LimiterExt::acquire`](crate::LimiterExt::acquire).
     pub fn try_acquire(&self, key: &PartitionKey, cost: u64) -> Option<Permit<&Self>> {
         Permit::new(self, key, cost, self.take_at_once(key, cost), true).admitted()
+    }
+
+    #[cfg(feature = "queue")]
+    fn waiting(mut self, set: impl FnOnce(&mut WaitBounds)) -> Self {
+        set(self.queue.get_or_insert(WaitBounds::new(0)));
+        self
     }
 
     fn counts(&self) -> &Arc<Counts> {
@@ -238,7 +241,7 @@ impl Concurrency {
     fn charge_or_wait(&self, queue: WaitBounds, ask: &Ask<'_>) -> Answer {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
         let wanted =
-            WantedUnits { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
+            WantedUnits { cost, limit, max_waiters_of_key: queue.max_queue, max_waiters: queue.max_waiters as u64 };
         loop {
             let Occupied { place, slot, .. } = match self.attempt(ask.key(), cost) {
                 Ok(decision) => return decision.into(),
@@ -265,7 +268,7 @@ impl Concurrency {
         let (units, has_waiters) = counts.peek(&counts.place(key));
         let decision = self.decided(units, cost);
         #[cfg(feature = "queue")]
-        if self.queue.is_some_and(|queue| queue.per_key > 0) && cost <= self.limit {
+        if self.queue.is_some_and(|queue| queue.max_queue > 0) && cost <= self.limit {
             // It would pass or wait. Whether there is room to wait is decided when it does.
             return if has_waiters || !decision.is_allowed() { Decision::allow(self.limit, 0) } else { decision };
         }

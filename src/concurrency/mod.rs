@@ -2,12 +2,10 @@
 //!
 //! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without a
 //! lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
-//! `waiting`, within `bounds`. Requests hold units by their receipt: in a layer by a `limiter::Hold`, and without one by a
+//! `waiting`. Requests hold units by their receipt: in a layer by a `limiter::Hold`, and without one by a
 //! `limiter::Permit`.
 //! `redis` counts what is in flight over many processes.
 
-#[cfg(feature = "queue")]
-mod bounds;
 mod counts;
 mod limiter;
 #[cfg(all(test, sluice_loom))]

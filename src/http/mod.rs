@@ -4,7 +4,6 @@
 mod body;
 mod evaluate;
 mod first_requests;
-mod future;
 pub mod grpc;
 mod head;
 pub mod headers;
@@ -25,7 +24,6 @@ mod text;
 mod verdict;
 
 pub use self::body::RejectionBody;
-pub use self::future::ResponseFuture;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 #[cfg(feature = "queue")]
@@ -39,6 +37,6 @@ pub use self::reject::{Reason, Rejection, RejectionFormat};
 pub(crate) use self::reload::Enforceable;
 pub use self::reload::{LimitsHandle, Replaced};
 pub use self::response_body::ResponseBody;
-pub use self::service::RateLimit;
+pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};
 pub use self::verdict::{PolicyVerdict, Verdict};

@@ -1,18 +1,24 @@
-//! `RateLimit`, the service: evaluates each request before it calls the inner service.
+//! `RateLimit`, the service: evaluates each request before it calls the inner service. Its future is a request that passes, is
+//! rejected, or waits.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use http::header::ACCESS_CONTROL_ALLOW_ORIGIN;
 use http::{Request, Response};
+use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::http::evaluate::{Evaluation, evaluate};
-use crate::http::future::ResponseFuture;
+use crate::http::body::RejectionBody;
+use crate::http::evaluate::{Annotations, Evaluation, OpenRequest, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
 use crate::http::response_body::ResponseBody;
+use crate::util::log;
 
 /// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -65,25 +71,126 @@ where
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         self.layer.note_mounting(request.extensions_mut());
         let in_force = self.layer.load();
-        match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
+        let state = match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
             Evaluation::Admitted(annotations) => {
                 annotations.extend_request(request.extensions_mut());
-                ResponseFuture::passing(self.inner.call(request), annotations)
+                FutureState::Passing { response: self.inner.call(request), annotations: Some(annotations) }
             }
-            Evaluation::Rejected(response) => ResponseFuture::rejected(response),
-            Evaluation::Pending(evaluated) => {
+            Evaluation::Rejected(response) => FutureState::Rejected { response: Some(response) },
+            Evaluation::Pending(waiting) => {
                 // The service that was polled ready is the one that will be called; its clone stays here and is polled
                 // again: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(evaluated, ready, request, Arc::clone(&self.layer))
+                let service = std::mem::replace(&mut self.inner, clone);
+                let rest = RestOfRequest { service, request, layer: Arc::clone(&self.layer) };
+                FutureState::Waiting { waiting, rest: Some(Box::new(rest)) }
             }
-        }
+        };
+        ResponseFuture { state }
     }
 }
 
 impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.layer.load().policies).finish()
+    }
+}
+
+pin_project! {
+    /// The future of [`RateLimit`](crate::layer::RateLimit).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay:
+    /// otherwise, opening and cancelling requests would be free. Units that it [holds](crate::Concurrency) are released.
+    pub struct ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: FutureState<S::Future, S, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum FutureState<F, S, B> {
+        Passing { #[pin] response: F, annotations: Option<Annotations> },
+        Rejected { response: Option<Response<RejectionBody>> },
+        // Boxed, so that the future of a service that never waits need not be as large as a request.
+        Waiting { waiting: Box<WaitingRequest>, rest: Option<Box<RestOfRequest<S, B>>> },
+    }
+}
+
+/// What a request needs once its turn has come.
+struct RestOfRequest<S, B> {
+    service: S,
+    request: Request<B>,
+    layer: Arc<LayerState>,
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                // -> done, with the inner service's response
+                StateProj::Passing { response, annotations } => {
+                    let mut response = ready!(response.poll(cx))?;
+                    log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+                    if let Some(annotations) = annotations.take() {
+                        if let Some(open) = annotations.write(&mut response) {
+                            return Poll::Ready(Ok(still_open(response, open)));
+                        }
+                    }
+                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                }
+                // -> done, with the rejection
+                StateProj::Rejected { response } => {
+                    let response = response.take().expect("polled after it was ready");
+                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                }
+                // -> Passing or Rejected, once the policies have decided
+                StateProj::Waiting { waiting, rest } => {
+                    let evaluated = ready!(Pin::new(waiting).poll(cx));
+                    let rest = rest.take().expect("taken only once, when the policies have decided");
+                    let RestOfRequest { mut service, mut request, layer } = *rest;
+                    let next = match evaluated {
+                        Ok(annotations) => {
+                            annotations.extend_request(request.extensions_mut());
+                            FutureState::Passing { response: service.call(request), annotations: Some(annotations) }
+                        }
+                        Err(rejected) => {
+                            let response = rejected.respond(&layer, &RequestHead::from(&request));
+                            FutureState::Rejected { response: Some(response) }
+                        }
+                    };
+                    state.set(next);
+                }
+            }
+        }
+    }
+}
+
+/// The response to a request that is over when its body has ended.
+#[cold]
+#[inline(never)]
+fn still_open<B>(response: Response<B>, request: Box<OpenRequest>) -> Response<ResponseBody<B>> {
+    response.map(|body| ResponseBody::open(body, request))
+}
+
+impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            FutureState::Passing { .. } => "passing",
+            FutureState::Rejected { .. } => "rejected",
+            FutureState::Waiting { .. } => "waiting",
+        };
+        f.debug_tuple("ResponseFuture").field(&state).finish()
     }
 }

@@ -13,6 +13,8 @@ mod into_limiter;
 pub(crate) mod rate_limiter;
 pub(crate) mod throttle;
 pub(crate) mod traits;
+#[cfg(feature = "queue")]
+mod wait_bounds;
 
 pub use self::acquire::Acquire;
 pub use self::hold::Permit;
@@ -27,3 +29,5 @@ pub(crate) use self::health::{Health, HealthChange};
 pub(crate) use self::hold::Hold;
 pub(crate) use self::rate_limiter::RateLimiter;
 pub(crate) use self::traits::Limiter;
+#[cfg(feature = "queue")]
+pub(crate) use self::wait_bounds::WaitBounds;

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::drivers::{AfterUnlock, DriverStart, Runtime};
-use super::monitor::{Arrival, Monitor, NextStep, Request, WaiterProgress};
+use super::monitor::{AfterUnlock, DriverStart, Monitor, NextStep, Runtime};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;
 use crate::util::log;
+use crate::util::sync::Mutex;
 use crate::util::wake::{let_others_take, wake_all};
 use crate::values::time::{Timestamp, nanos_of};
-use crate::values::{Answer, Backlog, Decision, LimiterError, PartitionKey, Receipt};
+use crate::values::{Decision, LimiterError, PartitionKey};
 
 /// A queue in this process: its schedule behind a monitor, its clock, and the drivers that release waiters in time.
 ///
 /// A driver is a task that serves all keys. Each runtime that has waiters has one. The first waiter on a runtime spawns
 /// it, and it ends when no waiter is left there.
 pub(super) struct SharedQueue {
-    pub(super) monitor: Monitor<Handle>,
+    monitor: Mutex<Monitor<Handle>>,
     /// The time zero of the queue: what tokio's clock showed when the queue was first used.
     zero: OnceLock<Instant>,
-    /// Whether new drivers use a finer timer than tokio's.
-    is_precise: AtomicBool,
+    /// Whether drivers that start from now on use a finer timer than tokio's.
+    pub(super) is_precise: AtomicBool,
     hashers: [RandomState; 2],
 }
 
 impl SharedQueue {
     pub(super) fn new(schedule: Schedule, is_precise: bool) -> Self {
         Self {
-            monitor: Monitor::new(schedule),
+            monitor: Mutex::new(Monitor::new(schedule)),
             zero: OnceLock::new(),
             is_precise: AtomicBool::new(is_precise),
             hashers: [RandomState::new(), RandomState::new()],
@@ -47,7 +47,7 @@ impl SharedQueue {
     }
 
     /// Returns the FIFO of a key: 128 bits of two keyed hashes.
-    fn id(&self, key: &PartitionKey) -> FifoId {
+    pub(super) fn id(&self, key: &PartitionKey) -> FifoId {
         let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
         FifoId(high << 64 | low)
     }
@@ -63,72 +63,19 @@ impl SharedQueue {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + THIRTY_YEARS)
     }
 
-    fn request(&self, key: &PartitionKey, cost: u64, max_wait: u64) -> Request {
-        Request { id: self.id(key), cost, max_wait }
-    }
-
-    /// Decides, or returns the future of a waiter.
-    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u64, max_wait: u64) -> Answer {
-        let request = self.request(key, cost, max_wait);
-        let (arrival, deferred) = self.monitor.enqueue(|| self.now(), &request, here);
-        // Made before foreign code runs, so that the waiter leaves the queue even if that code panics.
-        let check = match arrival {
-            Ok(Arrival::Decided(decision)) => decision.into(),
-            Ok(Arrival::Joined(waiter)) => {
-                Answer::Pending(Box::pin(WaiterFuture { shared: Arc::clone(self), waiter: Some(waiter) }))
-            }
-            Err(error) => Answer::Ready(Err(error)),
-        };
-        self.run(deferred);
-        check
-    }
-
-    /// Joins without a future, so that those behind wait as long as they would behind a request.
-    pub(super) fn enqueue_detached(
+    /// Acts on the state of the queue: the only way to it. Runs what was deferred, never under the lock: waking a task runs
+    /// foreign code, and a runtime that shuts down drops a new task on the spot, which locks the queue again. What `act`
+    /// returns exists by then: if foreign code panics, a waiter that has joined is dropped, and leaves.
+    pub(super) fn enter<T>(
         self: &Arc<Self>,
-        key: &PartitionKey,
-        cost: u64,
-        max_wait: u64,
-    ) -> Result<Decision, LimiterError> {
-        let request = self.request(key, cost, max_wait);
-        let (decision, deferred) = self.monitor.enqueue_detached(|| self.now(), &request, here);
-        self.run(deferred);
-        decision
-    }
+        act: impl FnOnce(&mut Monitor<Handle>, Timestamp, &mut AfterUnlock<Handle>) -> T,
+    ) -> T {
+        let mut deferred = AfterUnlock::none();
+        let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut monitor, self.now(), &mut deferred);
+        drop(monitor);
 
-    /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
-    pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u64, max_wait: u64) -> Option<Decision> {
-        let (decision, deferred) = self.monitor.peek(|| self.now(), &self.request(key, cost, max_wait));
-        self.run(deferred);
-        decision
-    }
-
-    pub(super) fn refund(self: &Arc<Self>, key: &PartitionKey, cost: u64, receipt: Receipt) {
-        self.run(self.monitor.refund(|| self.now(), self.id(key), cost, receipt));
-    }
-
-    pub(super) fn backlog(&self) -> Backlog {
-        self.monitor.backlog(|| self.now())
-    }
-
-    pub(super) fn table(&self) -> TableStats {
-        self.monitor.table(|| self.now())
-    }
-
-    /// Applies another quota and other bounds. The choice of a timer holds from the next driver on.
-    pub(super) fn change(self: &Arc<Self>, rules: &Schedule, is_precise: bool) {
-        self.is_precise.store(is_precise, Ordering::Relaxed);
-        self.run(self.monitor.change(|| self.now(), rules));
-    }
-
-    pub(super) fn close(self: &Arc<Self>) {
-        self.run(self.monitor.close());
-    }
-
-    /// Does what was deferred, never under the lock: waking a task runs foreign code, and a runtime that shuts down
-    /// drops a new task on the spot, which locks the queue again.
-    fn run(self: &Arc<Self>, deferred: AfterUnlock<Handle>) {
-        let AfterUnlock { signals, start, wake, warn } = deferred;
+        let AfterUnlock { signals, start, wake, dropped, is_driver, warn } = deferred;
         let has_woken = !signals.is_empty() || start.is_some() || !wake.is_empty();
         signals.iter().for_each(|signal| signal.notify_one());
         if let Some(DriverStart { runtime, id: driver, signal }) = start {
@@ -136,20 +83,30 @@ impl SharedQueue {
             drop(runtime.spawn(drive(guard)));
         }
         wake_all(wake);
-        if has_woken {
+        if has_woken && !is_driver {
             let_others_take();
         }
         if warn {
             log::queue_full();
         }
+        drop(dropped);
+        result
     }
 
-    /// Releases waiters that are due, for a driver.
-    fn tick(&self, driver: DriverId) -> NextStep {
-        let mut wake = Vec::new();
-        let next = self.monitor.tick(driver, || self.now(), &mut wake);
-        wake_all(wake);
-        next
+    /// Counts the keys. Other threads get the lock after every few thousand keys that are counted.
+    pub(super) fn table(self: &Arc<Self>) -> TableStats {
+        let (mut paid, mut from) = (0, None);
+        loop {
+            let table = self.enter(|monitor, now, _| {
+                let (count, more) = monitor.schedule.count_paid(now, from);
+                paid += count;
+                from = more;
+                more.is_none().then(|| monitor.schedule.table(paid))
+            });
+            if let Some(table) = table {
+                return table;
+            }
+        }
     }
 }
 
@@ -157,7 +114,7 @@ impl SharedQueue {
 const THIRTY_YEARS: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Returns the runtime that the caller is in.
-fn here() -> Option<Handle> {
+pub(super) fn here() -> Option<Handle> {
     Handle::try_current().ok()
 }
 
@@ -184,7 +141,7 @@ impl Runtime for Handle {
 async fn drive(mut guard: DriverGuard) {
     let mut alarm = Alarm::new(guard.shared.is_precise.load(Ordering::Relaxed));
     loop {
-        match guard.shared.tick(guard.driver) {
+        match guard.shared.enter(|monitor, now, deferred| monitor.tick(now, guard.driver, deferred)) {
             NextStep::Yield => let_others_run().await,
             NextStep::SleepUntil(due) => {
                 let due = guard.shared.instant(due);
@@ -227,7 +184,7 @@ impl Drop for DriverGuard {
     fn drop(&mut self) {
         // A driver that ended by itself was marked under the lock, and its id may be that of a newer driver by now.
         if self.is_cut_short {
-            wake_all(self.shared.monitor.lose(self.driver));
+            self.shared.enter(|monitor, _, deferred| monitor.lose(self.driver, deferred));
         }
     }
 }
@@ -236,10 +193,16 @@ impl Drop for DriverGuard {
 ///
 /// Dropped, it leaves the queue; if its turn has come by then, the turn goes back. What happens to a waiter is decided
 /// under the one lock, so a turn is neither lost nor used twice.
-struct WaiterFuture {
+pub(super) struct WaiterFuture {
     shared: Arc<SharedQueue>,
     /// `None` once the result was returned.
     waiter: Option<WaiterId>,
+}
+
+impl WaiterFuture {
+    pub(super) const fn new(shared: Arc<SharedQueue>, waiter: WaiterId) -> Self {
+        Self { shared, waiter: Some(waiter) }
+    }
 }
 
 impl Future for WaiterFuture {
@@ -248,55 +211,45 @@ impl Future for WaiterFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(waiter) = self.waiter else { panic!("polled after it was ready") };
         let here = here();
+        // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
+        let mut waker = Some(context.waker().clone());
         loop {
-            let shared = &self.shared;
-            let (progress, deferred) = shared.monitor.poll(|| shared.now(), waiter, context.waker(), here.as_ref());
-            let is_started = deferred.start.is_some();
-            shared.run(deferred);
-            match progress {
-                WaiterProgress::Done(answer) => {
-                    self.waiter = None;
-                    return Poll::Ready(answer);
-                }
-                // A runtime that shuts down drops a new driver on the spot. So look again at once whether it lives.
-                WaiterProgress::Waiting if is_started => {}
-                WaiterProgress::Waiting => return Poll::Pending,
-                WaiterProgress::Stranded(error) => {
-                    self.leave();
-                    return Poll::Ready(Err(error));
-                }
+            let (progress, is_started) = self.shared.enter(|monitor, now, deferred| {
+                let progress = monitor.poll(now, waiter, &mut waker, here.as_ref(), deferred);
+                (progress, deferred.start.is_some())
+            });
+            // A runtime that shuts down drops a new driver on the spot. So look again at once whether it lives.
+            if progress.is_pending() && is_started {
+                waker = Some(context.waker().clone());
+                continue;
             }
-        }
-    }
-}
-
-impl WaiterFuture {
-    fn leave(&mut self) {
-        if let Some(waiter) = self.waiter.take() {
-            self.shared.run(self.shared.monitor.leave(|| self.shared.now(), waiter));
+            if progress.is_ready() {
+                self.waiter = None;
+            }
+            return progress;
         }
     }
 }
 
 impl Drop for WaiterFuture {
     fn drop(&mut self) {
-        self.leave();
+        if let Some(waiter) = self.waiter {
+            self.shared.enter(|monitor, now, deferred| monitor.leave(now, waiter, deferred));
+        }
     }
 }
 
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
+    use crate::limiter::WaitBounds;
     use crate::queue::schedule::QueueBounds;
-    use crate::store::WhenFull;
     use crate::values::Quota;
 
     /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
     #[test]
     fn both_halves_of_an_id_are_hashes_of_the_key() {
-        let bounds =
-            QueueBounds { max_queue: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Reject };
-        let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), bounds), false);
+        let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), QueueBounds::new(WaitBounds::new(1))), false);
         let halves = |key: &str| {
             let id = queue.id(&key.into()).0;
             [id >> 64, id & u128::from(u64::MAX)]

@@ -1,13 +1,14 @@
 //! [`LeakyQueue`]: a queue whose waiters are all in this process.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::driver::SharedQueue;
+use super::driver::{SharedQueue, WaiterFuture, here};
+use super::monitor::{Arrival, Request, RequestKind};
 use super::schedule::{QueueBounds, Schedule};
-use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
 use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
@@ -181,22 +182,12 @@ pub struct LeakyQueue {
     shared: OnceLock<Arc<SharedQueue>>,
 }
 
-const DEFAULT_MAX_KEYS: usize = 65_536;
-
 impl LeakyQueue {
     /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        let max_queue = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-        let bounds = QueueBounds {
-            max_queue,
-            max_wait: nanos_of(DEFAULT_MAX_WAIT),
-            max_waiters: DEFAULT_MAX_WAITERS,
-            max_keys: DEFAULT_MAX_KEYS,
-            when_full: WhenFull::Reject,
-        };
-        Self::build(quota, bounds, false)
+        Self::build(quota, QueueBounds::new(WaitBounds::of_queue(&quota)), false)
     }
 
     const fn build(quota: Quota, bounds: QueueBounds, is_precise: bool) -> Self {
@@ -212,14 +203,15 @@ impl LeakyQueue {
         Schedule::new(&self.quota, self.bounds)
     }
 
-    fn with(&self, bounds: QueueBounds) -> Self {
-        Self::build(self.quota, bounds, self.is_precise)
+    fn with(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
+        set(&mut self.bounds);
+        Self::build(self.quota, self.bounds, self.is_precise)
     }
 
     /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(QueueBounds { max_queue: waiters, ..self.bounds })
+        self.with(|bounds| bounds.waits.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request.
@@ -228,13 +220,13 @@ impl LeakyQueue {
     /// [`max_queue`](Self::max_queue), too, if requests should wait longer than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(QueueBounds { max_wait: nanos_of(max_wait), ..self.bounds })
+        self.with(|bounds| bounds.waits.max_wait = max_wait)
     }
 
     /// Sets how many requests may wait over all keys together: the bound on memory for waiters.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(QueueBounds { max_waiters: waiters, ..self.bounds })
+        self.with(|bounds| bounds.waits.max_waiters = waiters)
     }
 
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
@@ -254,7 +246,7 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn max_keys(self, keys: usize) -> Self {
-        self.with(QueueBounds { max_keys: keys, ..self.bounds })
+        self.with(|bounds| bounds.max_keys = keys)
     }
 
     /// Sets what happens to a request of a new key while as many keys are remembered as [may be](Self::max_keys).
@@ -274,7 +266,7 @@ impl LeakyQueue {
     /// No choice forgets a key that has waiters.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
-        self.with(QueueBounds { when_full, ..self.bounds })
+        self.with(|bounds| bounds.when_full = when_full)
     }
 
     /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
@@ -324,13 +316,13 @@ impl LeakyQueue {
     ///
     /// [`LimiterError`]: crate::LimiterError
     pub fn close(&self) {
-        self.shared().close();
+        self.shared().enter(|monitor, _, deferred| monitor.close(deferred));
     }
 
     /// Returns how many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.get().map_or(0, |shared| shared.monitor.waiting())
+        self.shared.get().map_or(0, |shared| shared.enter(|monitor, _, _| monitor.schedule.waiting()))
     }
 
     /// Returns the time from now until the next waiter may depart, over all keys; zero if it is just departing, `None`
@@ -351,14 +343,14 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn next_release(&self) -> Option<Duration> {
-        self.shared.get()?.backlog().next_release()
+        self.shared.get()?.enter(|monitor, now, _| monitor.backlog(now)).next_release()
     }
 
     /// For the tests of this crate: panics if an invariant of the schedule is broken.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.shared().monitor.check_invariants();
+        self.shared().enter(|monitor, _, _| monitor.schedule.check_invariants());
     }
 }
 
@@ -374,22 +366,36 @@ impl Limiter for LeakyQueue {
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait as long as they would behind a
     /// request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
-        let detached = |cost| shared.enqueue_detached(key, cost, u64::MAX);
+        let (shared, cost) = (self.shared(), ask.cost());
+        let arrive = |kind, cost, max_wait| {
+            let request = Request { id: shared.id(ask.key()), cost, max_wait, kind };
+            shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, here, deferred) {
+                Ok(Arrival::Decided(decision)) => decision.into(),
+                Ok(Arrival::Joined(waiter)) => {
+                    Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter)))
+                }
+                Err(error) => error.into(),
+            })
+        };
         match ask.mode() {
-            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Answer::Ready(Err(closed())), Answer::from),
-            Mode::Shadow => Answer::Ready(detached(cost)),
-            Mode::UpTo => Answer::Ready(match detached(cost) {
-                Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
-                Err(error) => Err(error),
-            }),
-            Mode::Charge => shared.enqueue(key, cost, longest),
+            Mode::Charge => arrive(RequestKind::Waiter, cost, longest_wait(ask.patience())),
+            Mode::Peek => arrive(RequestKind::Peek, cost, longest_wait(ask.patience())),
+            Mode::Shadow => arrive(RequestKind::Detached, cost, u64::MAX),
+            Mode::UpTo => match arrive(RequestKind::Detached, cost, u64::MAX) {
+                Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
+                    Some(part) => arrive(RequestKind::Detached, part, u64::MAX),
+                    None => decision.into(),
+                },
+                answer => answer,
+            },
             mode @ (Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
-        self.shared().refund(charged.key(), units, receipt);
+        let shared = self.shared();
+        let id = shared.id(charged.key());
+        shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
     }
 
     /// Advertises a bucket that holds all requests that may depart or wait at once, which is what decisions count, too.
@@ -416,7 +422,9 @@ impl Limiter for LeakyQueue {
         if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(theirs)), theirs) {
             return None;
         }
-        self.shared().change(&self.schedule(), self.is_precise);
+        theirs.is_precise.store(self.is_precise, Ordering::Relaxed);
+        let rules = self.schedule();
+        theirs.enter(|monitor, now, deferred| monitor.change(now, &rules, deferred));
         Some(Inheritance::in_place())
     }
 
@@ -425,7 +433,8 @@ impl Limiter for LeakyQueue {
     /// keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
         let shared = self.shared();
-        Stats { table: Some(shared.table()), backlog: Some(shared.backlog()), ..Stats::default() }
+        let backlog = shared.enter(|monitor, now, _| monitor.backlog(now));
+        Stats { table: Some(shared.table()), backlog: Some(backlog), ..Stats::default() }
     }
 }
 
@@ -437,13 +446,14 @@ impl IntoLimiter for LeakyQueue {
 
 impl fmt::Debug for LeakyQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueBounds { waits: WaitBounds { max_queue, max_wait, max_waiters }, max_keys, when_full } = &self.bounds;
         f.debug_struct("LeakyQueue")
             .field("quota", &self.quota)
-            .field("max_queue", &self.bounds.max_queue)
-            .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
-            .field("max_waiters", &self.bounds.max_waiters)
-            .field("max_keys", &self.bounds.max_keys)
-            .field("when_full", &self.bounds.when_full)
+            .field("max_queue", max_queue)
+            .field("max_wait", max_wait)
+            .field("max_waiters", max_waiters)
+            .field("max_keys", max_keys)
+            .field("when_full", when_full)
             .field("waiting", &self.waiting())
             .finish()
     }

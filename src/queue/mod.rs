@@ -1,12 +1,11 @@
 //! The leaky bucket as a queue: requests wait for their turns instead of being rejected.
 //!
 //! - [`LeakyQueue`] keeps its waiters in this process. `schedule` computes who departs when, and knows neither threads
-//!   nor timers. `monitor` puts it behind one lock, with the `drivers` that release waiters; `driver` runs them as tasks
-//!   on each runtime that has waiters, which sleep on a `timer`.
+//!   nor timers. `monitor` knows which runtimes have drivers, too. `driver` has both behind one lock, the drivers as tasks
+//!   on each runtime that has waiters, which sleep on a `timer`, and the future of a waiter.
 //! - [`RedisQueue`] keeps the schedule on Redis, and its waiters in the processes that they came to.
 
 mod driver;
-mod drivers;
 mod leaky_queue;
 #[cfg(all(test, sluice_loom))]
 mod models;
@@ -16,20 +15,11 @@ mod redis;
 mod schedule;
 mod timer;
 
-use std::time::Duration;
-
 use crate::values::LimiterError;
 
 pub use self::leaky_queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisQueue;
-
-/// The longest wait in a queue for which none is set: half of the 60 seconds after which many proxies give up.
-const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
-
-/// How many requests wait over all keys of a queue for which that is not set. In a `LeakyQueue` at ten per key, they take
-/// some 7 MB.
-const DEFAULT_MAX_WAITERS: usize = 65_536;
 
 fn closed() -> LimiterError {
     LimiterError::closed("the queue was closed")

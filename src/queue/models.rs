@@ -1,24 +1,23 @@
 //! What threads can do to one another in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
 //!
-//! All shared state of a queue is in the monitor; tokio's part is to call [`Monitor::tick`] again in time, and to wake.
-//! Here, the models do both. Each is named after its hazard.
+//! All shared state of a queue is in the monitor; tokio's part is to lock it, to call [`AnyMonitor::tick`] again in time, and
+//! to wake. Here, the models do all three. Each is named after its hazard.
 
 use std::sync::Arc as Plain;
-use std::task::{Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use super::drivers::{AfterUnlock, Runtime};
-use super::monitor::{Arrival, Monitor as AnyMonitor, NextStep, Request, WaiterProgress};
+use super::monitor::{AfterUnlock, Arrival, Monitor as AnyMonitor, NextStep, Request, RequestKind, Runtime};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, QueueBounds, Schedule};
-use crate::store::WhenFull;
+use crate::limiter::WaitBounds;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-type Monitor = AnyMonitor<Core>;
+type Monitor = Mutex<AnyMonitor<Core>>;
 
 /// A runtime, by its number.
 #[derive(Clone, Copy)]
@@ -39,9 +38,8 @@ const CORES: [Core; 2] = [Core(0), Core(1)];
 const SECOND: u64 = 1_000_000_000;
 
 fn monitor(max_queue: usize) -> Arc<Monitor> {
-    let bounds =
-        QueueBounds { max_queue, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
-    Arc::new(Monitor::new(Schedule::new(&Quota::per_second(1), bounds)))
+    let bounds = QueueBounds::new(WaitBounds::new(max_queue));
+    Arc::new(Mutex::new(AnyMonitor::new(Schedule::new(&Quota::per_second(1), bounds))))
 }
 
 /// A monitor whose first request departed at zero, so that all others wait.
@@ -78,10 +76,17 @@ struct QueueDriver {
     signal: Plain<Flag>,
 }
 
-fn run(deferred: AfterUnlock<Core>) -> Option<QueueDriver> {
+/// Acts on a monitor at a second, as `SharedQueue::enter` does, and returns the driver that was to be started.
+fn enter<T>(
+    monitor: &Monitor,
+    second: u64,
+    act: impl FnOnce(&mut AnyMonitor<Core>, Timestamp, &mut AfterUnlock<Core>) -> T,
+) -> (T, Option<QueueDriver>) {
+    let mut deferred = AfterUnlock::none();
+    let result = act(&mut monitor.lock().unwrap(), Timestamp::from_nanos(second * SECOND), &mut deferred);
     deferred.signals.iter().for_each(|signal| signal.0.store(true, Ordering::SeqCst));
     deferred.wake.into_iter().for_each(Waker::wake);
-    deferred.start.map(|start| QueueDriver { number: start.id, signal: start.signal })
+    (result, deferred.start.map(|start| QueueDriver { number: start.id, signal: start.signal }))
 }
 
 /// Returns the waiter, if the request waits; an error if the queue is closed, and for no other reason.
@@ -91,9 +96,9 @@ fn arrive_on(
     (fifo, cost): (u128, u64),
     second: u64,
 ) -> Result<(Option<WaiterId>, Option<QueueDriver>), ()> {
-    let request = Request { id: FifoId(fifo), cost, max_wait: 100 * SECOND };
-    let (arrival, deferred) = monitor.enqueue(|| Timestamp::from_nanos(second * SECOND), &request, || Some(core));
-    let driver = run(deferred);
+    let request = Request { id: FifoId(fifo), cost, max_wait: 100 * SECOND, kind: RequestKind::Waiter };
+    let (arrival, driver) =
+        enter(monitor, second, |monitor, now, deferred| monitor.arrive(now, &request, || Some(core), deferred));
     match arrival {
         Ok(Arrival::Joined(waiter)) => Ok((Some(waiter), driver)),
         Ok(Arrival::Decided(decision)) => {
@@ -121,10 +126,7 @@ fn join(monitor: &Monitor) -> WaiterId {
 }
 
 fn tick_of(monitor: &Monitor, driver: DriverId, second: u64) -> NextStep {
-    let mut wake = Vec::new();
-    let next = monitor.tick(driver, || Timestamp::from_nanos(second * SECOND), &mut wake);
-    wake.into_iter().for_each(Waker::wake);
-    next
+    enter(monitor, second, |monitor, now, deferred| monitor.tick(now, driver, deferred)).0
 }
 
 /// Ticks for the driver of the first runtime.
@@ -143,7 +145,8 @@ fn wakes_up(next: &NextStep, signal: &Flag) -> u64 {
 }
 
 fn leave(monitor: &Monitor, waiter: WaiterId, second: u64) {
-    assert!(run(monitor.leave(|| Timestamp::from_nanos(second * SECOND), waiter)).is_none());
+    let left = enter(monitor, second, |monitor, now, deferred| monitor.leave(now, waiter, deferred));
+    assert!(left.1.is_none());
 }
 
 enum Polled {
@@ -160,15 +163,16 @@ fn poll_on(
     second: u64,
     waker: &Waker,
 ) -> (Polled, Option<QueueDriver>) {
-    let (progress, deferred) = monitor.poll(|| Timestamp::from_nanos(second * SECOND), waiter, waker, Some(&core));
-    let driver = run(deferred);
+    let mut waker = Some(waker.clone());
+    let (progress, driver) = enter(monitor, second, |monitor, now, deferred| {
+        monitor.poll(now, waiter, &mut waker, Some(&core), deferred)
+    });
     let found = match progress {
-        WaiterProgress::Done(Ok(decision)) if decision.is_allowed() => Polled::Turn,
-        WaiterProgress::Done(Ok(_)) => Polled::Rejection,
-        WaiterProgress::Done(Err(error)) if error.is_closed() => Polled::Closed,
-        WaiterProgress::Done(Err(error)) => panic!("{error}"),
-        WaiterProgress::Waiting => Polled::Waiting,
-        WaiterProgress::Stranded(error) => panic!("{error}"),
+        Poll::Ready(Ok(decision)) if decision.is_allowed() => Polled::Turn,
+        Poll::Ready(Ok(_)) => Polled::Rejection,
+        Poll::Ready(Err(error)) if error.is_closed() => Polled::Closed,
+        Poll::Ready(Err(error)) => panic!("{error}"),
+        Poll::Pending => Polled::Waiting,
     };
     (found, driver)
 }
@@ -193,9 +197,21 @@ fn turn(monitor: &Monitor, waiter: WaiterId, second: u64) -> bool {
     }
 }
 
+fn close(monitor: &Monitor) {
+    assert!(enter(monitor, 0, |monitor, _, deferred| monitor.close(deferred)).1.is_none());
+}
+
+fn lose(monitor: &Monitor, driver: DriverId) {
+    assert!(enter(monitor, 0, |monitor, _, deferred| monitor.lose(driver, deferred)).1.is_none());
+}
+
+fn waiting(monitor: &Monitor) -> usize {
+    monitor.lock().unwrap().schedule.waiting()
+}
+
 fn assert_empty(monitor: &Monitor) {
-    assert_eq!((monitor.waiting(), monitor.taken()), (0, 0));
-    monitor.check_invariants();
+    assert_eq!((waiting(monitor), monitor.lock().unwrap().schedule.taken()), (0, 0));
+    monitor.lock().unwrap().schedule.check_invariants();
 }
 
 /// Two arrive at once, and the driver releases: the older one must depart first.
@@ -234,7 +250,7 @@ fn one_leaves_while_the_head_is_released() {
             tick(&monitor, 1);
             other.join().unwrap();
             // The head may have left after its release, and its turn be free again.
-            assert_eq!(monitor.waiting(), 1);
+            assert_eq!(waiting(&monitor), 1);
             assert!(turn(&monitor, waiters[0], 1), "the turn was lost when {leaver} left");
             assert!(matches!(poll(&monitor, waiters[1], 1), Polled::Waiting), "it was used twice when {leaver} left");
             tick(&monitor, 2);
@@ -394,7 +410,7 @@ fn a_driver_is_lost_while_its_waiter_moves() {
         let lost = driver.expect("none was there").number;
         let other = {
             let monitor = Arc::clone(&monitor);
-            thread::spawn(move || monitor.lose(lost).into_iter().for_each(Waker::wake))
+            thread::spawn(move || lose(&monitor, lost))
         };
         let (found, driver) = poll_on(&monitor, CORES[1], waiter, 0, Waker::noop());
         other.join().unwrap();
@@ -420,7 +436,7 @@ fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
         let flag = Plain::new(Flag::default());
         let other = {
             let monitor = Arc::clone(&monitor);
-            thread::spawn(move || monitor.lose(lost).into_iter().for_each(Waker::wake))
+            thread::spawn(move || lose(&monitor, lost))
         };
         let (found, driver) = poll_on(&monitor, CORES[0], waiter, 0, &Waker::from(Plain::clone(&flag)));
         other.join().unwrap();
@@ -465,7 +481,7 @@ fn one_arrives_while_the_queue_is_closed() {
         assert!(matches!(poll_with(&monitor, first, 0, &Waker::from(Plain::clone(&flag))), Polled::Waiting));
         let other = {
             let monitor = Arc::clone(&monitor);
-            thread::spawn(move || assert!(run(monitor.close()).is_none()))
+            thread::spawn(move || close(&monitor))
         };
         let late = arrive(&monitor, 0);
         other.join().unwrap();
@@ -489,7 +505,7 @@ fn one_leaves_while_the_queue_is_closed() {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || leave(&monitor, first, 1))
         };
-        assert!(run(monitor.close()).is_none());
+        close(&monitor);
         other.join().unwrap();
         // The turn of the first may have come to it before the close.
         assert!(matches!(poll(&monitor, second, 1), Polled::Closed));

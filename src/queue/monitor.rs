@@ -1,34 +1,23 @@
-//! The monitor of a queue: its schedule and drivers behind one lock.
+//! The monitor of a queue: its schedule, and which runtimes have drivers. No task and no timer: what is to be started,
+//! signalled or woken is returned.
 
-use std::convert::identity;
-use std::ops::DerefMut;
-use std::sync::PoisonError;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
-use super::drivers::{AfterUnlock, Drivers, Runtime};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
-use super::schedule::{FifoId, FoundFifo, Schedule, WaiterState};
-use super::{closed, no_runtime};
-use crate::store::TableStats;
-use crate::util::sync::Mutex;
+use super::schedule::{FifoId, Schedule};
+use super::{closed, no_runtime, no_timer, too_many_runtimes};
 use crate::values::time::Timestamp;
 use crate::values::{Backlog, Decision, LimiterError, Receipt};
 
-/// The schedule and the drivers under their lock (a monitor, as Hoare's).
+/// The schedule and the drivers of a queue, behind one lock (a monitor, as Hoare's).
 ///
-/// All interaction between threads happens here, without any timer or task, so that loom can check it. Drivers to
-/// start, drivers to signal and wakers are returned as [`AfterUnlock`] work: they run foreign code, which must not run
-/// under the lock.
-///
-/// The clock is read under the lock, so that arrivals are ordered as their times are.
+/// All interaction between threads happens here, without any timer or task, so that loom can check it. Whoever has the
+/// lock reads the clock under it, so that arrivals are ordered as their times are. What runs foreign code is returned as
+/// [`AfterUnlock`] work, since it must not run under the lock.
 pub(super) struct Monitor<R: Runtime> {
-    state: Mutex<MonitorState<R>>,
-}
-
-struct MonitorState<R: Runtime> {
-    schedule: Schedule,
-    /// Changed only under the lock: an arrival either finds the driver of its runtime alive, which then looks at the
-    /// schedule once more, or starts the next.
+    pub(super) schedule: Schedule,
+    /// An arrival either finds the driver of its runtime alive, which then looks at the schedule once more, or starts the
+    /// next.
     drivers: Drivers<R>,
     is_closed: bool,
 }
@@ -39,20 +28,25 @@ pub(super) struct Request {
     pub(super) cost: u64,
     /// Nanoseconds.
     pub(super) max_wait: u64,
+    pub(super) kind: RequestKind,
+}
+
+/// What becomes of a request that may pass, but not at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// It waits, and has a future.
+    Waiter,
+    /// It joins without a future, and takes its turn all the same, so that those behind wait as long as they would behind
+    /// a request.
+    Detached,
+    /// Nothing, whether or not it would have to wait.
+    Peek,
 }
 
 /// The result of an arrival: a decision at once, or a waiter.
 pub(super) enum Arrival {
     Decided(Decision),
     Joined(WaiterId),
-}
-
-/// The state of a waiter when it is polled.
-pub(super) enum WaiterProgress {
-    Done(Result<Decision, LimiterError>),
-    Waiting,
-    /// It waits where no driver can live, and must leave.
-    Stranded(LimiterError),
 }
 
 /// What a driver does next.
@@ -64,269 +58,168 @@ pub(super) enum NextStep {
     End,
 }
 
-impl<R: Runtime> Monitor<R> {
-    pub(super) fn new(schedule: Schedule) -> Self {
-        Self { state: Mutex::new(MonitorState { schedule, drivers: Drivers::new(), is_closed: false }) }
-    }
+/// Work for after the lock is released, in this order.
+#[must_use]
+pub(super) struct AfterUnlock<R: Runtime> {
+    pub(super) signals: Vec<R::Signal>,
+    pub(super) start: Option<DriverStart<R>>,
+    pub(super) wake: Vec<Waker>,
+    /// To be dropped, which runs foreign code as well.
+    pub(super) dropped: Option<Waker>,
+    /// Whether the caller is a driver, which lets other tasks run right afterwards.
+    pub(super) is_driver: bool,
+    /// Whether to warn that keys find no room.
+    pub(super) warn: bool,
+}
 
-    fn lock(&self) -> impl DerefMut<Target = MonitorState<R>> + '_ {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.lock().schedule.waiting()
-    }
-
-    pub(super) fn backlog(&self, now: impl FnOnce() -> Timestamp) -> Backlog {
-        let state = self.lock();
-        let now = now();
-        Backlog::new(state.schedule.waiting(), state.schedule.next_release().map(|due| due.saturating_since(now)))
-    }
-
-    /// Decides, or adds a waiter. `here` returns the current runtime, and is called if the request has to wait.
-    pub(super) fn enqueue(
-        &self,
-        now: impl FnOnce() -> Timestamp,
-        request: &Request,
-        here: impl FnOnce() -> Option<R>,
-    ) -> (Result<Arrival, LimiterError>, AfterUnlock<R>) {
-        self.arrive(now, request, Arrival::Decided, |state, now, request, _, deferred| {
-            state.join(now, request, true, here, deferred).map(Arrival::Joined)
-        })
-    }
-
-    /// Adds a waiter without a future, which takes its turn all the same.
-    pub(super) fn enqueue_detached(
-        &self,
-        now: impl FnOnce() -> Timestamp,
-        request: &Request,
-        here: impl FnOnce() -> Option<R>,
-    ) -> (Result<Decision, LimiterError>, AfterUnlock<R>) {
-        self.arrive(now, request, identity, |state, now, request, departs_at, deferred| {
-            let decision = state.schedule.preview(now, request.id, request.cost, departs_at);
-            state.join(now, request, false, here, deferred).map(|_| decision)
-        })
-    }
-
-    /// Answers with what `decided` makes of a decision at once, or with what `join` makes of a request that has to wait.
-    fn arrive<T>(
-        &self,
-        now: impl FnOnce() -> Timestamp,
-        request: &Request,
-        decided: impl FnOnce(Decision) -> T,
-        join: impl FnOnce(
-            &mut MonitorState<R>,
-            Timestamp,
-            &Request,
-            Timestamp,
-            &mut AfterUnlock<R>,
-        ) -> Result<T, LimiterError>,
-    ) -> (Result<T, LimiterError>, AfterUnlock<R>) {
-        let &Request { id, cost, max_wait } = request;
-        let mut deferred = AfterUnlock::none();
-        let mut state = self.lock();
-        if state.is_closed {
-            return (Err(closed()), deferred);
-        }
-        let now = now();
-        // The FIFO of the request, if the schedule has room for its key.
-        let found = state.schedule.find(now, id, cost);
-        let claimed = state.schedule.claim(now, id, found);
-        deferred.warn = state.schedule.take_warning();
-        let id = match claimed {
-            Ok(id) => id,
-            Err(rejection) => return (Ok(decided(rejection)), deferred),
-        };
-        // Its place in that FIFO, behind those that are not due yet.
-        state.schedule.catch_up(now, id, &mut deferred.wake);
-        let arrival = match state.schedule.check_arrival(now, id, cost, max_wait) {
-            Err(rejection) => Ok(decided(rejection)),
-            Ok(departs_at) if departs_at <= now => Ok(decided(state.schedule.depart_now(now, id, cost))),
-            Ok(departs_at) => join(&mut state, now, &Request { id, cost, max_wait }, departs_at, &mut deferred),
-        };
-        (arrival, deferred)
-    }
-
-    /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
-    pub(super) fn peek(
-        &self,
-        now: impl FnOnce() -> Timestamp,
-        request: &Request,
-    ) -> (Option<Decision>, AfterUnlock<R>) {
-        let &Request { id, cost, max_wait } = request;
-        let mut deferred = AfterUnlock::none();
-        let mut state = self.lock();
-        if state.is_closed {
-            return (None, deferred);
-        }
-        let now = now();
-        let id = match state.schedule.find(now, id, cost) {
-            FoundFifo::Own | FoundFifo::InPlaceOf(_) => id,
-            FoundFifo::Shared(fifo) => fifo,
-            FoundFifo::Nowhere => return (Some(state.schedule.full_rejection(now)), deferred),
-        };
-        state.schedule.catch_up(now, id, &mut deferred.wake);
-        let decision = match state.schedule.check_arrival(now, id, cost, max_wait) {
-            Err(rejection) => rejection,
-            Ok(departs_at) => state.schedule.preview(now, id, cost, departs_at),
-        };
-        (Some(decision), deferred)
-    }
-
-    /// Returns the state of a waiter that is polled `here`. When it is done, its id is free. If a driver is to be
-    /// started for it, it must be polled again afterwards.
-    pub(super) fn poll(
-        &self,
-        now: impl FnOnce() -> Timestamp,
-        waiter: WaiterId,
-        waker: &Waker,
-        here: Option<&R>,
-    ) -> (WaiterProgress, AfterUnlock<R>) {
-        let mut deferred = AfterUnlock::none();
-        // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
-        let mut waker = Some(waker.clone());
-        let mut state = self.lock();
-        let now = now();
-        let progress = match state.schedule.poll_waiter(now, waiter, &mut waker) {
-            WaiterState::Decided(decision) => WaiterProgress::Done(Ok(decision)),
-            WaiterState::Closed => WaiterProgress::Done(Err(closed())),
-            WaiterState::Waiting => match state.keep_driven(waiter, here, &mut deferred) {
-                Ok(()) => WaiterProgress::Waiting,
-                Err(error) => WaiterProgress::Stranded(error),
-            },
-        };
-        drop(state);
-        drop(waker);
-        (progress, deferred)
-    }
-
-    /// Removes a waiter, and returns its turn if that has come.
-    pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, waiter: WaiterId) -> AfterUnlock<R> {
-        let mut deferred = AfterUnlock::none();
-        let mut state = self.lock();
-        let now = now();
-        let (returned_to, waker) = state.schedule.leave(now, waiter);
-        if let Some(fifo) = returned_to {
-            state.schedule.release(now, fifo, &mut deferred.wake);
-        }
-        state.signal(&mut deferred);
-        drop(state);
-        drop(waker);
-        deferred
-    }
-
-    /// Undoes a departure, so that those behind it depart sooner.
-    pub(super) fn refund(
-        &self,
-        now: impl FnOnce() -> Timestamp,
-        fifo: FifoId,
-        cost: u64,
-        receipt: Receipt,
-    ) -> AfterUnlock<R> {
-        let mut deferred = AfterUnlock::none();
-        let mut state = self.lock();
-        let now = now();
-        let fifo = state.schedule.charged_fifo(fifo);
-        state.schedule.refund(now, fifo, cost, receipt);
-        state.schedule.release(now, fifo, &mut deferred.wake);
-        state.signal(&mut deferred);
-        deferred
-    }
-
-    /// Counts the keys. Other threads get the lock after every few thousand keys that are counted.
-    pub(super) fn table(&self, now: impl Fn() -> Timestamp) -> TableStats {
-        let (mut paid, mut from) = (0, None);
-        loop {
-            let state = self.lock();
-            let (count, more) = state.schedule.count_paid(now(), from);
-            paid += count;
-            if more.is_none() {
-                return state.schedule.table(paid);
-            }
-            from = more;
-        }
-    }
-
-    /// Applies another quota and other bounds to all waiters.
-    pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Schedule) -> AfterUnlock<R> {
-        let mut deferred = AfterUnlock::none();
-        let mut state = self.lock();
-        let now = now();
-        state.schedule.change(now, rules, &mut deferred.wake);
-        state.signal(&mut deferred);
-        deferred
-    }
-
-    /// For a driver: releases some of the waiters that are due, and returns what to do next.
-    pub(super) fn tick(&self, driver: DriverId, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> NextStep {
-        let mut state = self.lock();
-        let now = now();
-        let is_all = state.schedule.release_some(now, wake);
-        if state.schedule.waiting_at(driver) == 0 {
-            // Under the same lock as the count: a request that joins on this runtime either was counted, or finds the
-            // driver ended and starts another.
-            state.drivers.end(driver);
-            return NextStep::End;
-        }
-        if !is_all {
-            state.drivers.set_alarm(driver, None);
-            return NextStep::Yield;
-        }
-        // Stored under the lock: a turn that comes sooner than the alarm was either seen here, or is compared with the
-        // alarm by the thread that makes it come sooner, which then signals this driver.
-        let alarm = state.schedule.next_release().unwrap_or(Timestamp::MAX);
-        state.drivers.set_alarm(driver, Some(alarm));
-        NextStep::SleepUntil(alarm)
-    }
-
-    /// For a driver that was lost before it ended: returns the wakers of the waiters on its runtime, which continue
-    /// where they are polled next.
-    pub(super) fn lose(&self, driver: DriverId) -> Vec<Waker> {
-        let mut state = self.lock();
-        state.drivers.lose(driver);
-        state.schedule.take_wakers_at(driver)
-    }
-
-    /// Ends all waits, for good.
-    pub(super) fn close(&self) -> AfterUnlock<R> {
-        let mut deferred = AfterUnlock::none();
-        let mut state = self.lock();
-        // Checked by arrivals under the same lock, so none joins after the waiters were taken.
-        state.is_closed = true;
-        deferred.wake = state.schedule.close();
-        state.signal(&mut deferred);
-        deferred
-    }
-
-    #[cfg(feature = "test-util")]
-    pub(super) fn check_invariants(&self) {
-        self.lock().schedule.check_invariants();
-    }
-
-    #[cfg(all(test, sluice_loom))]
-    pub(super) fn taken(&self) -> u32 {
-        self.lock().schedule.taken()
+impl<R: Runtime> AfterUnlock<R> {
+    pub(super) const fn none() -> Self {
+        Self { signals: Vec::new(), start: None, wake: Vec::new(), dropped: None, is_driver: false, warn: false }
     }
 }
 
-impl<R: Runtime> MonitorState<R> {
-    fn join(
+impl<R: Runtime> Monitor<R> {
+    pub(super) const fn new(schedule: Schedule) -> Self {
+        Self { schedule, drivers: Drivers(Vec::new()), is_closed: false }
+    }
+
+    /// Decides, or adds a waiter. `here` returns the current runtime, and is called if the request has to wait.
+    pub(super) fn arrive(
         &mut self,
         now: Timestamp,
         request: &Request,
-        has_future: bool,
         here: impl FnOnce() -> Option<R>,
         deferred: &mut AfterUnlock<R>,
-    ) -> Result<WaiterId, LimiterError> {
+    ) -> Result<Arrival, LimiterError> {
+        if self.is_closed {
+            return Err(closed());
+        }
+        let &Request { id, cost, max_wait, kind } = request;
+        // The FIFO of the request, if the schedule has room for its key.
+        let found = self.schedule.find(now, id, cost, kind != RequestKind::Peek);
+        deferred.warn = self.schedule.take_warning();
+        let id = match found {
+            Ok(id) => id,
+            Err(rejection) => return Ok(Arrival::Decided(rejection)),
+        };
+        // Its place in that FIFO, behind those that are not due yet.
+        self.schedule.catch_up(now, id, &mut deferred.wake);
+        let departs_at = match self.schedule.check_arrival(now, id, cost, max_wait) {
+            Ok(departs_at) => departs_at,
+            Err(rejection) => return Ok(Arrival::Decided(rejection)),
+        };
+        let preview = || self.schedule.preview(now, id, cost, departs_at);
+        let preview = match kind {
+            RequestKind::Peek => return Ok(Arrival::Decided(preview())),
+            _ if departs_at <= now => return Ok(Arrival::Decided(self.schedule.depart_now(now, id, cost))),
+            RequestKind::Detached => Some(preview()),
+            RequestKind::Waiter => None,
+        };
+
         let runtime = here();
         let driver = match &runtime {
             Some(runtime) => self.drivers.on(runtime.id(), &self.schedule)?,
             // Until it is polled on a runtime.
             None => self.drivers.any().ok_or_else(no_runtime)?,
         };
-        let waiter = self.schedule.join(now, request.id, request.cost, request.max_wait, has_future, driver);
+        let waiter = self.schedule.join(now, id, cost, max_wait, kind == RequestKind::Waiter, driver);
         self.drivers.watch(driver, runtime.as_ref(), &self.schedule, deferred);
-        Ok(waiter)
+        Ok(preview.map_or(Arrival::Joined(waiter), Arrival::Decided))
+    }
+
+    /// Returns the result of a waiter that is polled `here`; its id is free from then on. If a driver is to be started for
+    /// it, it must be polled again afterwards. What is left in place of `waker` must be dropped outside of the lock.
+    pub(super) fn poll(
+        &mut self,
+        now: Timestamp,
+        waiter: WaiterId,
+        waker: &mut Option<Waker>,
+        here: Option<&R>,
+        deferred: &mut AfterUnlock<R>,
+    ) -> Poll<Result<Decision, LimiterError>> {
+        if let Poll::Ready(decision) = self.schedule.poll_waiter(now, waiter, waker) {
+            return Poll::Ready(decision.ok_or_else(closed));
+        }
+        match self.keep_driven(waiter, here, deferred) {
+            Ok(()) => Poll::Pending,
+            // It waits where no driver can live.
+            Err(error) => {
+                self.leave(now, waiter, deferred);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    /// Removes a waiter, and returns its turn if that has come.
+    pub(super) fn leave(&mut self, now: Timestamp, waiter: WaiterId, deferred: &mut AfterUnlock<R>) {
+        let (returned_to, waker) = self.schedule.leave(now, waiter);
+        deferred.dropped = waker;
+        if let Some(fifo) = returned_to {
+            self.schedule.release_all(now, Some(fifo), &mut deferred.wake);
+        }
+        self.drivers.signal(&self.schedule, deferred);
+    }
+
+    /// Undoes a departure, so that those behind it depart sooner.
+    pub(super) fn refund(
+        &mut self,
+        now: Timestamp,
+        fifo: FifoId,
+        cost: u64,
+        receipt: Receipt,
+        deferred: &mut AfterUnlock<R>,
+    ) {
+        let fifo = self.schedule.charged_fifo(fifo);
+        self.schedule.refund(now, fifo, cost, receipt);
+        self.schedule.release_all(now, Some(fifo), &mut deferred.wake);
+        self.drivers.signal(&self.schedule, deferred);
+    }
+
+    /// Applies another quota and other bounds to all waiters.
+    pub(super) fn change(&mut self, now: Timestamp, rules: &Schedule, deferred: &mut AfterUnlock<R>) {
+        self.schedule.change(now, rules, &mut deferred.wake);
+        self.drivers.signal(&self.schedule, deferred);
+    }
+
+    /// Ends all waits, for good.
+    pub(super) fn close(&mut self, deferred: &mut AfterUnlock<R>) {
+        // Checked by arrivals under the same lock, so none joins after the waiters were taken.
+        self.is_closed = true;
+        deferred.wake = self.schedule.close();
+        self.drivers.signal(&self.schedule, deferred);
+    }
+
+    /// For a driver: releases some of the waiters that are due, and returns what to do next.
+    pub(super) fn tick(&mut self, now: Timestamp, driver: DriverId, deferred: &mut AfterUnlock<R>) -> NextStep {
+        deferred.is_driver = true;
+        let is_all = self.schedule.release_some(now, None, &mut deferred.wake);
+        if self.schedule.waiting_at(driver) == 0 {
+            // Under the same lock as the count: a request that joins on this runtime either was counted, or finds the
+            // driver ended and starts another.
+            self.drivers.end(driver);
+            return NextStep::End;
+        }
+        if !is_all {
+            self.drivers.set_alarm(driver, None);
+            return NextStep::Yield;
+        }
+        // Stored under the lock: a turn that comes sooner than the alarm was either seen here, or is compared with the
+        // alarm by the thread that makes it come sooner, which then signals this driver.
+        let alarm = self.schedule.next_release().unwrap_or(Timestamp::MAX);
+        self.drivers.set_alarm(driver, Some(alarm));
+        NextStep::SleepUntil(alarm)
+    }
+
+    /// For a driver that was lost before it ended: wakes the waiters on its runtime, which continue where they are polled
+    /// next.
+    pub(super) fn lose(&mut self, driver: DriverId, deferred: &mut AfterUnlock<R>) {
+        deferred.is_driver = true;
+        self.drivers.lose(driver);
+        deferred.wake = self.schedule.take_wakers_at(driver);
+    }
+
+    pub(super) fn backlog(&self, now: Timestamp) -> Backlog {
+        Backlog::new(self.schedule.waiting(), self.schedule.next_release().map(|due| due.saturating_since(now)))
     }
 
     /// Ensures that a driver lives where a waiter is polled.
@@ -346,7 +239,7 @@ impl<R: Runtime> MonitorState<R> {
                 self.schedule.move_to(waiter, driver);
                 self.drivers.watch(driver, Some(runtime), &self.schedule, deferred);
                 // The driver that it had may have no waiters left, and must be woken to end.
-                self.signal(deferred);
+                self.drivers.signal(&self.schedule, deferred);
                 Ok(())
             }
             // No driver can live here, but the one that the waiter has does.
@@ -354,48 +247,236 @@ impl<R: Runtime> MonitorState<R> {
             Err(error) => Err(error),
         }
     }
+}
 
-    fn signal(&self, deferred: &mut AfterUnlock<R>) {
-        self.drivers.signal(&self.schedule, deferred);
+/// A runtime, as far as the monitor has to know it.
+pub(super) trait Runtime: Clone {
+    type Id: Copy + PartialEq;
+    /// Makes a driver look at the schedule again. A signal that is sent before the driver waits for it is stored.
+    type Signal: Clone + Default;
+
+    fn id(&self) -> Self::Id;
+}
+
+/// The drivers of a queue.
+///
+/// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on whatever runtime they
+/// wait. So a turn comes on time while the runtime of its waiter is driven, whatever happens to the others.
+///
+/// # Invariants
+///
+/// They hold whenever the lock is free and all deferred work is done.
+///
+/// 1. A driver lives on each runtime that has waiters. [`watch`](Self::watch) starts it, and it ends only when no
+///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), the waiters of that
+///    runtime are woken, and continue where they are polled next.
+/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head may
+///    depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a
+///    FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
+///    changes: then [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
+///
+/// Arrivals on one runtime do not wake the drivers of others.
+struct Drivers<R: Runtime>(Vec<QueueDriver<R>>);
+
+struct QueueDriver<R: Runtime> {
+    runtime: R::Id,
+    signal: R::Signal,
+    is_alive: bool,
+    /// The time until which it sleeps; `None` while it is awake and will look at the schedule before it sleeps.
+    alarm: Option<Timestamp>,
+    /// How often it was lost while some of the same waiters waited.
+    losses: u8,
+}
+
+/// The parameters of a driver that is to be started.
+pub(super) struct DriverStart<R: Runtime> {
+    pub(super) runtime: R,
+    pub(super) id: DriverId,
+    pub(super) signal: R::Signal,
+}
+
+/// After so many losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is started.
+/// Not after the first, since a driver is lost by a panic, too, and the next may live.
+const MAX_LOSSES: u8 = 3;
+
+impl<R: Runtime> Drivers<R> {
+    /// Returns the id of a runtime's driver, which may have to be [started](Self::watch).
+    ///
+    /// Fails if the runtime is known to have no timer, or to be shut down; or if 65,536 runtimes have waiters.
+    fn on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
+        let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
+        let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
+        // Only one that is in use: a runtime may have the id of one that is gone.
+        if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
+            return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
+        }
+        let new = QueueDriver { runtime, signal: R::Signal::default(), is_alive: false, alarm: None, losses: 0 };
+        if let Some((id, _)) = ids().find(|(id, driver)| !is_used(*id, driver)) {
+            self.0[id.index()] = new;
+            return Ok(id);
+        }
+        let id = u16::try_from(self.0.len()).map_err(|_| too_many_runtimes())?;
+        self.0.push(new);
+        Ok(DriverId(id))
+    }
+
+    /// Returns the id of any living driver.
+    fn any(&self) -> Option<DriverId> {
+        (0..=u16::MAX).map(DriverId).zip(&self.0).find(|(_, driver)| driver.is_alive).map(|(id, _)| id)
+    }
+
+    /// Whether the driver lives, and on `runtime` if one is given.
+    fn is_alive(&self, id: DriverId, runtime: Option<R::Id>) -> bool {
+        let driver = &self.0[id.index()];
+        driver.is_alive && runtime.is_none_or(|runtime| runtime == driver.runtime)
+    }
+
+    /// Ensures, after a driver got another waiter, that it lives and wakes up in time. `runtime` is its runtime, if it
+    /// may have to be started.
+    fn watch(
+        &mut self,
+        id: DriverId,
+        runtime: Option<&R>,
+        schedule: &Schedule,
+        deferred: &mut AfterUnlock<R>,
+    ) {
+        let driver = &mut self.0[id.index()];
+        if driver.is_alive {
+            if schedule.next_release().is_some_and(|due| driver.sleeps_past(due)) {
+                deferred.signals.push(driver.signal.clone());
+            }
+        } else if let Some(runtime) = runtime {
+            // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
+            // this runtime would start another.
+            (driver.is_alive, driver.alarm) = (true, None);
+            deferred.start = Some(DriverStart { runtime: runtime.clone(), id, signal: driver.signal.clone() });
+        }
+    }
+
+    /// Signals the drivers that sleep past the next turn, and those without waiters, which are to end.
+    fn signal(&self, schedule: &Schedule, deferred: &mut AfterUnlock<R>) {
+        let next = schedule.next_release().unwrap_or(Timestamp::MAX);
+        for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
+            let is_idle = driver.alarm.is_some() && schedule.waiting_at(id) == 0;
+            if driver.is_alive && (driver.sleeps_past(next) || is_idle) {
+                deferred.signals.push(driver.signal.clone());
+            }
+        }
+    }
+
+    /// Stores until when a driver sleeps; `None` if it stays awake.
+    fn set_alarm(&mut self, id: DriverId, alarm: Option<Timestamp>) {
+        self.0[id.index()].alarm = alarm;
+    }
+
+    /// Marks a driver as ended because no waiter was left on its runtime.
+    fn end(&mut self, id: DriverId) {
+        self.0[id.index()].is_alive = false;
+    }
+
+    /// Marks a driver as lost: it was dropped, or has panicked.
+    fn lose(&mut self, id: DriverId) {
+        let driver = &mut self.0[id.index()];
+        driver.is_alive = false;
+        driver.losses = driver.losses.saturating_add(1);
     }
 }
 
-#[cfg(all(test, not(sluice_loom)))]
+impl<R: Runtime> QueueDriver<R> {
+    /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal: before
+    /// it sleeps, it reads the schedule again under the lock.
+    fn sleeps_past(&self, due: Timestamp) -> bool {
+        self.alarm.is_some_and(|alarm| due < alarm)
+    }
+
+    const fn is_lost_for_good(&self) -> bool {
+        !self.is_alive && self.losses >= MAX_LOSSES
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::WaitBounds;
     use crate::queue::schedule::QueueBounds;
-    use crate::store::WhenFull;
     use crate::values::Quota;
 
+    impl Runtime for u32 {
+        type Id = Self;
+        type Signal = ();
+
+        fn id(&self) -> Self {
+            *self
+        }
+    }
+
+    fn schedule() -> Schedule {
+        Schedule::new(&Quota::per_second(1), QueueBounds::new(WaitBounds::new(8)))
+    }
+
+    fn driver(runtime: u32, is_alive: bool, losses: u8) -> QueueDriver<u32> {
+        QueueDriver { runtime, signal: (), is_alive, alarm: None, losses }
+    }
+
+    #[test]
+    fn each_runtime_has_one_driver_and_ids_are_used_again() {
+        let mut drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0), driver(9, true, 0)]);
+        assert_eq!(drivers.on(9, &schedule()).unwrap(), DriverId(2));
+        // The driver of runtime 8 has ended, and has no waiters.
+        assert_eq!(drivers.on(5, &schedule()).unwrap(), DriverId(1));
+        drivers.lose(DriverId(0));
+        assert_eq!(drivers.any(), Some(DriverId(2)));
+    }
+
+    #[test]
+    fn a_driver_lives_on_its_own_runtime_alone() {
+        let drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0)]);
+        let is_alive = |id| [None, Some(7), Some(8)].map(|runtime| drivers.is_alive(id, runtime));
+        assert_eq!(is_alive(DriverId::FIRST), [true, true, false]);
+        assert_eq!(is_alive(DriverId::SECOND), [false; 3]);
+    }
+
+    /// Until then it may have been lost by a panic, and the next one may live.
+    #[test]
+    fn a_runtime_is_given_up_once_it_has_lost_three_drivers() {
+        for losses in 0..=u8::MAX {
+            assert_eq!(driver(7, false, losses).is_lost_for_good(), losses >= 3, "{losses}");
+            assert!(!driver(7, true, losses).is_lost_for_good(), "{losses}");
+        }
+    }
+
+    #[test]
+    fn no_more_than_65_536_runtimes_have_drivers_and_the_error_says_so() {
+        let mut drivers = Drivers((0..=u32::from(u16::MAX)).map(|runtime| driver(runtime, true, 0)).collect());
+        assert_eq!(drivers.on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
+        assert!(drivers.on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
+        drivers.end(DriverId(3));
+        assert_eq!(drivers.on(65_536, &schedule()).unwrap(), DriverId(3));
+    }
+
     /// A waiter whose runtime is driven is released in time, wherever else it is polled.
+    #[cfg(not(sluice_loom))]
     #[test]
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
-        let second = 1_000_000_000;
-        let bounds = QueueBounds {
-            max_queue: 8,
-            max_wait: 8 * second,
-            max_waiters: 8,
-            max_keys: 8,
-            when_full: WhenFull::Reject,
-        };
-        let mut state: MonitorState<u32> = MonitorState {
-            schedule: Schedule::new(&Quota::per_second(1), bounds),
-            drivers: Drivers::new(),
-            is_closed: false,
-        };
+        let mut monitor: Monitor<u32> = Monitor::new(schedule());
         let (good, broken) = (7, 9);
-        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8 * second };
+        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, kind: RequestKind::Waiter };
         let mut deferred = AfterUnlock::none();
-        let mut join = |runtime| state.join(Timestamp::ZERO, &request, true, || Some(runtime), &mut deferred).unwrap();
+        let mut arrive = |runtime| monitor.arrive(Timestamp::ZERO, &request, || Some(runtime), &mut deferred).unwrap();
+        assert!(matches!(arrive(good), Arrival::Decided(_)));
+        let mut join = |runtime| match arrive(runtime) {
+            Arrival::Joined(waiter) => waiter,
+            Arrival::Decided(decision) => panic!("{decision:?}"),
+        };
         let [waiter, _, stranded] = [good, good, broken].map(&mut join);
-        let [good_driver, broken_driver] = [waiter, stranded].map(|id| state.schedule.driver_of(id).unwrap());
+        let [good_driver, broken_driver] = [waiter, stranded].map(|id| monitor.schedule.driver_of(id).unwrap());
         // A runtime without a timer loses each driver that is started there.
-        while state.keep_driven(stranded, Some(&broken), &mut deferred).is_ok() {
-            state.drivers.lose(broken_driver);
+        while monitor.keep_driven(stranded, Some(&broken), &mut deferred).is_ok() {
+            monitor.drivers.lose(broken_driver);
         }
-        assert!(state.keep_driven(waiter, Some(&broken), &mut deferred).is_ok());
-        assert_eq!(state.schedule.driver_of(waiter), Some(good_driver));
-        state.drivers.lose(good_driver);
-        assert!(state.keep_driven(waiter, Some(&broken), &mut deferred).is_err());
+        assert!(monitor.keep_driven(waiter, Some(&broken), &mut deferred).is_ok());
+        assert_eq!(monitor.schedule.driver_of(waiter), Some(good_driver));
+        monitor.drivers.lose(good_driver);
+        assert!(monitor.keep_driven(waiter, Some(&broken), &mut deferred).is_err());
     }
 }

@@ -48,8 +48,7 @@ const HTTP: Picture = &[
         &["body", "grpc", "head", "headers", "key", "permits", "policy", "reject", "reload", "settlement", "verdict"],
     ),
     ("response_body", &["body", "evaluate"]),
-    ("future", &["body", "evaluate", "head", "reload", "response_body"]),
-    ("service", &["evaluate", "future", "head", "preflight", "reload", "response_body"]),
+    ("service", &["body", "evaluate", "head", "preflight", "reload", "response_body"]),
     ("pacer", &["head", "headers"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
 ];

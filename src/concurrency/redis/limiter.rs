@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::process::{Process, RedisWanted};
-use crate::concurrency::bounds::WaitBounds;
 use crate::concurrency::rejected;
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::Stats;
 use crate::store::redis::Redis;
 use crate::store::remote::KeyTag;
@@ -196,8 +195,7 @@ impl RedisConcurrency {
     /// dropped leaves at once.
     #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
-        Self { queue: Some(WaitBounds { per_key: waiters, ..queue }), ..self }
+        self.waiting(|queue| queue.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
@@ -205,16 +203,14 @@ impl RedisConcurrency {
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
-        Self { queue: Some(WaitBounds { max_wait, ..queue }), ..self }
+        self.waiting(|queue| queue.max_wait = max_wait)
     }
 
     /// Sets how many requests wait in this process, over all keys together; 65,536 unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
-        let queue = self.queue.unwrap_or(WaitBounds::DEFAULT);
-        Self { queue: Some(WaitBounds { max_waiters, ..queue }), ..self }
+        self.waiting(|queue| queue.max_waiters = max_waiters)
     }
 
     /// Sets for how long the units of a process count without a renewal; 10 seconds unless set. It bounds how long the
@@ -234,6 +230,11 @@ impl RedisConcurrency {
             "a lease must be from one second to one hour long, not {lease:?}"
         );
         Self { lease, ..self }
+    }
+
+    fn waiting(mut self, set: impl FnOnce(&mut WaitBounds)) -> Self {
+        set(self.queue.get_or_insert(WaitBounds::new(0)));
+        self
     }
 
     fn process(&self) -> &Arc<Process> {

@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use super::pace::AskingPace;
-use crate::concurrency::bounds::WaitBounds;
+use crate::limiter::WaitBounds;
 use crate::store::remote::KeyTag;
 use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
@@ -86,7 +86,7 @@ impl KeyLines {
         }
         let mut lines = self.lines.lock();
         let waiters = lines.get(&tag).map_or(0, |entry| entry.waiters);
-        if waiters >= bounds.per_key || self.waiting() >= bounds.max_waiters {
+        if waiters >= bounds.max_queue || self.waiting() >= bounds.max_waiters {
             return Err(NoPlace::Full);
         }
         let entry = lines.entry(tag).or_insert_with(|| LineEntry { line: Arc::new(KeyLine::new(pace)), waiters: 0 });

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::lines::{CountedWaiter, KeyLine, LineChange, NoPlace};
 use super::pace::{AskingPace, OVERDUE};
 use super::process::{Process, RedisWanted};
-use crate::concurrency::bounds::WaitBounds;
 use crate::concurrency::{closed, rejected};
+use crate::limiter::WaitBounds;
 use crate::store::redis::{FaultKind, failed};
 use crate::values::{Decision, LimiterError};
 
@@ -152,7 +152,7 @@ mod tests {
         let redis = Redis::open("redis://127.0.0.1:1").unwrap();
         let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
         let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
-        let bounds = WaitBounds { per_key: 1, ..WaitBounds::DEFAULT };
+        let bounds = WaitBounds::new(1);
         let Ok(place) = process.lines.join(wanted.tag, &bounds, AskingPace::unknown(Instant::now())) else { panic!() };
         let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, bounds, None));
         let then = size_of_val(&process.wait(place, wanted, Duration::ZERO));

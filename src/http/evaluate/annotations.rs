@@ -99,18 +99,13 @@ impl Scope<'_> {
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 
-    /// The annotations of an admitted request with these entries.
-    pub(super) fn annotate(self, entries: &[PolicyEntry]) -> Annotations {
-        let verdict = self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries));
-        self.annotate_with(entries, verdict)
+    /// The verdict on a request with these entries, if the layer adds one.
+    pub(super) fn verdict(self, entries: &[PolicyEntry]) -> Option<Verdict> {
+        self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries))
     }
 
-    /// The annotations of a rejected request with these entries, but for the verdict: the rejection has it.
-    pub(super) fn annotate_rejected(self, entries: &[PolicyEntry]) -> Annotations {
-        self.annotate_with(entries, None)
-    }
-
-    fn annotate_with(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
+    /// The annotations of a request with these entries.
+    pub(super) fn annotate(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
         let write = |writer: &Arc<Writer>| {
             let of = |entry| reading_of(writer, entry);
             match entries {

@@ -39,7 +39,7 @@ pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
 use self::transaction::{Transaction, TransactionProgress};
-pub(crate) use self::waiting::WaitingTransaction;
+pub(crate) use self::waiting::WaitingRequest;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
@@ -52,7 +52,7 @@ pub(crate) enum Evaluation {
     Admitted(Annotations),
     Rejected(Response<RejectionBody>),
     /// The request waits for its turn in a queue, or for a server.
-    Pending(WaitingTransaction),
+    Pending(Box<WaitingRequest>),
 }
 
 /// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
@@ -76,7 +76,7 @@ impl Scope<'_> {
     #[cold]
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
-        Evaluation::Admitted(self.annotate(&[]))
+        Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
     }
 
     /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by
@@ -93,26 +93,15 @@ impl Scope<'_> {
         match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
             Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
-                observe::admitted(policy, &key, &decision);
+                policy.note(observe::fate(&decision), Some(&key), Some(&decision));
                 Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
             }
-            check => self.evaluate_rest(PolicyEntry::new(0, key, cost, quota), patience, check, head),
+            answer => {
+                let mut transaction = Transaction::within(patience);
+                transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
+                self.evaluate_transaction(transaction, Some(answer), head)
+            }
         }
-    }
-
-    /// Continues with the answer to the charge of the only policy.
-    #[cold]
-    #[inline(never)]
-    fn evaluate_rest(
-        self,
-        entry: PolicyEntry,
-        patience: Option<Duration>,
-        check: Answer,
-        head: &RequestHead<'_>,
-    ) -> Evaluation {
-        let mut transaction = Transaction::within(patience);
-        transaction.entries.push(entry);
-        self.evaluate_transaction(&mut transaction, Some(check), head)
     }
 
     #[inline(never)]
@@ -139,20 +128,21 @@ impl Scope<'_> {
             transaction.peek_undecided(self);
             return self.respond(self.reject(&mut transaction.entries), head);
         }
-        self.evaluate_transaction(&mut transaction, None, head)
+        self.evaluate_transaction(transaction, None, head)
     }
 
-    #[inline]
+    /// Charges the entries. `answer` is the answer to the first of them, if that was charged already.
+    #[inline(never)]
     fn evaluate_transaction(
         self,
-        transaction: &mut Transaction,
+        mut transaction: Transaction,
         answer: Option<Answer>,
         head: &RequestHead<'_>,
     ) -> Evaluation {
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(waiting::wait(std::mem::take(transaction), self, progress)),
+            progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
         }
     }
 

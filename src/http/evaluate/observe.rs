@@ -4,21 +4,20 @@ use super::entry::PolicyEntry;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
-/// Records that an enforced policy has admitted a request.
+/// The fate of a request that passes a policy with this decision: only a shadow's can be a rejection.
 #[inline]
-pub(super) fn admitted(policy: &Policy, key: &PartitionKey, decision: &Decision) {
-    let fate = if decision.delay().is_zero() { Fate::Allowed } else { Fate::Delayed };
-    policy.note(fate, Some(key), Some(decision));
+pub(super) fn fate(decision: &Decision) -> Fate {
+    match decision.is_allowed() {
+        false => Fate::ShadowRejected,
+        true if decision.delay().is_zero() => Fate::Allowed,
+        true => Fate::Delayed,
+    }
 }
 
-/// Records the decisions on a request that passes: no policy but a shadow has rejected it.
+/// Records the decisions on a request that passes.
 pub(super) fn committed(policies: &[Policy], entries: &[PolicyEntry]) {
     for (policy, key, decision) in decided(policies, entries) {
-        if decision.is_allowed() {
-            admitted(policy, key, decision);
-        } else {
-            policy.note(Fate::ShadowRejected, Some(key), Some(decision));
-        }
+        policy.note(fate(decision), Some(key), Some(decision));
     }
 }
 

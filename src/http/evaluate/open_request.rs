@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Extensions;
 
-use super::annotations::{Annotations, verdict_of};
+use super::annotations::Annotations;
 use super::entry::{Entries, PolicyEntry};
 use super::scope::Scope;
 use crate::http::head::ResponseHead;
@@ -68,8 +68,8 @@ impl OpenRequest {
 
     /// Lets the handler settle what it is to settle, take what the request holds, and see the verdict so far.
     pub(super) fn extend(&self, extensions: &mut Extensions) {
-        if self.layer.settings.adds_verdict {
-            verdict_of(&self.in_force.policies, &self.entries).extend_request(extensions);
+        if let Some(verdict) = self.scope().verdict(&self.entries) {
+            verdict.extend_request(extensions);
         }
         if let Some(reports) = &self.reports {
             Settlement::insert(reports, extensions);
@@ -111,7 +111,7 @@ impl OpenRequest {
                 entry.show_cost(policy, cost);
             }
         }
-        let annotations = scope.annotate(entries);
+        let annotations = scope.annotate(entries, scope.verdict(entries));
         for (policy, decision) in charged {
             if let Some(entry) = entries.iter_mut().find(|entry| entry.policy == policy) {
                 entry.decision = decision;

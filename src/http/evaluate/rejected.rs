@@ -18,6 +18,7 @@ use crate::values::{LimiterError, PartitionKey};
 /// Why a request is rejected, and the annotations of its response.
 pub(crate) struct Rejected {
     rejection: Rejection,
+    /// Without a verdict: the rejection has it.
     annotations: Annotations,
 }
 
@@ -84,7 +85,7 @@ impl Scope<'_> {
                 }
             }
         }
-        Rejected { rejection, annotations: self.annotate_rejected(entries) }
+        Rejected { rejection, annotations: self.annotate(entries, None) }
     }
 
     /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
@@ -109,7 +110,7 @@ impl Scope<'_> {
         uncharge(&self.in_force.policies, entries);
         let verdict = verdict_of(&self.in_force.policies, entries);
         let rejection = Rejection::limiter_failed(policy, error, verdict);
-        Rejected { rejection, annotations: self.annotate_rejected(entries) }
+        Rejected { rejection, annotations: self.annotate(entries, None) }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 
 use super::transaction::Evaluated;
-use super::{Evaluation, WaitingTransaction, evaluate};
+use super::{Evaluation, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::policy::{IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
@@ -105,16 +105,16 @@ fn taken(log: &Log) -> Vec<String> {
 fn one_policy_is_asked_once_and_rendering_asks_no_limiter() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true, true])])), 200);
-    assert_eq!(taken(&log), ["a EntryCharge 1"]);
+    assert_eq!(taken(&log), ["a Charge 1"]);
     assert_eq!(status(&layer([scripted(&log, "a", [true, false])])), 503);
-    assert_eq!(taken(&log), ["a EntryCharge 1"]);
+    assert_eq!(taken(&log), ["a Charge 1"]);
 }
 
 #[test]
 fn policies_that_follow_a_charge_are_peeked_at_first() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [true; 2])])), 200);
-    assert_eq!(taken(&log), ["b Peek 1", "a EntryCharge 1", "b EntryCharge 1"]);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Charge 1"]);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits(
     assert_eq!(taken(&log), ["b Peek 1", "a Peek 1"]);
     // Likewise if the first charge is rejected.
     assert_eq!(status(&layer([scripted(&log, "a", [false; 2]), scripted(&log, "b", [true; 2])])), 503);
-    assert_eq!(taken(&log), ["b Peek 1", "a EntryCharge 1", "b Peek 1"]);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Peek 1"]);
 }
 
 /// Rejects the first question and admits the next, as if a charge were refunded in between.
@@ -182,7 +182,7 @@ fn reserved_charges_are_refunded_in_reverse_order() {
     let fickle = scripted(&log, "c", [true, false]);
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]).cost(2), scripted(&log, "b", [true; 2]), fickle])), 503);
     let reserved =
-        ["b Peek 1", "c Peek 1", "a EntryCharge 2", "b EntryCharge 1", "c EntryCharge 1", "b refund 1", "a refund 2"];
+        ["b Peek 1", "c Peek 1", "a Charge 2", "b Charge 1", "c Charge 1", "b refund 1", "a refund 2"];
     assert_eq!(taken(&log), reserved);
 }
 
@@ -191,7 +191,7 @@ fn shadows_are_charged_last_and_reject_nothing() {
     let log = Log::default();
     let shadow = scripted(&log, "shadow", [false; 2]).shadow();
     assert_eq!(status(&layer([shadow, scripted(&log, "a", [true; 2])])), 200);
-    assert_eq!(taken(&log), ["a EntryCharge 1", "shadow EntryCharge 1"]);
+    assert_eq!(taken(&log), ["a Charge 1", "shadow Charge 1"]);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_fallback_decides_in_place_of_a_failure() {
     let log = Log::default();
     let failing = Scripted { name: "f", log: Arc::clone(&log), admits: [true; 2], fails: true };
     assert_eq!(status(&layer([Policy::new("f", Arc::new(failing))])), 200);
-    assert_eq!(taken(&log), ["f EntryCharge 1", "f Fallback 1"]);
+    assert_eq!(taken(&log), ["f Charge 1", "f Fallback 1"]);
 }
 
 /// Admits every request, unless it has failed.
@@ -251,7 +251,7 @@ fn a_settlement_after_a_change_goes_to_the_heir() {
     let heir = Scripted { name: "heir", log: Arc::clone(&log), admits: [true; 2], fails: false };
     layer.replace(enforceable(unless_created(Policy::new("a", Arc::new(heir)))));
     annotations.write(&mut Response::new(()));
-    assert_eq!(taken(&log), ["a EntryCharge 1", "heir refund 1"]);
+    assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
 }
 
 /// Of it, nothing can be refunded.
@@ -335,7 +335,7 @@ fn remote(log: &Log, policy: &'static str, limiter: &'static str, admits: [bool;
 }
 
 /// Begins a request that waits for a server.
-fn begin(layer: &Arc<LayerState>) -> WaitingTransaction {
+fn begin(layer: &Arc<LayerState>) -> Box<WaitingRequest> {
     match evaluate(layer, &layer.load(), &RequestHead::from(&Request::new(())), || true) {
         Evaluation::Pending(waiting) => waiting,
         Evaluation::Admitted(_) | Evaluation::Rejected(_) => panic!("the first policy answers later"),
@@ -343,8 +343,8 @@ fn begin(layer: &Arc<LayerState>) -> WaitingTransaction {
 }
 
 /// Continues a request once all servers have answered.
-fn finish(mut waiting: WaitingTransaction) -> Evaluated {
-    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+fn finish(mut waiting: Box<WaitingRequest>) -> Evaluated {
+    match Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(evaluated) => evaluated,
         Poll::Pending => panic!("all servers have answered"),
     }
@@ -360,7 +360,7 @@ fn a_batch_after_a_wait_and_a_change_charges_the_heirs() {
     };
     let layer = layer(policies(["a", "b", "c"]));
     let waiting = begin(&layer);
-    assert_eq!(taken(&log), ["b Peek 1", "c Peek 1", "a EntryCharge 1"]);
+    assert_eq!(taken(&log), ["b Peek 1", "c Peek 1", "a Charge 1"]);
     layer.replace(enforceable(policies(["heir of a", "heir of b", "heir of c"])));
     assert!(finish(waiting).is_ok());
     assert_eq!(taken(&log), ["heir of b in a batch", "heir of c in a batch"]);
@@ -372,7 +372,7 @@ fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
     let rejecting = || remote(&log, "a", "a", [true, false], 1);
     let layer = layer([rejecting(), remote(&log, "b", "b", [true; 2], 2)]);
     let waiting = begin(&layer);
-    assert_eq!(taken(&log), ["b Peek 1", "a EntryCharge 1"]);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1"]);
     layer.replace(enforceable([rejecting(), remote(&log, "b", "heir of b", [true; 2], 2)]));
     assert!(finish(waiting).is_err());
     assert_eq!(taken(&log), ["heir of b Peek 1"]);

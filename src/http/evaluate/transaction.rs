@@ -71,7 +71,8 @@ impl Transaction {
         }
     }
 
-    /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the
+    /// Charges one entry after the other, until one must be waited for, or to the end; and then annotates the response.
+    /// `answer` is the answer to the
     /// next entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> TransactionProgress {
@@ -110,7 +111,16 @@ impl Transaction {
                 Answer::Pending(pending) => return TransactionProgress::One(pending),
             }
         }
-        TransactionProgress::Done(Ok(self.commit(scope)))
+        // All are charged: the transaction is committed.
+        observe::committed(&scope.in_force.policies, &self.entries);
+        if is_open_ended {
+            self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
+            if OpenRequest::is_one(scope, &self.entries) {
+                let open = OpenRequest::of(scope, std::mem::take(&mut self.entries));
+                return TransactionProgress::Done(Ok(Annotations::open(open)));
+            }
+        }
+        TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))
     }
 
     /// Charges the next entry if that takes more than to ask a limiter that decides at once.
@@ -223,18 +233,6 @@ impl Transaction {
         // Failed, and is answered 503: the policy fails closed, has no fallback, or was closed.
         policy.note(Fate::LimiterFailed, Some(&entry.key), None);
         Step::RollBack(Cause::Failed(error))
-    }
-
-    /// Commits the charges of all entries, and annotates the response.
-    fn commit(&mut self, scope: Scope<'_>) -> Annotations {
-        observe::committed(&scope.in_force.policies, &self.entries);
-        if scope.in_force.is_open_ended {
-            self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
-            if OpenRequest::is_one(scope, &self.entries) {
-                return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
-            }
-        }
-        scope.annotate(&self.entries)
     }
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::entry::PolicyEntry;
@@ -13,38 +14,11 @@ use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Decision, Now};
 
-/// The future of a transaction that waits.
-pub(crate) type WaitingTransaction = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
-
-pub(super) fn wait(
-    transaction: Transaction,
-    scope: Scope<'_>,
-    mut progress: TransactionProgress,
-) -> WaitingTransaction {
-    // Made now and not at the first poll, so that a request whose future is dropped unpolled is counted as cancelled.
-    let mut waiter = WaitingRequest::new(transaction, scope);
-    Box::pin(async move {
-        loop {
-            match progress {
-                TransactionProgress::Done(evaluated) => return evaluated,
-                TransactionProgress::One(pending) => {
-                    let answer = pending.await;
-                    waiter.end_wait(answer.as_ref().ok());
-                    progress = waiter.resume(Some(Answer::Ready(answer)));
-                }
-                TransactionProgress::Several(pending) => {
-                    let answers = pending.await;
-                    waiter.end_wait(None);
-                    waiter.transaction.set_answers(answers);
-                    progress = waiter.resume(None);
-                }
-            }
-        }
-    })
-}
-
-/// A request that waits for the answer to its next entry. If it is dropped meanwhile, the client has disconnected.
-struct WaitingRequest {
+/// A request that waits for the answer to its next entry. If it is dropped meanwhile, the client has disconnected: also one
+/// that was never polled.
+pub(crate) struct WaitingRequest {
+    /// Dropped first, so that the request leaves its queue before what it holds is released.
+    progress: TransactionProgress,
     transaction: Transaction,
     layer: Arc<LayerState>,
     in_force: Arc<InForce>,
@@ -52,12 +26,44 @@ struct WaitingRequest {
     since: Option<Instant>,
 }
 
+impl Future for WaitingRequest {
+    type Output = Evaluated;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Evaluated> {
+        let waiting = self.get_mut();
+        loop {
+            let answer = match &mut waiting.progress {
+                TransactionProgress::One(pending) => {
+                    let answer = ready!(pending.as_mut().poll(context));
+                    waiting.end_wait(answer.as_ref().ok());
+                    Some(Answer::Ready(answer))
+                }
+                TransactionProgress::Several(pending) => {
+                    let answers = ready!(pending.as_mut().poll(context));
+                    waiting.end_wait(None);
+                    waiting.transaction.set_answers(answers);
+                    None
+                }
+                TransactionProgress::Done(_) => panic!("polled after it was ready"),
+            };
+            // Time has passed since the first reading.
+            waiting.transaction.context.now = Now::new();
+            let scope = Scope { layer: &waiting.layer, in_force: &waiting.in_force };
+            match waiting.transaction.reserve(scope, answer) {
+                TransactionProgress::Done(evaluated) => return Poll::Ready(evaluated),
+                progress => waiting.progress = progress,
+            }
+            waiting.begin_wait();
+        }
+    }
+}
+
 impl WaitingRequest {
-    fn new(transaction: Transaction, scope: Scope<'_>) -> Self {
+    pub(super) fn new(transaction: Transaction, progress: TransactionProgress, scope: Scope<'_>) -> Self {
         let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
-        let mut waiter = Self { transaction, layer, in_force, since: None };
-        waiter.begin_wait();
-        waiter
+        let mut waiting = Self { transaction, progress, layer, in_force, since: None };
+        waiting.begin_wait();
+        waiting
     }
 
     fn begin_wait(&mut self) {
@@ -77,17 +83,6 @@ impl WaitingRequest {
                 policy.heritage.meter.waited(Fate::Delayed, delay);
             }
         }
-    }
-
-    fn resume(&mut self, answer: Option<Answer>) -> TransactionProgress {
-        let scope = Scope { layer: &self.layer, in_force: &self.in_force };
-        // Time has passed since the first reading.
-        self.transaction.context.now = Now::new();
-        let progress = self.transaction.reserve(scope, answer);
-        if !matches!(progress, TransactionProgress::Done(_)) {
-            self.begin_wait();
-        }
-        progress
     }
 
     fn entry(&self) -> &PolicyEntry {

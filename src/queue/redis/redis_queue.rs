@@ -137,15 +137,8 @@ pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,
     quota: Quota,
-    bounds: RedisQueueBounds,
+    bounds: WaitBounds,
     shared: Arc<ProcessQueue>,
-}
-
-#[derive(Clone, Copy)]
-struct RedisQueueBounds {
-    max_queue: usize,
-    max_wait: Duration,
-    max_waiters: usize,
 }
 
 impl RedisQueue {
@@ -159,14 +152,12 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
-        let max_queue = default_max_queue(&quota);
-        let bounds = RedisQueueBounds { max_queue, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
-        Self::build(redis, name, quota, bounds)
+        Self::build(redis, name, quota, WaitBounds::of_queue(&quota))
     }
 
     #[track_caller]
-    fn build(redis: &Redis, name: &str, quota: Quota, bounds: RedisQueueBounds) -> Self {
-        let RedisQueueBounds { max_queue, max_wait, max_waiters } = bounds;
+    fn build(redis: &Redis, name: &str, quota: Quota, bounds: WaitBounds) -> Self {
+        let WaitBounds { max_queue, max_wait, max_waiters } = bounds;
         let remote = match RemoteQueue::new(redis, name, &quota, max_queue, max_wait) {
             Ok(remote) => remote,
             Err(problem) => panic!("{problem}"),
@@ -182,7 +173,7 @@ impl RedisQueue {
     }
 
     #[track_caller]
-    fn with(&self, bounds: RedisQueueBounds) -> Self {
+    fn with(&self, bounds: WaitBounds) -> Self {
         Self::build(&self.redis, &self.name, self.quota, bounds)
     }
 
@@ -363,7 +354,7 @@ impl IntoLimiter for RedisQueue {
 
 impl fmt::Debug for RedisQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { redis, name, quota, bounds: RedisQueueBounds { max_queue, max_wait, max_waiters }, shared } = self;
+        let Self { redis, name, quota, bounds: WaitBounds { max_queue, max_wait, max_waiters }, shared } = self;
         f.debug_struct("RedisQueue")
             .field("redis", redis)
             .field("name", name)

@@ -4,11 +4,11 @@ use std::task::Waker;
 
 use super::waiter_slab::{SlabSlot, WaiterId};
 use super::{Fifo, FifoId, Gcra, Schedule};
-use crate::values::time::Timestamp;
+use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Issuer, Proof, Receipt};
 
 /// What receipts mean that were issued before a change.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct History {
     /// How often the quota was changed, modulo 2^16.
     changes: u16,
@@ -58,9 +58,10 @@ impl Schedule {
     /// waited already: those that could not join their FIFO are rejected. The bounds over all keys (`max_waiters`,
     /// `max_keys`) hold for arrivals only.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
-        while !self.release_some(now, woken) {}
+        self.release_all(now, None, woken);
         let before = self.pace.gcra;
-        (self.pace, self.max_cost, self.bounds) = (rules.pace, rules.max_cost, rules.bounds);
+        (self.pace, self.max_cost, self.max_wait, self.bounds) =
+            (rules.pace, rules.max_cost, rules.max_wait, rules.bounds);
         let present = self.pace.gcra;
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
@@ -76,17 +77,19 @@ impl Schedule {
                 *receipt = self.history.receipt(read);
             }
             let Some(waiter) = self.slab.waiter_mut(waiter_id) else { continue };
-            let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
+            let latest = waiter.since.as_nanos().saturating_add(self.max_wait);
             waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
         }
         let waited_in: Vec<FifoId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
             for waiter_id in self.displaced(now, id) {
-                let waiter = self.unlink(waiter_id, SlabSlot::Closed);
-                woken.extend(waiter.and_then(|waiter| self.reject(waiter_id, waiter)));
+                woken.extend(self.end_wait(waiter_id, |_, _, waiter| {
+                    let patience = nanos_of(waiter.until.saturating_since(waiter.since));
+                    SlabSlot::Rejected { fifo: id, cost: waiter.cost, patience }
+                }));
             }
         }
-        while !self.release_some(now, woken) {}
+        self.release_all(now, None, woken);
     }
 
     /// Returns the waiters of a FIFO that the present quota and bounds would not let in.
@@ -96,7 +99,7 @@ impl Schedule {
         let (mut waiter_id, mut kept) = (fifo.waiters.oldest, 0);
         let mut ahead = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
-            let stays = kept < self.bounds.max_queue
+            let stays = kept < self.bounds.waits.max_queue
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
                 && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);

@@ -31,18 +31,6 @@ const SHARED: u128 = 512;
 /// How many FIFOs are counted before other threads get the lock.
 const STRETCH: usize = 4_096;
 
-/// The FIFO for a request.
-#[derive(Clone, Copy)]
-pub(in crate::queue) enum FoundFifo {
-    /// The key's own, which may be new.
-    Own,
-    /// The key's own, after this one is forgotten.
-    InPlaceOf(FifoId),
-    Shared(FifoId),
-    /// The schedule is full.
-    Nowhere,
-}
-
 impl FifoId {
     /// Returns the shared FIFO of a key. The ids below `SHARED` are reserved for these: a hash is that small with a
     /// probability of 2⁻¹¹⁹.
@@ -56,37 +44,32 @@ impl FifoId {
 }
 
 impl Schedule {
-    /// Looks for the FIFO of a key. Forgets only FIFOs that owe nothing.
-    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: FifoId, cost: u64) -> FoundFifo {
+    /// Returns the FIFO of a request, or its rejection if its key finds no room. Counts keys that find none and makes room
+    /// for an arrival; for a peek, it forgets only FIFOs that owe nothing.
+    pub(in crate::queue) fn find(
+        &mut self,
+        now: Timestamp,
+        id: FifoId,
+        cost: u64,
+        arrives: bool,
+    ) -> Result<FifoId, Decision> {
         // A request that takes nothing, or is never admitted, needs no FIFO.
         let needs_room = cost > 0 && cost <= self.max_cost && !self.fifos.contains_key(&id);
         while needs_room && self.own_fifos() >= self.bounds.max_keys && self.forget_one(now) {}
         if !needs_room || self.own_fifos() < self.bounds.max_keys {
-            return FoundFifo::Own;
+            return Ok(id);
         }
         match (self.bounds.when_full, self.owes_least()) {
-            (WhenFull::Overflow, _) => FoundFifo::Shared(id.shared()),
-            (WhenFull::EvictLeast, Some((_, least))) => FoundFifo::InPlaceOf(least),
-            _ => FoundFifo::Nowhere,
-        }
-    }
-
-    /// Acts on what was [found](Self::find) for an arrival, and counts it: returns its FIFO, or its rejection.
-    pub(in crate::queue) fn claim(&mut self, now: Timestamp, id: FifoId, found: FoundFifo) -> Result<FifoId, Decision> {
-        match found {
-            FoundFifo::Own => Ok(id),
-            FoundFifo::InPlaceOf(least) => {
-                self.keys.evicted += 1;
-                self.forget(least);
+            (WhenFull::EvictLeast, Some((_, least))) => {
+                if arrives {
+                    self.keys.evicted += 1;
+                    self.forget(least);
+                }
                 Ok(id)
             }
-            FoundFifo::Shared(fifo) => {
-                self.keys.turned_away += 1;
-                Ok(fifo)
-            }
-            FoundFifo::Nowhere => {
-                self.keys.turned_away += 1;
-                Err(self.full_rejection(now))
+            (when_full, _) => {
+                self.keys.turned_away += u64::from(arrives);
+                if when_full == WhenFull::Overflow { Ok(id.shared()) } else { Err(self.full_rejection(now)) }
             }
         }
     }
@@ -99,7 +82,7 @@ impl Schedule {
 
     /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
     /// paid, or if all have waiters, when one of these has.
-    pub(in crate::queue) fn full_rejection(&self, now: Timestamp) -> Decision {
+    fn full_rejection(&self, now: Timestamp) -> Decision {
         let paid_by_all = |(_, id): &(Timestamp, FifoId)| {
             let fifo = self.fifos.get(id)?;
             let nanos = self.pace.gcra.nanos_ceil(self.pace.end(fifo, Timestamp::ZERO));
@@ -107,7 +90,7 @@ impl Schedule {
         };
         let soonest = self.owes_least().map(|(paid, _)| paid).or_else(|| self.due.first().and_then(paid_by_all));
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
-        self.describe(now, &Fifo::default(), |limit, _| Decision::reject(limit, 0, wait))
+        self.describe(now, &Fifo::default(), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
     }
 
     /// Returns the FIFO that a key was charged to, as far as that is known.

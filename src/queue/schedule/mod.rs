@@ -10,14 +10,14 @@ mod tests;
 pub(super) mod waiter_slab;
 
 use std::collections::{BTreeSet, HashMap};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use self::change::History;
 use self::keys::FifoCounts;
-pub(super) use self::keys::FoundFifo;
 use self::waiter_slab::{DriverId, SlabSlot, WaitList, Waiter, WaiterId, WaiterSlab};
 use crate::algorithm::gcra::{Gcra, GcraState};
+use crate::limiter::WaitBounds;
 use crate::store::WhenFull;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
@@ -25,13 +25,16 @@ use crate::values::{Decision, Quota, Receipt};
 /// What a queue must not exceed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBounds {
-    pub(super) max_queue: usize,
-    /// In nanoseconds.
-    pub(super) max_wait: u64,
-    pub(super) max_waiters: usize,
+    pub(super) waits: WaitBounds,
     /// How many keys have FIFOs of their own.
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
+}
+
+impl QueueBounds {
+    pub(super) const fn new(waits: WaitBounds) -> Self {
+        Self { waits, max_keys: 65_536, when_full: WhenFull::Reject }
+    }
 }
 
 /// Stands for a key: 128 bits of a keyed hash, so that keys of any length take the same memory. Among a million keys,
@@ -66,6 +69,8 @@ pub(super) struct Schedule {
     /// The greatest cost that is admitted: what leaks during the longest wait, and the burst. A greater one would block
     /// its FIFO for longer than that.
     max_cost: u64,
+    /// In nanoseconds.
+    max_wait: u64,
     bounds: QueueBounds,
     fifos: HashMap<FifoId, Fifo>,
     slab: WaiterSlab,
@@ -87,19 +92,12 @@ struct QueuePace {
 }
 
 /// The state of a key.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Fifo {
     tat: u128,
     /// The cost of all waiters, in tokens: fewer than 2^32 waiters, of less than 2^50 each.
     backlog: u128,
     waiters: WaitList,
-}
-
-/// The state of a waiter, as its future finds it.
-pub(super) enum WaiterState {
-    Decided(Decision),
-    Closed,
-    Waiting,
 }
 
 /// How late a head may be released and the next still depart on time. Tokio's timer ticks at 1 ms, and on shared
@@ -142,11 +140,13 @@ impl Schedule {
         let burst = quota.explicit_burst_or(1);
         let gcra = Gcra::new(quota, burst);
         let ahead = gcra.price(burst - 1);
-        let units = gcra.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
+        let max_wait = nanos_of(bounds.waits.max_wait);
+        let units = gcra.units(Timestamp::from_nanos(max_wait)) + ahead;
         Self {
             pace: QueuePace { gcra, ahead },
             max_cost: u64::try_from(units / gcra.price(1) + 1)
                 .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
+            max_wait,
             bounds,
             fifos: HashMap::new(),
             slab: WaiterSlab::new(),
@@ -190,7 +190,7 @@ impl Schedule {
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.waiting >= self.bounds.max_waiters || self.slab.is_full()
+        self.waiting >= self.bounds.waits.max_waiters || self.slab.is_full()
     }
 
     /// Returns when the first of all heads may depart.
@@ -200,7 +200,7 @@ impl Schedule {
 
     /// Returns how many requests of cost one a fresh key could send at once without a rejection.
     pub(super) fn limit(&self) -> u64 {
-        self.numbers(Timestamp::ZERO, 0, (0, 0), Decision::allow).limit()
+        self.describe(Timestamp::ZERO, &Fifo::default(), 0, Decision::allow).limit()
     }
 
     pub(super) const fn max_cost(&self) -> u64 {
@@ -221,24 +221,24 @@ impl Schedule {
         cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
-        let max_wait = max_wait.min(self.bounds.max_wait);
-        let empty = Fifo::default();
-        let fifo = self.fifos.get(&id).unwrap_or(&empty);
+        let max_wait = max_wait.min(self.max_wait);
+        let fifo = self.fifo(id);
+        let reject = |wait| self.describe(now, &fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
         if cost > self.max_cost {
-            return Err(self.describe(now, fifo, |limit, left| Decision::reject(limit, left, None)));
+            return Err(self.describe(now, &fifo, self.waiting, |limit, left| Decision::reject(limit, left, None)));
         }
         let head_departs_at = self.pace.departs_at(fifo.tat);
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
             return Ok(now);
         }
 
-        let departs_at = self.pace.departs_at(self.pace.end(fifo, Timestamp::ZERO));
+        let departs_at = self.pace.departs_at(self.pace.end(&fifo, Timestamp::ZERO));
         if departs_at == Timestamp::MAX {
             // Clocks end before, however long it accepts to wait.
-            return Err(self.describe(now, fifo, |limit, _| Decision::reject(limit, 0, None)));
+            return Err(reject(None));
         }
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
-        if fifo.waiters.len >= self.bounds.max_queue {
+        if fifo.waiters.len >= self.bounds.waits.max_queue {
             accepted_at = accepted_at.max(head_departs_at);
         }
         if self.is_full() {
@@ -247,9 +247,8 @@ impl Schedule {
             accepted_at = accepted_at.max(self.next_release().unwrap_or(head_departs_at)).max(soonest);
         }
         if accepted_at > now {
-            let wait = accepted_at.saturating_since(now);
             // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.
-            return Err(self.describe(now, fifo, |limit, _| Decision::reject(limit, 0, Some(wait))));
+            return Err(reject(Some(accepted_at.saturating_since(now))));
         }
         Ok(departs_at)
     }
@@ -261,8 +260,7 @@ impl Schedule {
             self.edit(id, |pace, fifo, _| fifo.tat = fifo.tat.max(pace.units(now)) + pace.price(cost));
             self.forget_paid(now);
         }
-        let tat = self.fifos.get(&id).map_or(0, |fifo| fifo.tat);
-        self.admitted(now, id, Duration::ZERO, self.history.receipt(tat))
+        self.admitted(now, id, Duration::ZERO, self.history.receipt(self.fifo(id).tat))
     }
 
     /// Appends a waiter to its FIFO, to wait for at most `max_wait` nanoseconds.
@@ -278,7 +276,7 @@ impl Schedule {
         self.waiting += 1;
         *self.waiting_at_mut(driver) += 1;
         self.ensure_fifo(id);
-        let max_wait = max_wait.min(self.bounds.max_wait);
+        let max_wait = max_wait.min(self.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
         let (older, newer) = (WaiterId::NONE, WaiterId::NONE);
         let waiter = Waiter { fifo: id, older, newer, cost, driver, has_future, since: now, until, waker: None };
@@ -292,45 +290,47 @@ impl Schedule {
     /// Returns the decision that an arrival would get if it joined now and departed at `departs_at`, as computed by
     /// [`check_arrival`](Self::check_arrival).
     pub(super) fn preview(&self, now: Timestamp, id: FifoId, cost: u64, departs_at: Timestamp) -> Decision {
-        let empty = Fifo::default();
-        let fifo = self.fifos.get(&id).unwrap_or(&empty);
+        let mut fifo = self.fifo(id);
         let waits = usize::from(departs_at > now);
-        let waiting = fifo.waiters.len + waits;
-        let end = self.pace.end(fifo, now) + self.pace.gcra.price(cost);
-        self.numbers(now, end, (waiting, self.waiting + waits), Decision::allow)
-            .with_delay(departs_at.saturating_since(now))
+        fifo.backlog += u128::from(cost);
+        fifo.waiters.len += waits;
+        self.describe(now, &fifo, self.waiting + waits, Decision::allow).with_delay(departs_at.saturating_since(now))
     }
 
-    /// Returns the state of a waiter. Unless it still waits, its slot is free from now on. If it does, it keeps
-    /// `waker`; the waker that is left in that place must be dropped outside of the lock.
+    /// Returns the decision on a waiter, or `None` if the queue is closed; its slot is free from now on. If it still waits,
+    /// it keeps `waker`; the waker that is left in that place must be dropped outside of the lock.
     pub(super) fn poll_waiter(
         &mut self,
         now: Timestamp,
         waiter_id: WaiterId,
         waker: &mut Option<Waker>,
-    ) -> WaiterState {
-        if let SlabSlot::Waiting(waiter) = self.slab.get_mut(waiter_id) {
+    ) -> Poll<Option<Decision>> {
+        if let Some(waiter) = self.slab.waiter_mut(waiter_id) {
             // Stored under the lock under which a release takes it: a release either wakes this waker, or was before,
             // and then the slot is not `Waiting` any more. So no wake-up is lost between this look and the sleep.
             std::mem::swap(&mut waiter.waker, waker);
-            return WaiterState::Waiting;
+            return Poll::Pending;
         }
-        match self.slab.free(waiter_id) {
+        Poll::Ready(match self.slab.free(waiter_id) {
             SlabSlot::Released { fifo, delay, receipt, .. } => {
-                WaiterState::Decided(self.admitted(now, fifo, Duration::from_nanos(delay), receipt))
+                Some(self.admitted(now, fifo, Duration::from_nanos(delay), receipt))
             }
+            // The decision that an arrival would get now.
             SlabSlot::Rejected { fifo, cost, patience } => {
-                WaiterState::Decided(self.rejection(now, fifo, cost, patience))
+                Some(self.check_arrival(now, fifo, cost, patience).err().unwrap_or_else(|| {
+                    let wait = Some(Duration::from_nanos(1));
+                    self.describe(now, &self.fifo(fifo), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
+                }))
             }
-            SlabSlot::Closed | SlabSlot::Free { .. } | SlabSlot::Waiting(_) => WaiterState::Closed,
-        }
+            SlabSlot::Closed | SlabSlot::Free { .. } | SlabSlot::Waiting(_) => None,
+        })
     }
 
     /// Removes a waiter, whatever its state. Those behind it move up by that alone, because the head's turn does not
     /// depend on which waiter is the head. A turn that has come is refunded, and the FIFO is returned, since its next
     /// waiter may depart. The waker must be dropped outside of the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
-        let waker = self.unlink(waiter_id, SlabSlot::Closed).and_then(|waiter| waiter.waker);
+        let waker = self.end_wait(waiter_id, |_, _, _| SlabSlot::Closed);
         match self.slab.free(waiter_id) {
             SlabSlot::Released { fifo, cost, receipt, .. } => {
                 self.refund(now, fifo, cost, receipt);
@@ -355,7 +355,7 @@ impl Schedule {
                 SlabSlot::Rejected { .. } => true,
                 SlabSlot::Free { .. } | SlabSlot::Released { .. } | SlabSlot::Closed => continue,
             };
-            self.slab.replace(waiter_id, SlabSlot::Closed);
+            *self.slab.get_mut(waiter_id) = SlabSlot::Closed;
             if !has_future {
                 self.slab.free(waiter_id);
             }
@@ -369,52 +369,37 @@ impl Schedule {
         wakers
     }
 
-    /// Releases every head of one FIFO whose time has come.
-    pub(super) fn release(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>) {
-        let mut left = usize::MAX;
-        self.release_up_to(now, id, woken, &mut left);
-    }
-
-    /// Releases the heads of one FIFO whose time has come, at most as many as are `left`.
-    fn release_up_to(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>, left: &mut usize) {
-        while let Some(fifo) = self.fifos.get(&id) {
-            let WaitList { oldest: head, len, .. } = fifo.waiters;
-            if len == 0 || self.pace.departs_at(fifo.tat) > now || *left == 0 {
-                break;
-            }
-            *left -= 1;
-            let Some(mut waiter) = self.unlink(head, SlabSlot::Closed) else { break };
-            // As of its deadline, so that late timers do not add up, unless the deadline is too long ago.
-            let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
-            let tat = self.edit(id, |pace, fifo, _| {
-                fifo.tat = fifo.tat.max(pace.units(earliest)) + pace.price(waiter.cost);
-                fifo.tat
-            });
-            let delay = nanos_of(now.saturating_since(waiter.since));
-            let receipt = self.history.receipt(tat.unwrap_or_default());
-            woken.extend(waiter.waker.take());
-            self.resolve(head, &waiter, SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt });
-        }
-    }
-
-    /// Releases heads whose time has come, of any FIFO and in the order of time, up to a batch; `true` if no more are
+    /// Releases heads whose time has come, of one FIFO or of any in the order of time, up to a batch; `true` if no more are
     /// due.
-    pub(super) fn release_some(&mut self, now: Timestamp, woken: &mut Vec<Waker>) -> bool {
-        let mut left = BATCH;
-        while left > 0 {
-            let Some((_, id)) = self.due.first().filter(|(due, _)| *due <= now).copied() else { return true };
-            self.release_up_to(now, id, woken, &mut left);
+    pub(super) fn release_some(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) -> bool {
+        // As of its deadline, so that late timers do not add up, unless the deadline is too long ago.
+        let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
+        let history = self.history;
+        for _ in 0..BATCH {
+            let first = only.or_else(|| self.due.first().map(|(_, id)| *id)).map(|id| (id, self.fifo(id)));
+            let due = first.filter(|(_, fifo)| fifo.waiters.len > 0 && self.pace.departs_at(fifo.tat) <= now);
+            let Some((id, fifo)) = due else { return true };
+            woken.extend(self.end_wait(fifo.waiters.oldest, |pace, fifo, waiter| {
+                fifo.tat = fifo.tat.max(pace.units(earliest)) + pace.price(waiter.cost);
+                let delay = nanos_of(now.saturating_since(waiter.since));
+                SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt: history.receipt(fifo.tat) }
+            }));
             self.forget_paid(now);
         }
         false
     }
 
+    /// Releases every head whose time has come, of one FIFO or of all.
+    pub(super) fn release_all(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) {
+        while !self.release_some(now, only, woken) {}
+    }
+
     /// Releases what is due, before an arrival: a rejection's wait ("there is room at that time") must not depend on a
     /// timer being on time.
     pub(super) fn catch_up(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>) {
-        self.release(now, id, woken);
+        self.release_all(now, Some(id), woken);
         if self.is_full() {
-            self.release_some(now, woken);
+            self.release_some(now, None, woken);
         }
     }
 
@@ -426,78 +411,61 @@ impl Schedule {
         });
     }
 
-    /// Removes a waiter from its FIFO, if it still waits, and leaves `slot` for its future to find.
-    fn unlink(&mut self, waiter_id: WaiterId, slot: SlabSlot) -> Option<Waiter> {
+    /// Removes a waiter from its FIFO, if it still waits. Leaves what `outcome` returns for its future to find, if it has
+    /// one. Returns its waker.
+    fn end_wait(
+        &mut self,
+        waiter_id: WaiterId,
+        outcome: impl FnOnce(&Gcra, &mut Fifo, &Waiter) -> SlabSlot,
+    ) -> Option<Waker> {
         let id = self.slab.waiter(waiter_id)?.fifo;
-        let waiter = self.edit(id, |_, fifo, slab| {
-            let waiter = slab.unlink(&mut fifo.waiters, waiter_id, slot)?;
+        let waiter = self.edit(id, |pace, fifo, slab| {
+            let waiter = slab.unlink(&mut fifo.waiters, waiter_id)?;
             fifo.backlog -= u128::from(waiter.cost);
+            *slab.get_mut(waiter_id) = outcome(pace, fifo, &waiter);
             Some(waiter)
         })??;
         self.waiting -= 1;
         *self.waiting_at_mut(waiter.driver) -= 1;
-        Some(waiter)
-    }
-
-    /// Rejects a waiter that was removed from its FIFO.
-    fn reject(&mut self, waiter_id: WaiterId, mut waiter: Waiter) -> Option<Waker> {
-        let patience = nanos_of(waiter.until.saturating_since(waiter.since));
-        let waker = waiter.waker.take();
-        self.resolve(waiter_id, &waiter, SlabSlot::Rejected { fifo: waiter.fifo, cost: waiter.cost, patience });
-        waker
-    }
-
-    /// Returns the decision for a rejected waiter: the one that an arrival would get now.
-    fn rejection(&self, now: Timestamp, id: FifoId, cost: u64, patience: u64) -> Decision {
-        self.check_arrival(now, id, cost, patience).err().unwrap_or_else(|| {
-            let empty = Fifo::default();
-            let fifo = self.fifos.get(&id).unwrap_or(&empty);
-            self.describe(now, fifo, |limit, _| Decision::reject(limit, 0, Some(Duration::from_nanos(1))))
-        })
-    }
-
-    /// Leaves the outcome for the future of a removed waiter, if it has one.
-    fn resolve(&mut self, waiter_id: WaiterId, waiter: &Waiter, slot: SlabSlot) {
-        self.slab.replace(waiter_id, slot);
         if !waiter.has_future {
             self.slab.free(waiter_id);
         }
+        waiter.waker
+    }
+
+    /// Returns the state of a key, also of one that owes nothing and has none.
+    fn fifo(&self, id: FifoId) -> Fifo {
+        self.fifos.get(&id).copied().unwrap_or_default()
     }
 
     fn admitted(&self, now: Timestamp, id: FifoId, delay: Duration, receipt: Receipt) -> Decision {
-        let empty = Fifo::default();
-        let fifo = self.fifos.get(&id).unwrap_or(&empty);
-        self.describe(now, fifo, Decision::allow).with_delay(delay).with_receipt(receipt)
+        self.describe(now, &self.fifo(id), self.waiting, Decision::allow).with_delay(delay).with_receipt(receipt)
     }
 
-    fn describe(&self, now: Timestamp, fifo: &Fifo, outcome: impl FnOnce(u64, u64) -> Decision) -> Decision {
-        self.numbers(now, self.pace.end(fifo, now), (fifo.waiters.len, self.waiting), outcome)
-    }
-
-    /// Returns a decision with its numbers, for a FIFO that is paid for at `end`, with so many waiters in it and over
-    /// all keys: how many requests of cost one a fresh key could send at once, and how many this key still could,
-    /// without a rejection.
-    fn numbers(
+    /// Returns a decision with its numbers, for a FIFO and so many waiters over all keys: how many requests of cost one a
+    /// fresh key could send at once, and how many this key still could, without a rejection.
+    fn describe(
         &self,
         now: Timestamp,
-        end: u128,
-        waiting: (usize, usize),
+        fifo: &Fifo,
+        waiting: usize,
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
         let (start, interval) = (self.pace.gcra.units(now), self.pace.gcra.price(1));
-        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.bounds.max_wait));
-        let count = |end: u128, (in_fifo, in_all): (usize, usize)| {
+        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
+        let count = |end: u128, in_fifo: usize, in_all: usize| {
             let fitting_by = |deadline: u128| match (deadline + self.pace.ahead).checked_sub(end) {
                 Some(left) => left / interval + 1,
                 None => 0,
             };
             let at_once = if in_fifo == 0 { fitting_by(start) } else { 0 };
-            let waits = self.bounds.max_queue.saturating_sub(in_fifo);
-            let waits = waits.min(self.bounds.max_waiters.saturating_sub(in_all)) as u128;
+            let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
+            let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
             u64::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u64::MAX)
         };
-        let limit = count(start, (0, 0));
-        let remaining = count(end, waiting).min(limit);
+        let end = self.pace.end(fifo, now);
+        let limit = count(start, 0, 0);
+        let remaining = count(end, fifo.waiters.len, waiting).min(limit);
         let reset = self.pace.gcra.nanos_ceil(end - start);
         outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
     }

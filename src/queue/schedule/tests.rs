@@ -7,13 +7,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// One request per second and key.
 fn schedule() -> Schedule {
-    let bounds = QueueBounds {
-        max_queue: 8,
-        max_wait: 8 * SECOND,
-        max_waiters: 8,
-        max_keys: 1_000,
-        when_full: WhenFull::Overflow,
-    };
+    let bounds = QueueBounds { when_full: WhenFull::Overflow, ..QueueBounds::new(WaitBounds::new(8)) };
     Schedule::new(&Quota::per_second(1), bounds)
 }
 

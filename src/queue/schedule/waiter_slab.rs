@@ -158,14 +158,9 @@ impl WaiterSlab {
         waiter_id
     }
 
-    /// Removes a waiter from its list, and leaves `slot` in its place.
-    pub(in crate::queue) fn unlink(
-        &mut self,
-        list: &mut WaitList,
-        waiter_id: WaiterId,
-        slot: SlabSlot,
-    ) -> Option<Waiter> {
-        let SlabSlot::Waiting(waiter) = self.replace(waiter_id, slot) else { return None };
+    /// Removes a waiter from its list. Its slot stays taken, and awaits an outcome.
+    pub(in crate::queue) fn unlink(&mut self, list: &mut WaitList, waiter_id: WaiterId) -> Option<Waiter> {
+        let SlabSlot::Waiting(waiter) = self.replace(waiter_id, SlabSlot::Closed) else { return None };
         match self.waiter_mut(waiter.older) {
             Some(older) => older.newer = waiter.newer,
             None => list.oldest = waiter.newer,
@@ -178,7 +173,7 @@ impl WaiterSlab {
         Some(waiter)
     }
 
-    pub(in crate::queue) fn replace(&mut self, waiter_id: WaiterId, slot: SlabSlot) -> SlabSlot {
+    fn replace(&mut self, waiter_id: WaiterId, slot: SlabSlot) -> SlabSlot {
         std::mem::replace(self.get_mut(waiter_id), slot)
     }
 
@@ -267,7 +262,7 @@ mod tests {
         let mut list = WaitList::default();
         let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();
         for waiter_id in waiter_ids {
-            assert!(slab.unlink(&mut list, waiter_id, SlabSlot::Closed).is_some());
+            assert!(slab.unlink(&mut list, waiter_id).is_some());
             slab.free(waiter_id);
         }
     }
