@@ -179,10 +179,7 @@ impl StoreSpec {
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
-                // As many may wait as the limit says, until another bound is set.
-                let default_max_queue = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-                let most_waiting = max_queue.unwrap_or(0).max(default_max_queue);
-                RedisQueue::check_fit(&quota, most_waiting, max_wait.unwrap_or_default())
+                RedisQueue::check_fit(&quota, max_queue.unwrap_or(0), max_wait.unwrap_or_default())
                     .map_err(|problem| problem.to_string())?;
                 let queue = set(RedisQueue::new(&redis, &name, quota), max_queue, RedisQueue::max_queue);
                 Ok(set(queue, max_wait, RedisQueue::max_wait).into_limiter())

@@ -371,9 +371,7 @@ impl Limiter for LeakyQueue {
             let request = Request { id: shared.id(ask.key()), cost, max_wait, kind };
             shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, here, deferred) {
                 Ok(Arrival::Decided(decision)) => decision.into(),
-                Ok(Arrival::Joined(waiter)) => {
-                    Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter)))
-                }
+                Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
                 Err(error) => error.into(),
             })
         };

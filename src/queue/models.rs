@@ -164,9 +164,8 @@ fn poll_on(
     waker: &Waker,
 ) -> (Polled, Option<QueueDriver>) {
     let mut waker = Some(waker.clone());
-    let (progress, driver) = enter(monitor, second, |monitor, now, deferred| {
-        monitor.poll(now, waiter, &mut waker, Some(&core), deferred)
-    });
+    let (progress, driver) =
+        enter(monitor, second, |monitor, now, deferred| monitor.poll(now, waiter, &mut waker, Some(&core), deferred));
     let found = match progress {
         Poll::Ready(Ok(decision)) if decision.is_allowed() => Polled::Turn,
         Poll::Ready(Ok(_)) => Polled::Rejection,

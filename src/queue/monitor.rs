@@ -333,13 +333,7 @@ impl<R: Runtime> Drivers<R> {
 
     /// Ensures, after a driver got another waiter, that it lives and wakes up in time. `runtime` is its runtime, if it
     /// may have to be started.
-    fn watch(
-        &mut self,
-        id: DriverId,
-        runtime: Option<&R>,
-        schedule: &Schedule,
-        deferred: &mut AfterUnlock<R>,
-    ) {
+    fn watch(&mut self, id: DriverId, runtime: Option<&R>, schedule: &Schedule, deferred: &mut AfterUnlock<R>) {
         let driver = &mut self.0[id.index()];
         if driver.is_alive {
             if schedule.next_release().is_some_and(|due| driver.sleeps_past(due)) {

@@ -181,8 +181,7 @@ fn reserved_charges_are_refunded_in_reverse_order() {
     let log = Log::default();
     let fickle = scripted(&log, "c", [true, false]);
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]).cost(2), scripted(&log, "b", [true; 2]), fickle])), 503);
-    let reserved =
-        ["b Peek 1", "c Peek 1", "a Charge 2", "b Charge 1", "c Charge 1", "b refund 1", "a refund 2"];
+    let reserved = ["b Peek 1", "c Peek 1", "a Charge 2", "b Charge 1", "c Charge 1", "b refund 1", "a refund 2"];
     assert_eq!(taken(&log), reserved);
 }
 

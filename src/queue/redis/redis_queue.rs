@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 use super::remote::RemoteQueue;
 use super::waiter::ProcessQueue;
-use crate::limiter::{IntoLimiter, Limiter};
-use crate::queue::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue};
+use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
+use crate::queue::LeakyQueue;
 use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
@@ -173,8 +173,9 @@ impl RedisQueue {
     }
 
     #[track_caller]
-    fn with(&self, bounds: WaitBounds) -> Self {
-        Self::build(&self.redis, &self.name, self.quota, bounds)
+    fn with(mut self, set: impl FnOnce(&mut WaitBounds)) -> Self {
+        set(&mut self.bounds);
+        Self::build(&self.redis, &self.name, self.quota, self.bounds)
     }
 
     /// Sets how many requests of one key may wait over all processes, if each costs 1: the longest wait is as many
@@ -186,7 +187,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(RedisQueueBounds { max_queue: waiters, ..self.bounds })
+        self.with(|bounds| bounds.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request.
@@ -200,7 +201,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(RedisQueueBounds { max_wait, ..self.bounds })
+        self.with(|bounds| bounds.max_wait = max_wait)
     }
 
     /// Sets how many requests may wait in this process, for their turns or for Redis, over all keys together: the bound
@@ -208,7 +209,7 @@ impl RedisQueue {
     /// which it would have been its turn.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(RedisQueueBounds { max_waiters: waiters, ..self.bounds })
+        self.with(|bounds| bounds.max_waiters = waiters)
     }
 
     /// Checks whether Redis can keep a queue with these bounds, in whatever order they are set: for callers that read
@@ -222,7 +223,8 @@ impl RedisQueue {
     /// [too many parts](UnfitQuota::TooManyParts) of one.
     pub fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // A queue has the default bounds before others are set.
-        RemoteQueue::check_fit(quota, max_queue.max(default_max_queue(quota)), max_wait.max(DEFAULT_MAX_WAIT))
+        let WaitBounds { max_queue: default_max_queue, max_wait: default_max_wait, .. } = WaitBounds::of_queue(quota);
+        RemoteQueue::check_fit(quota, max_queue.max(default_max_queue), max_wait.max(default_max_wait))
     }
 
     /// Ends all waits in this process at once with a [`LimiterError`](crate::LimiterError), and answers later arrivals
@@ -237,10 +239,6 @@ impl RedisQueue {
     pub fn waiting(&self) -> usize {
         self.shared.waiting()
     }
-}
-
-fn default_max_queue(quota: &Quota) -> usize {
-    usize::try_from(quota.limit()).unwrap_or(usize::MAX)
 }
 
 impl RedisQueue {
@@ -377,8 +375,9 @@ mod tests {
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
         let longest = (1 << 51) / 1_000_000;
         let quota = Quota::per_minute(60).burst(longest / 2 - 20);
-        let fits = |max_queue| RemoteQueue::check_fit(&quota, max_queue, DEFAULT_MAX_WAIT).is_ok();
-        assert!(fits(0) && !fits(default_max_queue(&quota)));
-        assert!(RedisQueue::check_fit(&quota, 0, DEFAULT_MAX_WAIT).is_err(), "`RedisQueue::new` would panic");
+        let WaitBounds { max_queue, max_wait, .. } = WaitBounds::of_queue(&quota);
+        let fits = |max_queue| RemoteQueue::check_fit(&quota, max_queue, max_wait).is_ok();
+        assert!(fits(0) && !fits(max_queue));
+        assert!(RedisQueue::check_fit(&quota, 0, max_wait).is_err(), "`RedisQueue::new` would panic");
     }
 }
