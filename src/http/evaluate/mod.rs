@@ -69,7 +69,30 @@ pub(crate) fn evaluate(
             return scope.exempt();
         }
     }
-    if in_force.is_plain { scope.evaluate_plain(head) } else { scope.evaluate_all(head) }
+    if !in_force.is_plain {
+        return scope.evaluate_all(head);
+    }
+    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path of an admitted
+    // request; every other outcome takes the path of several policies.
+    let policy = &in_force.policies[0];
+    let key = match entry::key(policy, head) {
+        Ok(key) => key,
+        Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
+        Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
+    };
+    let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), scope.patience(head));
+    match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
+        Answer::Ready(Ok(decision)) if decision.is_allowed() => {
+            policy.report_health(None);
+            policy.note(observe::fate(&decision), Some(&key), Some(&decision));
+            Evaluation::Admitted(scope.annotate_plain(&key, quota, &decision))
+        }
+        answer => {
+            let mut transaction = Transaction::within(patience);
+            transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
+            scope.evaluate_transaction(&mut transaction, Some(answer), head)
+        }
+    }
 }
 
 impl Scope<'_> {
@@ -77,31 +100,6 @@ impl Scope<'_> {
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
         Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
-    }
-
-    /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by
-    /// itself. This is the hot path of an admitted request; every other outcome takes the path of several policies.
-    #[inline]
-    fn evaluate_plain(self, head: &RequestHead<'_>) -> Evaluation {
-        let policy = &self.in_force.policies[0];
-        let key = match entry::key(policy, head) {
-            Ok(key) => key,
-            Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
-            Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
-        };
-        let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), self.patience(head));
-        match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
-            Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-                policy.report_health(None);
-                policy.note(observe::fate(&decision), Some(&key), Some(&decision));
-                Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
-            }
-            answer => {
-                let mut transaction = Transaction::within(patience);
-                transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
-                self.evaluate_transaction(transaction, Some(answer), head)
-            }
-        }
     }
 
     #[inline(never)]
@@ -128,21 +126,21 @@ impl Scope<'_> {
             transaction.peek_undecided(self);
             return self.respond(self.reject(&mut transaction.entries), head);
         }
-        self.evaluate_transaction(transaction, None, head)
+        self.evaluate_transaction(&mut transaction, None, head)
     }
 
     /// Charges the entries. `answer` is the answer to the first of them, if that was charged already.
     #[inline(never)]
     fn evaluate_transaction(
         self,
-        mut transaction: Transaction,
+        transaction: &mut Transaction,
         answer: Option<Answer>,
         head: &RequestHead<'_>,
     ) -> Evaluation {
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
+            progress => Evaluation::Pending(Box::new(WaitingRequest::new(std::mem::take(transaction), progress, self))),
         }
     }
 

@@ -260,7 +260,8 @@ impl Schedule {
             self.edit(id, |pace, fifo, _| fifo.tat = fifo.tat.max(pace.units(now)) + pace.price(cost));
             self.forget_paid(now);
         }
-        self.admitted(now, id, Duration::ZERO, self.history.receipt(self.fifo(id).tat))
+        let fifo = self.fifo(id);
+        self.describe(now, &fifo, self.waiting, Decision::allow).with_receipt(self.history.receipt(fifo.tat))
     }
 
     /// Appends a waiter to its FIFO, to wait for at most `max_wait` nanoseconds.
@@ -313,7 +314,8 @@ impl Schedule {
         }
         Poll::Ready(match self.slab.free(waiter_id) {
             SlabSlot::Released { fifo, delay, receipt, .. } => {
-                Some(self.admitted(now, fifo, Duration::from_nanos(delay), receipt))
+                let decision = self.describe(now, &self.fifo(fifo), self.waiting, Decision::allow);
+                Some(decision.with_delay(Duration::from_nanos(delay)).with_receipt(receipt))
             }
             // The decision that an arrival would get now.
             SlabSlot::Rejected { fifo, cost, patience } => {
@@ -436,10 +438,6 @@ impl Schedule {
     /// Returns the state of a key, also of one that owes nothing and has none.
     fn fifo(&self, id: FifoId) -> Fifo {
         self.fifos.get(&id).copied().unwrap_or_default()
-    }
-
-    fn admitted(&self, now: Timestamp, id: FifoId, delay: Duration, receipt: Receipt) -> Decision {
-        self.describe(now, &self.fifo(id), self.waiting, Decision::allow).with_delay(delay).with_receipt(receipt)
     }
 
     /// Returns a decision with its numbers, for a FIFO and so many waiters over all keys: how many requests of cost one a

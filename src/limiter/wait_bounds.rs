@@ -1,0 +1,31 @@
+//! [`WaitBounds`]: how many requests wait for their turn at a limiter, and for how long.
+
+use std::time::Duration;
+
+use crate::values::Quota;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitBounds {
+    /// How many requests of one key wait.
+    pub(crate) max_queue: usize,
+    pub(crate) max_wait: Duration,
+    /// How many requests wait over all keys.
+    pub(crate) max_waiters: usize,
+}
+
+impl WaitBounds {
+    /// The defaults: half of the 60 seconds after which many proxies give up; and over all keys, as many requests as take
+    /// some 7 MB in a `LeakyQueue` at ten per key.
+    pub(crate) const fn new(max_queue: usize) -> Self {
+        Self { max_queue, max_wait: Duration::from_secs(30), max_waiters: 65_536 }
+    }
+
+    /// The defaults of a queue: as many requests of a key wait as may depart within a period.
+    pub(crate) fn of_queue(quota: &Quota) -> Self {
+        Self::new(usize::try_from(quota.limit()).unwrap_or(usize::MAX))
+    }
+
+    pub(crate) fn longest_wait(&self, patience: Option<Duration>) -> Duration {
+        patience.map_or(self.max_wait, |patience| patience.min(self.max_wait))
+    }
+}
