@@ -34,7 +34,7 @@ use std::time::Duration;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-use self::entry::{NoKey, PolicyEntry};
+use self::entry::{Entries, NoKey, PolicyEntry};
 pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
@@ -44,6 +44,7 @@ use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
 use crate::http::policy::Fate;
+use crate::http::reject::Rejection;
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Ask};
 
@@ -70,7 +71,7 @@ pub(crate) fn evaluate(
         }
     }
     if !in_force.is_plain {
-        return scope.evaluate_all(head);
+        return scope.evaluate_transaction(None, scope.patience(head), head);
     }
     // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path of an admitted
     // request; every other outcome takes the path of several policies.
@@ -88,9 +89,8 @@ pub(crate) fn evaluate(
             Evaluation::Admitted(scope.annotate_plain(&key, quota, &decision))
         }
         answer => {
-            let mut transaction = Transaction::within(patience);
-            transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
-            scope.evaluate_transaction(&mut transaction, Some(answer), head)
+            let charged = (PolicyEntry::new(0, key, cost, quota), answer);
+            scope.evaluate_transaction(Some(charged), patience, head)
         }
     }
 }
@@ -102,9 +102,38 @@ impl Scope<'_> {
         Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
     }
 
+    /// Evaluates a request of a layer with several policies. Or continues with the answer to the charge of the only one.
     #[inline(never)]
-    fn evaluate_all(self, head: &RequestHead<'_>) -> Evaluation {
-        let mut transaction = Transaction::within(self.patience(head));
+    fn evaluate_transaction(
+        self,
+        charged: Option<(PolicyEntry, Answer)>,
+        patience: Option<Duration>,
+        head: &RequestHead<'_>,
+    ) -> Evaluation {
+        let mut transaction = Transaction::within(patience);
+        let mut answer = None;
+        if let Some((entry, charged)) = charged {
+            transaction.entries.push(entry);
+            answer = Some(charged);
+        } else {
+            if let Err(rejection) = self.prepare(&mut transaction.entries, head) {
+                return self.respond(Rejected::from(*rejection), head);
+            }
+            if !transaction.precheck(self) {
+                transaction.peek_undecided(self);
+                return self.respond(self.reject(&mut transaction.entries), head);
+            }
+        }
+        match transaction.reserve(self, answer) {
+            TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
+            TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
+            progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
+        }
+    }
+
+    /// Makes the entries of all policies that apply.
+    #[inline]
+    fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         for (index, policy) in (0..).zip(&self.in_force.policies) {
             match entry::key(policy, head) {
                 Ok(key) => {
@@ -112,36 +141,17 @@ impl Scope<'_> {
                     // Pushed in either case, so that the common entry is built where it stays.
                     if self.in_force.is_open_ended {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);
-                        transaction.entries.push(PolicyEntry { ban, ..entry });
+                        entries.push(PolicyEntry { ban, ..entry });
                     } else {
                         let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
-                        transaction.entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
+                        entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
                     }
                 }
                 Err(NoKey::Skipped) => {}
-                Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
+                Err(NoKey::Rejected(rejection)) => return Err(rejection),
             }
         }
-        if !transaction.precheck(self) {
-            transaction.peek_undecided(self);
-            return self.respond(self.reject(&mut transaction.entries), head);
-        }
-        self.evaluate_transaction(&mut transaction, None, head)
-    }
-
-    /// Charges the entries. `answer` is the answer to the first of them, if that was charged already.
-    #[inline(never)]
-    fn evaluate_transaction(
-        self,
-        transaction: &mut Transaction,
-        answer: Option<Answer>,
-        head: &RequestHead<'_>,
-    ) -> Evaluation {
-        match transaction.reserve(self, answer) {
-            TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
-            TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(Box::new(WaitingRequest::new(std::mem::take(transaction), progress, self))),
-        }
+        Ok(())
     }
 
     /// How long the client is willing to wait, if it says so and a policy may delay it.

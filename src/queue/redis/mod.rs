@@ -2,12 +2,11 @@
 //! they came to.
 //!
 //! - `script` has the two scripts that the server runs, and computes decisions from their replies.
-//! - `remote` calls them, and keeps a negative cache of keys with a backlog.
-//! - `waiter` holds the waiters of this process, and returns what they reserved if they leave.
+//! - `process` calls them, keeps a negative cache of keys with a backlog, and holds the waiters of this process, which
+//!   return what they reserved if they leave.
 
+mod process;
 mod redis_queue;
-mod remote;
 mod script;
-mod waiter;
 
 pub use self::redis_queue::RedisQueue;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::remote::RemoteQueue;
-use super::waiter::ProcessQueue;
+use super::process::ProcessQueue;
+use super::script::QueueScript;
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::queue::LeakyQueue;
 use crate::store::redis::{Redis, UnfitQuota, in_background};
@@ -158,8 +158,8 @@ impl RedisQueue {
     #[track_caller]
     fn build(redis: &Redis, name: &str, quota: Quota, bounds: WaitBounds) -> Self {
         let WaitBounds { max_queue, max_wait, max_waiters } = bounds;
-        let remote = match RemoteQueue::new(redis, name, &quota, max_queue, max_wait) {
-            Ok(remote) => remote,
+        let script = match QueueScript::new(&quota, max_queue, max_wait) {
+            Ok(script) => script,
             Err(problem) => panic!("{problem}"),
         };
         // While Redis fails, keys beyond share the FIFOs of others, which is better than no limit.
@@ -168,7 +168,7 @@ impl RedisQueue {
             .max_wait(max_wait)
             .max_waiters(max_waiters)
             .when_full(WhenFull::Overflow);
-        let shared = Arc::new(ProcessQueue::new(remote, fallback, max_waiters));
+        let shared = Arc::new(ProcessQueue::new(redis, name, script, fallback, max_waiters));
         Self { redis: redis.clone(), name: name.into(), quota, bounds, shared }
     }
 
@@ -224,7 +224,7 @@ impl RedisQueue {
     pub fn check_fit(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // A queue has the default bounds before others are set.
         let WaitBounds { max_queue: default_max_queue, max_wait: default_max_wait, .. } = WaitBounds::of_queue(quota);
-        RemoteQueue::check_fit(quota, max_queue.max(default_max_queue), max_wait.max(default_max_wait))
+        QueueScript::new(quota, max_queue.max(default_max_queue), max_wait.max(default_max_wait)).map(drop)
     }
 
     /// Ends all waits in this process at once with a [`LimiterError`](crate::LimiterError), and answers later arrivals
@@ -285,7 +285,7 @@ impl Limiter for RedisQueue {
             Mode::Shadow => {
                 let (shared, key, cost) = self.parts(ask);
                 Answer::Pending(Box::pin(
-                    async move { shared.unless_closed(pin!(shared.join_detached(&key, cost))).await },
+                    async move { shared.unless_closed(pin!(shared.join(&key, cost, None))).await },
                 ))
             }
             Mode::UpTo => {
@@ -314,8 +314,8 @@ impl Limiter for RedisQueue {
     /// Advertises a bucket that holds all requests that may depart or wait at once, as a [`LeakyQueue`] does.
     fn describe(&self) -> Description {
         Description::new()
-            .advertising(Terms::bucket(self.quota.burst(self.shared.remote.limit())))
-            .admitting_at_most(self.shared.remote.max_cost())
+            .advertising(Terms::bucket(self.quota.burst(self.shared.script.limit())))
+            .admitting_at_most(self.shared.script.max_cost())
             .delaying()
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
@@ -376,7 +376,7 @@ mod tests {
         let longest = (1 << 51) / 1_000_000;
         let quota = Quota::per_minute(60).burst(longest / 2 - 20);
         let WaitBounds { max_queue, max_wait, .. } = WaitBounds::of_queue(&quota);
-        let fits = |max_queue| RemoteQueue::check_fit(&quota, max_queue, max_wait).is_ok();
+        let fits = |max_queue| QueueScript::new(&quota, max_queue, max_wait).is_ok();
         assert!(fits(0) && !fits(max_queue));
         assert!(RedisQueue::check_fit(&quota, 0, max_wait).is_err(), "`RedisQueue::new` would panic");
     }

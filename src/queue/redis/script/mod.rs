@@ -67,14 +67,6 @@ struct Hole {
     last: u128,
 }
 
-/// The answer to an arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// It departs after the decision's delay, on the server's clock.
-    Granted(Decision),
-    Rejected(Decision),
-}
-
 impl QueueScript {
     /// Creates a queue in which at most `max_queue` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
@@ -140,7 +132,8 @@ impl QueueScript {
         ScriptCall { script: &QUEUE, keys: smallvec![key], args, texts: Vec::new() }
     }
 
-    /// Reads the answer to a [`call`](Self::call) with the same arguments. Returns also the state that the key has now,
+    /// Reads the answer to a [`call`](Self::call) with the same arguments: a request that is admitted departs after the
+    /// decision's delay, on the server's clock. Returns also the state that the key has now,
     /// for the negative cache: `None` if it has none, or has a hole, since the end of the timeline does not say when a
     /// request fits into that.
     pub(crate) fn admission(
@@ -148,14 +141,14 @@ impl QueueScript {
         answer: &ScriptReply,
         cost: u64,
         patience: Option<Duration>,
-    ) -> Result<(Admission, Option<GcraState>), BadReply> {
+    ) -> Result<(Decision, Option<GcraState>), BadReply> {
         let old = answer.old(0)?.map(|old| self.read(old, answer.now).ok_or(BadReply::State)).transpose()?;
-        let (admission, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
+        let (decision, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
         if answer.admitted != u32::from(new.is_some()) {
             return Err(BadReply::Disagreement);
         }
         let known = new.or(old).filter(|timeline| timeline.holes.iter().all(|hole| self.places(*hole) == 0));
-        Ok((admission, known.map(|timeline| GcraState { tat: timeline.tat })))
+        Ok((decision, known.map(|timeline| GcraState { tat: timeline.tat })))
     }
 
     /// Reads a stored timeline, without what has passed of the holes, and without holes beyond its end.
@@ -202,10 +195,7 @@ impl QueueScript {
         patience: Option<Duration>,
     ) -> Option<Decision> {
         let timeline = Timeline { tat: state.tat, holes: SmallVec::new() };
-        match self.arrive(Some(&timeline), at, cost, patience).0 {
-            Admission::Rejected(decision) => Some(decision),
-            Admission::Granted(_) => None,
-        }
+        Some(self.arrive(Some(&timeline), at, cost, patience).0).filter(|decision| !decision.is_allowed())
     }
 
     /// Whether a request that cannot wait at all would be rejected.
@@ -220,18 +210,15 @@ impl QueueScript {
         at: Timestamp,
         cost: u64,
         patience: Option<Duration>,
-    ) -> (Admission, Option<Timeline>) {
+    ) -> (Decision, Option<Timeline>) {
         let (now, longest) = (self.grid.now(at), self.longest_wait(patience));
         let mut timeline = timeline.cloned().unwrap_or_default();
         timeline.tat = timeline.tat.max(now);
         if cost > self.max_cost {
-            return (
-                Admission::Rejected(self.decision(&timeline, now, |limit, left| Decision::reject(limit, left, None))),
-                None,
-            );
+            return (self.decision(&timeline, now, |limit, left| Decision::reject(limit, left, None)), None);
         }
         if cost == 0 {
-            return (Admission::Granted(self.decision(&timeline, now, Decision::allow)), None);
+            return (self.decision(&timeline, now, Decision::allow), None);
         }
         let price = self.gcra.price(cost);
         let hole = timeline.holes.iter().position(|hole| hole.first + price <= hole.last);
@@ -240,10 +227,7 @@ impl QueueScript {
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Others may wait for longer than this one, so there may be room; there is none for it.
-            return (
-                Admission::Rejected(self.decision(&timeline, now, |limit, _| Decision::reject(limit, 0, Some(wait)))),
-                None,
-            );
+            return (self.decision(&timeline, now, |limit, _| Decision::reject(limit, 0, Some(wait))), None);
         }
         match hole {
             Some(index) => timeline.holes[index].first += price,
@@ -251,7 +235,7 @@ impl QueueScript {
         }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
         let decision = self.decision(&timeline, now, Decision::allow).with_delay(delay);
-        (Admission::Granted(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(timeline))
+        (decision.with_receipt(Receipt::of(Tat(first + price))), Some(timeline))
     }
 
     /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::redis::{Value, from_redis_value};
 
-use super::{Admission, Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};
+use super::{Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};
 use crate::algorithm::gcra::Tat;
 use crate::store::redis::ScriptReply;
 use crate::store::redis::manual_server::{ManualServer, START, at, key};
@@ -116,28 +116,25 @@ fn reservations_are_those_of_a_naive_list() {
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
             let expected = naive.arrive(now_units, cost.into());
-            let (admission, state) = queue.admission(&answer, cost, patience).unwrap();
+            let (decision, state) = queue.admission(&answer, cost, patience).unwrap();
             // The known state predicts the rejection as the server decides it, whatever cost and patience it was learnt
             // with.
-            let rejection = if let Admission::Rejected(decision) = admission { Some(decision) } else { None };
+            let rejection = Some(decision).filter(|decision| !decision.is_allowed());
             assert_eq!(predicted.unwrap_or(rejection), rejection);
             predicted_rejections += u32::from(predicted.flatten().is_some());
             known = state;
-            match admission {
-                Admission::Granted(decision) => {
-                    assert_eq!(Ok(decision.delay().as_nanos()), expected);
-                    if cost > 0 {
-                        expiry = naive.paid_at(now_units);
-                        let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
-                        assert_eq!(Tat::read(decision.receipt()), end);
-                        into_holes += u32::from(end <= tail);
-                    }
-                    granted += 1;
+            if decision.is_allowed() {
+                assert_eq!(Ok(decision.delay().as_nanos()), expected);
+                if cost > 0 {
+                    expiry = naive.paid_at(now_units);
+                    let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
+                    assert_eq!(Tat::read(decision.receipt()), end);
+                    into_holes += u32::from(end <= tail);
                 }
-                Admission::Rejected(decision) => {
-                    assert_eq!(Err(decision.retry_after().map(|it| it.as_nanos())), expected);
-                    rejected += 1;
-                }
+                granted += 1;
+            } else {
+                assert_eq!(Err(decision.retry_after().map(|it| it.as_nanos())), expected);
+                rejected += 1;
             }
             assert_eq!(server.expiry(&key(number)), expiry.unwrap_or(-2));
         }
@@ -158,7 +155,7 @@ fn reservations_fit_into_holes() {
         1,
         None,
     ) {
-        Ok((Admission::Granted(decision), _)) => decision.receipt(),
+        Ok((decision, _)) if decision.is_allowed() => decision.receipt(),
         other => panic!("{other:?}"),
     };
     let receipts: Vec<_> = (0..150).map(|_| take(&mut server)).collect();
@@ -194,13 +191,15 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
     };
     let waits = [0, 333_333_334, 666_666_667];
     for wait in waits {
-        let Admission::Granted(decision) = arrive(START) else { panic!("it was not full") };
+        let decision = arrive(START);
+        assert!(decision.is_allowed(), "it was not full");
         assert_eq!((decision.delay(), decision.limit()), (Duration::from_nanos(wait), 3));
     }
-    let Admission::Rejected(decision) = arrive(START) else { panic!("it was full") };
+    let decision = arrive(START);
+    assert!(!decision.is_allowed(), "it was full");
     assert_eq!(decision.retry_after(), Some(Duration::from_nanos(333_333_334)));
-    assert!(matches!(arrive(START + 333_333), Admission::Rejected(_)));
-    assert!(matches!(arrive(START + 333_334), Admission::Granted(_)));
+    assert!(!arrive(START + 333_333).is_allowed());
+    assert!(arrive(START + 333_334).is_allowed());
 }
 
 /// A timeline of which every edge may be next to one that matters; some rests are those of finer parts. Returns also the
@@ -353,11 +352,13 @@ fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
         queue.admission(&answer, 1, patience).unwrap().0
     };
     for seconds in 0..8 {
-        let Admission::Granted(decision) = arrive(None) else { panic!("it is full") };
+        let decision = arrive(None);
+        assert!(decision.is_allowed(), "it is full");
         assert_eq!(decision.delay(), Duration::from_secs(seconds));
     }
-    assert!(matches!(arrive(Some(Duration::ZERO)), Admission::Rejected(_)));
-    let Admission::Granted(decision) = arrive(None) else { panic!("it is full") };
+    assert!(!arrive(Some(Duration::ZERO)).is_allowed());
+    let decision = arrive(None);
+    assert!(decision.is_allowed(), "it is full");
     assert_eq!(decision.delay(), Duration::from_secs(8));
 }
 
@@ -371,7 +372,8 @@ fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
     assert_eq!(read.tat, queue.grid.now(at(START)) + queue.most());
     server.set(&key("a"), &years);
     let answer = server.run(START, &queue.call(key("a"), 1, None));
-    let Admission::Rejected(decision) = queue.admission(&answer, 1, None).unwrap().0 else { panic!("it is full") };
+    let decision = queue.admission(&answer, 1, None).unwrap().0;
+    assert!(!decision.is_allowed(), "it is full");
     assert!(decision.retry_after().unwrap() < Duration::from_secs(60), "{decision:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The waiters of one process, and what they return when they leave.
+//! One queue in one process: its calls to Redis, its negative cache, its waiters, and what they return when they leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,16 +10,24 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::remote::RemoteQueue;
-use super::script::Admission;
+use super::script::QueueScript;
+use crate::algorithm::GcraState;
 use crate::limiter::Limiter;
 use crate::queue::{LeakyQueue, closed, no_runtime};
+use crate::store::redis::{Key, KeyNames, Redis, ScriptReply, failed};
+use crate::store::remote::{KeyTag, NegativeCache, Observation};
 use crate::util::undo::{OnDrop, complete_or_undo};
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
-/// What the waiters of one process share.
+/// What the waiters of one process share. The server keeps the schedules.
 pub(super) struct ProcessQueue {
-    pub(super) remote: RemoteQueue,
+    pub(super) redis: Redis,
+    names: KeyNames,
+    pub(super) script: QueueScript,
+    /// Keys with a backlog. Some arrivals may wait behind it and others may not: each is checked by its own cost and
+    /// patience.
+    negative_cache: NegativeCache<GcraState>,
     /// Decides while Redis fails.
     pub(super) fallback: LeakyQueue,
     waiting: AtomicUsize,
@@ -28,8 +36,23 @@ pub(super) struct ProcessQueue {
 }
 
 impl ProcessQueue {
-    pub(super) fn new(remote: RemoteQueue, fallback: LeakyQueue, max_waiters: usize) -> Self {
-        Self { remote, fallback, waiting: AtomicUsize::new(0), max_waiters, is_closed: watch::Sender::new(false) }
+    pub(super) fn new(
+        redis: &Redis,
+        name: &str,
+        script: QueueScript,
+        fallback: LeakyQueue,
+        max_waiters: usize,
+    ) -> Self {
+        Self {
+            redis: redis.clone(),
+            names: KeyNames::new(redis.prefix(), name, redis.secret()),
+            script,
+            negative_cache: NegativeCache::new(),
+            fallback,
+            waiting: AtomicUsize::new(0),
+            max_waiters,
+            is_closed: watch::Sender::new(false),
+        }
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -55,35 +78,55 @@ impl ProcessQueue {
         }
     }
 
-    /// Joins the queue on Redis, and if it is admitted, the fallback's as well.
+    /// Joins the queue on Redis for a request that waits for `patience` at most, and if it is admitted, the fallback's as
+    /// well. Makes no call if the negative cache knows that it would be rejected. If this future is dropped before the answer
+    /// came, the reservation may have been made.
     pub(super) async fn join(
         &self,
         key: &PartitionKey,
         cost: u64,
         patience: Option<Duration>,
-    ) -> Result<Admission, LimiterError> {
-        let admission = self.remote.join(key, cost, patience).await;
-        if let Ok(Admission::Granted(_)) = admission {
+    ) -> Result<Decision, LimiterError> {
+        let (tag, sent) = (self.names.tag(key), Monotonic.now());
+        let rejected = |state, at| self.script.rejection(state, at, cost, patience);
+        if let Some(rejection) = self.negative_cache.rejection(tag, sent, rejected) {
+            return Ok(rejection);
+        }
+        let value = self.redis.call(&self.script.call(self.name(tag), cost, patience)).await.map_err(failed)?;
+        let answered = Monotonic.now();
+        let answer = ScriptReply::read(value).map_err(failed)?;
+        let (decision, state) = self.script.admission(&answer, cost, patience).map_err(failed)?;
+        let backlogged = state.filter(|state| self.script.has_backlog(*state, answer.now));
+        self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
+        if decision.is_allowed() {
             // Whatever the fallback decides: its queue is shorter, unless Redis has forgotten a longer one.
             drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
-        admission
+        Ok(decision)
+    }
+
+    /// Returns a reservation, for the next arrival.
+    async fn refund(&self, key: &PartitionKey, cost: u64, receipt: Receipt) {
+        let tag = self.names.tag(key);
+        if let Some(call) = self.script.refund(self.name(tag), cost, receipt) {
+            // If the call fails, the reservation stays: fewer requests depart then, and never too many.
+            let _ = self.redis.call(&call).await;
+            self.negative_cache.forget(tag, Monotonic.now());
+        }
+    }
+
+    fn name(&self, tag: KeyTag) -> Key {
+        self.names.key(tag, 'q')
     }
 
     /// Joins as often as it takes to charge as many units as are left: a second time if a cost that can never be let in
     /// was rejected. No request waits for the turn.
     pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
-        let decision = self.join_detached(key, cost).await?;
+        let decision = self.join(key, cost, None).await?;
         match decision.partial_cost(cost) {
-            Some(left) => self.join_detached(key, left).await,
+            Some(left) => self.join(key, left, None).await,
             None => Ok(decision),
         }
-    }
-
-    /// Joins, for no request that would wait.
-    pub(super) async fn join_detached(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
-        let (Admission::Granted(decision) | Admission::Rejected(decision)) = self.join(key, cost, None).await?;
-        Ok(decision)
     }
 
     /// Joins, and waits until the turn comes.
@@ -98,16 +141,16 @@ impl ProcessQueue {
         let (shared, of) = (Arc::clone(&self), key.clone());
         let call = async move { shared.join(&of, cost, patience).await };
         let (shared, of) = (Arc::clone(&self), key.clone());
-        let give_back = async move |answer| {
-            if let Ok(Admission::Granted(decision)) = answer {
-                shared.remote.refund(&of, cost, decision.receipt()).await;
+        let give_back = async move |answer: Result<Decision, LimiterError>| {
+            if let Ok(decision) = answer {
+                shared.refund(&of, cost, decision.receipt()).await;
             }
         };
-        let decision = match complete_or_undo(runtime.clone(), call, give_back).await? {
-            Admission::Rejected(decision) => return Ok(decision),
-            Admission::Granted(decision) if decision.delay().is_zero() => return Ok(decision),
-            Admission::Granted(decision) => decision,
-        };
+        let decision = complete_or_undo(runtime.clone(), call, give_back).await?;
+        if decision.delay().is_zero() {
+            // Rejected, or it departs at once.
+            return Ok(decision);
+        }
         let answered = Instant::now();
         // A waiter that is dropped before its turn returns its reservation.
         let wait = OnDrop::new(|| self.refund_in_background(&runtime, key, cost, decision.receipt()));
@@ -144,7 +187,7 @@ impl ProcessQueue {
         cost: u64,
         receipt: Receipt,
     ) {
-        runtime.spawn(async move { self.remote.refund(&key, cost, receipt).await });
+        runtime.spawn(async move { self.refund(&key, cost, receipt).await });
     }
 }
 
