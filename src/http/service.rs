@@ -71,22 +71,24 @@ where
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         self.layer.note_mounting(request.extensions_mut());
         let in_force = self.layer.load();
-        let state = match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
+        match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
             Evaluation::Admitted(annotations) => {
                 annotations.extend_request(request.extensions_mut());
-                FutureState::Passing { response: self.inner.call(request), annotations: Some(annotations) }
+                let response = self.inner.call(request);
+                ResponseFuture { state: FutureState::Passing { response, annotations: Some(annotations) } }
             }
-            Evaluation::Rejected(response) => FutureState::Rejected { response: Some(response) },
+            Evaluation::Rejected(response) => {
+                ResponseFuture { state: FutureState::Rejected { response: Some(response) } }
+            }
             Evaluation::Pending(waiting) => {
                 // The service that was polled ready is the one that will be called; its clone stays here and is polled
                 // again: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
                 let rest = RestOfRequest { service, request, layer: Arc::clone(&self.layer) };
-                FutureState::Waiting { waiting, rest: Some(Box::new(rest)) }
+                ResponseFuture { state: FutureState::Waiting { waiting, rest: Some(Box::new(rest)) } }
             }
-        };
-        ResponseFuture { state }
+        }
     }
 }
 

@@ -4,20 +4,17 @@ use super::entry::PolicyEntry;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
-/// The fate of a request that passes a policy with this decision: only a shadow's can be a rejection.
+/// The fate of a request that a policy has admitted.
 #[inline]
-pub(super) fn fate(decision: &Decision) -> Fate {
-    match decision.is_allowed() {
-        false => Fate::ShadowRejected,
-        true if decision.delay().is_zero() => Fate::Allowed,
-        true => Fate::Delayed,
-    }
+pub(super) fn fate(admission: &Decision) -> Fate {
+    if admission.delay().is_zero() { Fate::Allowed } else { Fate::Delayed }
 }
 
-/// Records the decisions on a request that passes.
+/// Records the decisions on a request that passes: no policy but a shadow has rejected it.
 pub(super) fn committed(policies: &[Policy], entries: &[PolicyEntry]) {
     for (policy, key, decision) in decided(policies, entries) {
-        policy.note(fate(decision), Some(key), Some(decision));
+        let fate = if decision.is_allowed() { fate(decision) } else { Fate::ShadowRejected };
+        policy.note(fate, Some(key), Some(decision));
     }
 }
 
