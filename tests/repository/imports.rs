@@ -129,10 +129,9 @@ const QUEUE: Picture = &[
     ("redis", &[]),
     ("schedule", &[]),
     ("timer", &[]),
-    ("drivers", &["schedule"]),
-    ("monitor", &["drivers", "schedule"]),
-    ("driver", &["drivers", "monitor", "schedule", "timer"]),
-    ("leaky_queue", &["driver", "schedule"]),
+    ("monitor", &["schedule"]),
+    ("driver", &["monitor", "schedule", "timer"]),
+    ("leaky_queue", &["driver", "monitor", "schedule"]),
 ];
 
 /// All pictures, by their folders.

@@ -11,7 +11,7 @@
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
 //!    so far are refunded, the last one first.
 //!
-//! All entries see [one instant](crate::Now), and a later one after each wait. Decisions are [counted](observe) in one
+//! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are [counted](observe) in one
 //! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the settlement
 //! of [open requests](open_request), whose charges depend on the response.
 //!

@@ -18,7 +18,7 @@ use crate::http::settlement::{Reports, Settlement};
 use crate::values::Ask;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
-/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement, the request may hold units,
+/// All entries of an admitted request; those that are [open](PolicyEntry::is_open) await settlement, the request may hold units,
 /// and once it is over its retries may be free.
 ///
 /// What depends on the response's head is settled [when that comes](Self::settle_head). The rest ends with the body, and

@@ -124,7 +124,7 @@ impl LimitsHandle {
     }
 
     /// Rejects, with 503, all waiters in the queues of this layer (a [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`,
-    /// or a custom limiter that implements [`Limiter::close`](crate::Limiter::close)), and all requests to these queues
+    /// or a custom limiter that implements [`Limiter::close`]), and all requests to these queues
     /// from now on. Call it when the server shuts down, before it waits for requests in flight: otherwise it waits for
     /// the whole queue.
     ///

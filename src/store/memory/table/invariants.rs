@@ -8,7 +8,7 @@ use super::search::second_candidate;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 use super::sweep::ALL_PAID;
 use super::ticks::{FARTHEST_AHEAD, Tick, TickBucket};
-use super::windows::{Counts, WindowRule, WindowState};
+use super::windows::{WindowCounts, WindowRule, WindowState};
 use super::word::{Tag, Word};
 
 /// A [`Rule`] that knows what a key can owe.
@@ -33,7 +33,7 @@ impl Bounded for TickBucket {
 }
 
 impl<S: WindowState> Bounded for WindowRule<S> {
-    fn flaw(&self, debt: Counts<S>, now: Self::Now, most: u64) -> Option<String> {
+    fn flaw(&self, debt: WindowCounts<S>, now: Self::Now, most: u64) -> Option<String> {
         let present = self.nothing(now).window;
         if debt.window > present {
             return Some(format!("has used {debt:?}, in a window later than the present one, {present}"));

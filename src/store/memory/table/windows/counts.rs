@@ -47,14 +47,14 @@ impl WindowState for SlidingWindowState {
 /// All numbers of a sliding window follow from what the previous count weighs, rounded up: the weighted estimate of a
 /// request exceeds the limit if and only if the whole counts and that exceed it, and what they leave is what remains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::memory) struct Counts<S> {
+pub(in crate::store::memory) struct WindowCounts<S> {
     pub(in crate::store::memory) window: u64,
     pub(super) previous: u32,
     pub(super) current: u32,
     pub(super) state: PhantomData<S>,
 }
 
-impl<S: WindowState> Counts<S> {
+impl<S: WindowState> WindowCounts<S> {
     const IS_SLIDING: bool = S::COUNTS > 1;
 
     #[inline(always)]

@@ -32,7 +32,7 @@ mod rule;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
-pub(in crate::store::memory) use self::counts::{Counts, WindowState};
+pub(in crate::store::memory) use self::counts::{WindowCounts, WindowState};
 pub(in crate::store::memory) use self::rule::WindowRule;
 
 use std::num::NonZeroU64;

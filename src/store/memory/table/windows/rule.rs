@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Counts, Moment, WindowState, Windows, bits_of, count, nanos};
+use super::{Moment, WindowCounts, WindowState, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
 use crate::store::memory::quota_state::{QuotaState, cast};
 use crate::store::memory::table::codec::Codec;
@@ -32,9 +32,9 @@ impl<S: WindowState> WindowRule<S> {
     }
 
     /// Returns a state with counts cut to what its words hold.
-    pub(in crate::store::memory) fn clipped(&self, state: S) -> Counts<S> {
+    pub(in crate::store::memory) fn clipped(&self, state: S) -> WindowCounts<S> {
         let (window, counts) = state.parts();
-        Counts::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
+        WindowCounts::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
     }
 
     /// Returns the bits of all counts.
@@ -49,32 +49,32 @@ impl<S: WindowState> WindowRule<S> {
         [count(stamp, self.count_bits, self.count_bits), count(stamp, 0, self.count_bits)]
     }
 
-    fn unpacked(&self, stamp: u64) -> Counts<S> {
-        Counts::new(stamp >> self.bits(), self.counts_in(stamp))
+    fn unpacked(&self, stamp: u64) -> WindowCounts<S> {
+        WindowCounts::new(stamp >> self.bits(), self.counts_in(stamp))
     }
 
     #[inline(always)]
-    fn remaining(&self, debt: Counts<S>, now: Moment) -> u64 {
+    fn remaining(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
         self.limit().saturating_sub(debt.weight(&self.windows, now))
     }
 
     /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
     /// also in the next one.
     #[inline(always)]
-    pub(super) fn until_reset(&self, debt: Counts<S>, now: Moment) -> u64 {
+    pub(super) fn until_reset(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
         let windows = if debt.current > 0 { S::COUNTS.into() } else { 1 };
         self.windows.until(debt.window.saturating_add(windows), now)
     }
 
     #[inline(always)]
-    fn with_reset(&self, decision: Decision, debt: Counts<S>, now: Moment) -> Decision {
+    fn with_reset(&self, decision: Decision, debt: WindowCounts<S>, now: Moment) -> Decision {
         if debt.is_nothing() { decision } else { decision.with_reset_span(nanos(self.until_reset(debt, now))) }
     }
 }
 
 impl<S: WindowState> Rule for WindowRule<S> {
     type Now = Moment;
-    type Debt = Counts<S>;
+    type Debt = WindowCounts<S>;
 
     #[inline(always)]
     fn read(&self, now: Timestamp) -> Moment {
@@ -101,60 +101,60 @@ impl<S: WindowState> Rule for WindowRule<S> {
     }
 
     #[inline(always)]
-    fn owed(&self, word: Word, now: Moment) -> Counts<S> {
+    fn owed(&self, word: Word, now: Moment) -> WindowCounts<S> {
         let none = self.nothing(now);
         if word.is_empty() {
             return unused(none);
         }
         let (payload, bits) = (word.payload(), self.bits());
         let counts = self.counts_in(payload);
-        Counts::read(&self.windows, payload >> bits, PAYLOAD_BITS - bits, counts, now.by).unwrap_or(none)
+        WindowCounts::read(&self.windows, payload >> bits, PAYLOAD_BITS - bits, counts, now.by).unwrap_or(none)
     }
 
     #[inline(always)]
-    fn nothing(&self, now: Moment) -> Counts<S> {
-        Counts::new(now.by, [0, 0])
+    fn nothing(&self, now: Moment) -> WindowCounts<S> {
+        WindowCounts::new(now.by, [0, 0])
     }
 
     #[inline(always)]
-    fn stamp(&self, debt: Counts<S>, _: Moment) -> u64 {
+    fn stamp(&self, debt: WindowCounts<S>, _: Moment) -> u64 {
         let [previous, current] = debt.both().map(u64::from);
         // Nothing is lost: there are fewer than 2^32 epochs, and the windows of an epoch and the counts take 32 bits
         // together (`Windows::new`).
         (debt.window << self.bits()) | (previous << self.count_bits) | current
     }
 
-    fn stamped(&self, stamp: u64, now: Moment) -> Counts<S> {
+    fn stamped(&self, stamp: u64, now: Moment) -> WindowCounts<S> {
         let debt = self.unpacked(stamp).rolled(now.by);
         if debt.is_nothing() {
             return self.nothing(now);
         }
-        Counts::new(debt.window.min(self.windows.latest(now)), debt.both())
+        WindowCounts::new(debt.window.min(self.windows.latest(now)), debt.both())
     }
 
-    fn sum(&self, one: Counts<S>, other: Counts<S>) -> Counts<S> {
+    fn sum(&self, one: WindowCounts<S>, other: WindowCounts<S>) -> WindowCounts<S> {
         let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
         let window = one.window.max(other.window);
         let ([a, b], [c, d]) = (one.rolled(window).both(), other.rolled(window).both());
-        Counts::new(window, [sum(a, c), sum(b, d)])
+        WindowCounts::new(window, [sum(a, c), sum(b, d)])
     }
 
     #[inline(always)]
-    fn judge(&self, debt: Counts<S>, cost: u64, now: Moment) -> Ruling<Counts<S>> {
+    fn judge(&self, debt: WindowCounts<S>, cost: u64, now: Moment) -> Ruling<WindowCounts<S>> {
         // Zero, or more than the limit, in one comparison.
         if cost.wrapping_sub(1) >= self.limit() {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
         if debt.weight(&self.windows, now) + cost <= self.limit() {
             // It is not cut, and the two do not overflow: together they are no more than the limit.
-            Ruling::Admit { debt: Counts { current: debt.current + narrow(cost), ..debt } }
+            Ruling::Admit { debt: WindowCounts { current: debt.current + narrow(cost), ..debt } }
         } else {
             Ruling::Reject { debt }
         }
     }
 
     #[inline(always)]
-    fn decision(&self, ruling: Ruling<Counts<S>>, cost: u64, now: Moment) -> Decision {
+    fn decision(&self, ruling: Ruling<WindowCounts<S>>, cost: u64, now: Moment) -> Decision {
         let (limit, remaining) = (self.limit(), |debt| self.remaining(debt, now));
         match ruling {
             Ruling::Admit { debt } => {
@@ -176,14 +176,14 @@ impl<S: WindowState> Rule for WindowRule<S> {
             // As if the new key had used up the present window. A slot may be free later than that, if windows are
             // staggered.
             Ruling::Full { wait } => {
-                let reset = self.until_reset(Counts::new(now.by, [0, self.limit]), now).max(wait);
+                let reset = self.until_reset(WindowCounts::new(now.by, [0, self.limit]), now).max(wait);
                 Decision::reject_for(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
             }
         }
     }
 
     #[inline(always)]
-    fn is_late(&self, ruling: &Ruling<Counts<S>>, now: Moment) -> bool {
+    fn is_late(&self, ruling: &Ruling<WindowCounts<S>>, now: Moment) -> bool {
         match ruling {
             Ruling::Reject { debt } => now.is_before(debt.window),
             Ruling::Full { .. } => now.is_before(now.by),
@@ -191,11 +191,11 @@ impl<S: WindowState> Rule for WindowRule<S> {
         }
     }
 
-    fn size(&self, debt: Counts<S>) -> u64 {
+    fn size(&self, debt: WindowCounts<S>) -> u64 {
         debt.both().into_iter().map(u64::from).sum()
     }
 
-    fn left(&self, debt: Counts<S>, now: Moment) -> u64 {
+    fn left(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
         if debt.is_nothing() { 0 } else { self.until_reset(debt, now) }
     }
 
@@ -203,7 +203,7 @@ impl<S: WindowState> Rule for WindowRule<S> {
         self.unpacked(stamp).rolled(self.windows.begin(epoch)).is_nothing()
     }
 
-    fn refunded(&self, debt: Counts<S>, cost: u64, charged: u64, _: Moment) -> Counts<S> {
+    fn refunded(&self, debt: WindowCounts<S>, cost: u64, charged: u64, _: Moment) -> WindowCounts<S> {
         debt.refunded(cost, charged)
     }
 }
@@ -239,7 +239,7 @@ impl<S: WindowState> Codec for WindowRule<S> {
         kept.state.parts().1.into_iter().fold(0, u64::max)
     }
 
-    fn state<T: Copy + 'static>(&self, debt: Counts<S>, _: &Quota, _: Timestamp) -> Option<T> {
+    fn state<T: Copy + 'static>(&self, debt: WindowCounts<S>, _: &Quota, _: Timestamp) -> Option<T> {
         cast(debt.state())
     }
 

@@ -30,7 +30,7 @@ trait Pair: Copy + Debug {
     }
 
     /// The counts of a state that fits into words.
-    fn counts(rule: &WindowRule<Self::State>, window: u64, counts: [u64; 2]) -> Counts<Self::State> {
+    fn counts(rule: &WindowRule<Self::State>, window: u64, counts: [u64; 2]) -> WindowCounts<Self::State> {
         rule.clipped(Self::state(window, counts))
     }
 }
@@ -117,7 +117,7 @@ struct Case<P: Pair> {
     now: Moment,
     at: Timestamp,
     /// How the word reads.
-    debt: Counts<P::State>,
+    debt: WindowCounts<P::State>,
 }
 
 impl<P: Pair> Case<P> {
@@ -137,7 +137,7 @@ impl<P: Pair> Case<P> {
     fn is_charged_alike(&self, cost: u64) -> Result<(), TestCaseError> {
         let expected = self.algorithm.decide(Some(self.state), self.at, cost);
         let (decision, next) = decided(&self.rule, self.debt, cost, self.now);
-        prop_assert_eq!((decision, next.map(Counts::state)), expected, "{:?} at {:?}", self.debt, self.at);
+        prop_assert_eq!((decision, next.map(WindowCounts::state)), expected, "{:?} at {:?}", self.debt, self.at);
         Ok(())
     }
 
