@@ -1,6 +1,6 @@
 //! Evaluates a request: a transaction that charges all policies of a layer, or none.
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the key, if
 //!    any.
 //! 2. **Precheck**: every enforced entry but the first to be charged is peeked at, if its limiter can be. If one would
 //!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
