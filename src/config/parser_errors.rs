@@ -49,18 +49,19 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let found = found.known();
     let (Some(key), name) = (found.path.last(), found.name()) else { return message.to_owned() };
     let Some(field) = field(&name) else { return message.to_owned() };
+    let such_as = |what| format!("{what}, such as {}", field.example);
     let what = match field.kind {
         KeyKind::Table(_) => return format!("{key} is one table; write [{name}], in single brackets"),
         KeyKind::Tables(_) => return format!("{key} is a list of tables; write [[{name}]], in double brackets"),
         KeyKind::Inline(_) => return format!("{key} needs a table; write {}", field.example),
         KeyKind::Words(words) => either(&words().iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>()),
         KeyKind::Flag => "true or false".to_owned(),
-        KeyKind::Text => format!("a text in quotation marks, such as {}", field.example),
-        KeyKind::Texts => format!("a text in quotation marks or a list of such, such as {}", field.example),
-        KeyKind::Time => format!("a time in quotation marks, such as {}", field.example),
-        KeyKind::Number(..) => format!("a whole number, such as {}", field.example),
-        KeyKind::List => format!("a list in brackets, such as {}", field.example),
-        KeyKind::Map => format!("a table, such as {}", field.example),
+        KeyKind::Text => such_as("a text in quotation marks"),
+        KeyKind::Texts => such_as("a text in quotation marks or a list of such"),
+        KeyKind::Time => such_as("a time in quotation marks"),
+        KeyKind::Number(..) => such_as("a whole number"),
+        KeyKind::List => such_as("a list in brackets"),
+        KeyKind::Map => such_as("a table"),
     };
     match found.shown(text, field) {
         Some(value) => format!("{key} = {value}: write {what}"),

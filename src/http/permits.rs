@@ -1,12 +1,13 @@
 //! [`Permits`]: what a request holds while it is in flight, for handlers that outlive their responses.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::limiter::Hold;
+use crate::util::lock::Lock;
 
 /// What a request holds of [`Concurrency`](crate::Concurrency) limits, in its extensions.
 ///
@@ -37,7 +38,7 @@ pub struct Permits {
 
 /// What a request holds of one layer's limits, until it is released or taken.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<Holds>);
+pub(crate) struct Held(Lock<Holds>);
 
 pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
@@ -73,12 +74,12 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Permits {
 
 impl Held {
     pub(crate) fn new(holds: Holds) -> Self {
-        Self(Mutex::new(holds))
+        Self(Lock::new(holds))
     }
 
     /// Takes what is held. Dropped, it is released: not under the lock.
     pub(crate) fn take(&self) -> Holds {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

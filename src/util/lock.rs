@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Lock<T>(Mutex<T>);
 
 /// A map by key in several parts with a lock each, so that two threads rarely want the same one.
-#[cfg(feature = "remote")]
 #[derive(Debug)]
 pub(crate) struct Shards<T>(Box<[Lock<T>]>);
 
@@ -21,7 +20,6 @@ impl<T> Lock<T> {
     }
 }
 
-#[cfg(feature = "remote")]
 impl<T> Shards<T> {
     pub(crate) fn new(count: usize, mut part: impl FnMut() -> T) -> Self {
         Self((0..count).map(|_| Lock::new(part())).collect())

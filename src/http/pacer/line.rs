@@ -1,7 +1,7 @@
 //! The line of one partner: the calls that wait, in order of arrival, and the task that lets them go.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
@@ -12,6 +12,7 @@ use super::error::LineRejection;
 use super::pace::{CallReport, Need, PacedDeparture, PacedTurn, PartnerPace};
 use super::partners::SharedByLines;
 use super::shared::SharedPace;
+use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
 
 /// The line of one partner.
@@ -29,7 +30,7 @@ pub(super) struct PartnerLine {
     common: Arc<SharedByLines>,
     /// `None` if the pace is that of this process alone.
     shared: Option<SharedPace>,
-    state: Mutex<LineState>,
+    state: Lock<LineState>,
     /// Wakes the drivers when an answer came, and when the last waiter left.
     changed: Notify,
 }
@@ -102,12 +103,12 @@ impl PartnerLine {
     pub(super) fn new(common: Arc<SharedByLines>, shared: Option<SharedPace>) -> Self {
         let pace = PartnerPace::new(common.micros(Instant::now()));
         let state = LineState { pace, waiting: BTreeMap::new(), arrivals: 0, ready: None, drivers: Vec::new() };
-        Self { common, shared, state: Mutex::new(state), changed: Notify::new() }
+        Self { common, shared, state: Lock::new(state), changed: Notify::new() }
     }
 
     /// No panic leaves the state half changed.
     fn lock(&self) -> MutexGuard<'_, LineState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns how much is lost if the line is dropped, to compare lines by.

@@ -1,8 +1,8 @@
 //! The lines of all partners of a layer, and what they share.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::line::PartnerLine;
 use super::pace::Rules;
 use super::shared::{SharedPace, Sharing};
+use crate::util::lock::Lock;
 use crate::values::PartitionKey;
 
 /// What all lines of a layer share.
@@ -72,7 +73,7 @@ impl SharedByLines {
 /// A line per partner.
 pub(super) struct Partners {
     pub(super) common: Arc<SharedByLines>,
-    lines: Mutex<PartnerLines>,
+    lines: Lock<PartnerLines>,
 }
 
 struct PartnerLines {
@@ -87,12 +88,12 @@ const MAX_IDLE: usize = 4_096;
 impl Partners {
     pub(super) fn new(common: SharedByLines) -> Self {
         let lines = PartnerLines { of: HashMap::new(), sweep_at: MAX_IDLE };
-        Self { common: Arc::new(common), lines: Mutex::new(lines) }
+        Self { common: Arc::new(common), lines: Lock::new(lines) }
     }
 
     /// Returns the line of a partner.
     pub(super) fn line(&self, key: &PartitionKey) -> Arc<PartnerLine> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if let Some(line) = lines.of.get(key) {
             return Arc::clone(line);
         }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
@@ -15,6 +15,7 @@ use crate::http::policy::{IntoPolicies, Policy, PolicyError, Replaced};
 use crate::http::preflight::Exemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
+use crate::util::lock::Lock;
 use crate::util::log;
 
 /// Replaces the policies of a layer at run time; made by
@@ -199,7 +200,7 @@ pub(crate) struct LayerState {
     pub(crate) settings: LayerSettings,
     /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost
     /// between two.
-    past: Mutex<PastPolicies>,
+    past: Lock<PastPolicies>,
     mounting: Mounting,
 }
 
@@ -288,7 +289,7 @@ impl Deref for PolicyInForce {
 impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: LayerSettings) -> Arc<Self> {
         let in_force = ArcSwap::new(InForce::new(policies.0, &settings));
-        Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
+        Arc::new(Self { in_force, settings, past: Lock::default(), mounting: Mounting::new() })
     }
 
     /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared
@@ -322,7 +323,7 @@ impl LayerState {
         // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
         // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
         // the charges made under the first replacement would be lost in the second.
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.past.lock();
         let before = Arc::clone(&self.load());
         let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
         for policy in &mut policies {
@@ -356,7 +357,7 @@ impl LayerState {
         let limiters: Vec<_> = {
             // Under the lock, `close` is either before a replacement, which then closes its own limiters, or after it,
             // and finds them in force.
-            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut past = self.past.lock();
             past.is_closed = true;
             let in_force = self.in_force.load();
             let present = in_force.policies.iter().map(|policy| Arc::clone(&policy.limiter));
@@ -385,6 +386,6 @@ mod tests {
         for _ in 0..3 {
             layer.replace(policies());
         }
-        assert_eq!(layer.past.lock().unwrap().limiters.len(), 1);
+        assert_eq!(layer.past.lock().limiters.len(), 1);
     }
 }

@@ -1,11 +1,12 @@
 //! Open charges: refundable charges whose responses are still awaited.
 
 use std::collections::HashMap;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::util::keyed_hash::Secret;
+use crate::util::lock::Shards;
 use crate::values::PartitionKey;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 
@@ -16,7 +17,7 @@ use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 /// likes. Bounded by the requests in flight.
 pub(crate) struct OpenCharges {
     /// Sharded by hash, so that requests of different keys seldom take the same lock.
-    shards: [Mutex<ChargeShard>; SHARDS],
+    shards: Shards<ChargeShard>,
     secret: Secret,
     /// The moving average of the duration of all responses, in nanoseconds; zero while none is known.
     mean: AtomicU64,
@@ -71,9 +72,7 @@ impl OpenCharges {
     /// Locks the shard of a key. Returns the key's hash, too.
     fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, ChargeShard>, u64) {
         let hash = self.secret.hash(key.as_bytes());
-        let index = usize::try_from(hash % SHARDS as u64).expect("less than `SHARDS`");
-        // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
-        (self.shards[index].lock().unwrap_or_else(PoisonError::into_inner), hash)
+        (self.shards.of(hash), hash)
     }
 
     /// Opens a charge, whose response is awaited from `now` on.
@@ -174,8 +173,8 @@ impl ChargeShard {
 
 impl Default for OpenCharges {
     fn default() -> Self {
-        let shard = || Mutex::new(ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] });
-        Self { shards: std::array::from_fn(|_| shard()), secret: Secret::random(), mean: AtomicU64::new(0) }
+        let shard = || ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] };
+        Self { shards: Shards::new(SHARDS, shard), secret: Secret::random(), mean: AtomicU64::new(0) }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
 
 use crate::http::key::Streak;
+use crate::util::lock::Lock;
 use crate::values::{PartitionKey, Quota};
 
 /// Whether each key among the first thousand requests of a policy keeps its quota. A change is that of a customer's plan; one
@@ -12,7 +12,7 @@ use crate::values::{PartitionKey, Quota};
 #[derive(Debug)]
 pub(super) struct QuotaCheck {
     /// By a hash of the key.
-    seen: Mutex<HashMap<u64, Seen>>,
+    seen: Lock<HashMap<u64, Seen>>,
     streak: Streak,
 }
 
@@ -26,7 +26,7 @@ struct Seen {
 
 impl QuotaCheck {
     pub(super) fn new() -> Self {
-        Self { seen: Mutex::default(), streak: Streak::new() }
+        Self { seen: Lock::default(), streak: Streak::new() }
     }
 
     /// Records the quota of a request; returns `true` once, to the first that finds a quota back that had changed.
@@ -38,7 +38,7 @@ impl QuotaCheck {
     #[cold]
     fn compare(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if self.streak.is_decided() {
             // By another thread, meanwhile.
             return false;
@@ -79,7 +79,7 @@ mod tests {
         let check = QuotaCheck::new();
         let record = |(number, (key, quota)): (usize, (u32, _))| check.record(&key.into(), quota).then_some(number);
         let found = requests.into_iter().enumerate().filter_map(record).collect();
-        assert!(check.seen.lock().unwrap().len() <= 1_000);
+        assert!(check.seen.lock().len() <= 1_000);
         found
     }
 
