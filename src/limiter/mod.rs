@@ -23,7 +23,7 @@ pub use crate::values::{
     Answer, Ask, Backlog, Description, Inheritance, Mode, Pending, QuotaError, Receipt, Shape, Terms,
 };
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 pub(crate) use self::ext::LimiterExt;
 pub(crate) use self::health::{Health, HealthChange};
 pub(crate) use self::hold::Hold;
