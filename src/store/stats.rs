@@ -143,7 +143,7 @@ mod tests {
         let charged = |keys: &[&str]| {
             let table = MemoryStore::with_capacity(16).table();
             for key in keys {
-                let _ = table.charge(&algorithm, &Ask::charge(&(*key).into(), 1));
+                let _: crate::values::Decision = table.charge(&algorithm, &Ask::charge(&(*key).into(), 1));
             }
             table.stats(&algorithm)
         };

@@ -8,15 +8,25 @@ use std::hash::{BuildHasher, RandomState};
 use crate::values::little_endian;
 
 /// The secret of a keyed hash. Without it, an attacker can neither choose keys that collide in a table, nor find a key
-/// from its hash. Debug output does not show it.
+/// from its hash. Kept as the state in which each hash begins. Debug output does not show it.
 #[derive(Clone, Copy)]
-pub(crate) struct Secret([u64; 2]);
+pub(crate) struct Secret(SipState);
 
 impl Secret {
     /// A random secret, which the standard library takes from the operating system.
     pub(crate) fn random() -> Self {
         let seed = RandomState::new();
-        Self([seed.hash_one(0), seed.hash_one(1)])
+        Self::of_words([seed.hash_one(0), seed.hash_one(1)])
+    }
+
+    const fn of_words([k0, k1]: [u64; 2]) -> Self {
+        // The constants of the paper.
+        Self(SipState([
+            k0 ^ u64::from_be_bytes(*b"somepseu"),
+            k1 ^ u64::from_be_bytes(*b"dorandom"),
+            k0 ^ u64::from_be_bytes(*b"lygenera"),
+            k1 ^ u64::from_be_bytes(*b"tedbytes"),
+        ]))
     }
 
     /// The secret of these bytes, read as two little-endian words like the keys of the authors' test vectors.
@@ -24,7 +34,7 @@ impl Secret {
     pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);
         #[allow(clippy::cast_possible_truncation)]
-        Self([both as u64, (both >> 64) as u64])
+        Self::of_words([both as u64, (both >> 64) as u64])
     }
 
     /// SipHash-1-3, for tables, whose hashes stay in the process.
@@ -41,14 +51,7 @@ impl Secret {
 
     #[inline(always)]
     fn sip<const C: usize, const D: usize>(self, key: &[u8]) -> u64 {
-        let Self([k0, k1]) = self;
-        // The constants of the paper.
-        let mut state = SipState([
-            k0 ^ u64::from_be_bytes(*b"somepseu"),
-            k1 ^ u64::from_be_bytes(*b"dorandom"),
-            k0 ^ u64::from_be_bytes(*b"lygenera"),
-            k1 ^ u64::from_be_bytes(*b"tedbytes"),
-        ]);
+        let mut state = self.0;
         let words = key.chunks_exact(8);
         let rest = words.remainder();
         for word in words {
@@ -66,6 +69,7 @@ impl fmt::Debug for Secret {
 }
 
 /// The paper's internal state, *v*0 to *v*3.
+#[derive(Clone, Copy)]
 struct SipState([u64; 4]);
 
 impl SipState {
@@ -115,11 +119,11 @@ mod tests {
     fn agrees_with_siphasher_the_authors_and_the_standard_library() {
         let key: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(167).wrapping_add(13)).collect();
         for k in [0, 1, 0x0706_0504_0302_0100, u64::MAX] {
-            let secret = Secret([k, k.rotate_left(11) ^ 0x5555]);
+            let [k0, k1] = [k, k.rotate_left(11) ^ 0x5555];
+            let secret = Secret::of_words([k0, k1]);
             // Miri has time for some lengths: of every remainder modulo eight.
             for len in (0..=key.len()).step_by(if cfg!(miri) { 19 } else { 1 }) {
                 let key = &key[..len];
-                let [k0, k1] = secret.0;
                 assert_eq!(secret.hash(key), SipHasher13::new_with_keys(k0, k1).hash(key), "{len} bytes");
                 assert_eq!(secret.mark(key), SipHasher24::new_with_keys(k0, k1).hash(key), "{len} bytes");
             }
@@ -132,6 +136,6 @@ mod tests {
         #[allow(clippy::default_constructed_unit_structs)]
         let mut hasher = std::hash::DefaultHasher::new();
         hasher.write(&key[..21]);
-        assert_eq!(Secret([0, 0]).hash(&key[..21]), hasher.finish());
+        assert_eq!(Secret::of_words([0, 0]).hash(&key[..21]), hasher.finish());
     }
 }

@@ -97,6 +97,7 @@ impl PartitionKey {
     /// The canonical bytes: those that the key was made of, or their hash if they are more than 256 or read like such a
     /// hash.
     #[must_use]
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Bytes::Inline { len, bytes } => &bytes[..usize::from(*len)],

@@ -467,7 +467,7 @@ mod tests {
                 }
                 table
             });
-            let _ = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
+            let _: crate::values::Decision = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
             let kept = Arc::downgrade(before.in_use().unwrap());
             let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
             drop(before);

@@ -90,17 +90,18 @@ impl<R: Codec> Ledger<R> {
     }
 
     #[inline(always)]
-    pub(super) fn check(
+    pub(super) fn check<T: From<Decision>>(
         &self,
         hash: u64,
         cost: u64,
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
-    ) -> Decision {
+    ) -> T {
         self.table.check(&self.rule, hash, cost, self.rule.read(now()), || self.rule.read(fresh()))
     }
 
-    pub(super) fn peek(&self, hash: u64, cost: u64, now: Timestamp) -> Decision {
+    #[inline(always)]
+    pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: Timestamp) -> T {
         self.table.peek(&self.rule, hash, cost, self.rule.read(now))
     }
 
@@ -281,7 +282,7 @@ mod tests {
     /// Returns a bucket of one that inherits a debt of three.
     fn heir() -> Ledger<TickBucket> {
         let before = Arc::new(bucket_of_three(64));
-        assert!(before.check(HASH, 3, || NOW, || NOW).is_allowed());
+        assert!(before.check::<Decision>(HASH, 3, || NOW, || NOW).is_allowed());
         let heir = after(&before, bucket(1, 64, WhenFull::EvictLeast));
         heir.inherited().unwrap().copy_all();
         heir
@@ -290,7 +291,7 @@ mod tests {
     /// Charges the key as if it had inherited nothing, so that what it did inherit is not cleared.
     fn check_without_clearing(heir: &mut Ledger<TickBucket>, cost: u64) {
         let inherited = heir.table.inherited.take();
-        assert!(heir.check(HASH, cost, || NOW, || NOW).is_allowed());
+        assert!(heir.check::<Decision>(HASH, cost, || NOW, || NOW).is_allowed());
         heir.table.inherited = inherited;
     }
 
@@ -309,14 +310,14 @@ mod tests {
     #[test]
     fn of_a_debt_that_is_found_twice_the_greater_counts() {
         let before = Arc::new(bucket_of_three(64));
-        assert!(before.check(HASH, 1, || NOW, || NOW).is_allowed());
+        assert!(before.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
         let mut heir = heir_with(128, &before);
         heir.inherited().unwrap().copy_all();
         check_without_clearing(&mut heir, 2);
         let heir_of_heir = heir_with(64, &Arc::new(heir));
         heir_of_heir.inherited().unwrap().copy_all();
-        assert_eq!(heir_of_heir.peek(HASH, 0, NOW).remaining(), 1);
-        assert!(heir_of_heir.check(HASH, 1, || NOW, || NOW).is_allowed());
+        assert_eq!(heir_of_heir.peek::<Decision>(HASH, 0, NOW).remaining(), 1);
+        assert!(heir_of_heir.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
         heir_of_heir.check_invariants(NOW);
     }
 
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn a_debt_that_moves_into_the_table_while_an_heir_copies_is_found() {
         let before = Arc::new(bucket_of_three(4_096));
-        assert!(before.check(HASH, 3, || NOW, || NOW).is_allowed());
+        assert!(before.check::<Decision>(HASH, 3, || NOW, || NOW).is_allowed());
         let heir = Arc::new(heir_with(64, &before));
         heir.inherited().unwrap().copy_all();
         let heir_of_heir = heir_with(64, &heir);
@@ -333,9 +334,9 @@ mod tests {
         let pages = |hash| before.geometry().candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
         let other =
             (1..).map(|n: u64| n << 56 | n).find(|other| pages(*other).iter().all(|it| !pages(HASH).contains(it)));
-        assert_eq!(heir_of_heir.peek(other.unwrap(), 0, NOW).remaining(), 3);
-        assert!(!heir.check(HASH, 1, || NOW, || NOW).is_allowed());
-        assert_eq!(heir_of_heir.peek(HASH, 0, NOW).remaining(), 0);
+        assert_eq!(heir_of_heir.peek::<Decision>(other.unwrap(), 0, NOW).remaining(), 3);
+        assert!(!heir.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
+        assert_eq!(heir_of_heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
         heir_of_heir.inherited().unwrap().copy_all();
         heir.check_invariants(NOW);
         heir_of_heir.check_invariants(NOW);
@@ -356,9 +357,9 @@ mod tests {
         before.inherit_overflow(NOW, Tag::from_hash(HASH), tick);
         let receipt = Receipt::of(PaidAt { table: before.table.occupancy().number(), tick });
         let heir = after(after(before));
-        assert_eq!(heir.peek(HASH, 0, NOW).remaining(), 0);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
         heir.refund(HASH, 2, receipt, NOW);
-        assert_eq!(heir.peek(HASH, 0, NOW).remaining(), 2);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2);
         heir.check_invariants(NOW);
     }
 
@@ -366,7 +367,7 @@ mod tests {
     fn an_inherited_debt_moves_into_the_table_when_its_key_is_inserted() {
         let heir = heir();
         heir.check_invariants(NOW);
-        assert!(!heir.check(HASH, 1, || NOW, || NOW).is_allowed());
+        assert!(!heir.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
         heir.check_invariants(NOW);
     }
 

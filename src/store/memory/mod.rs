@@ -190,17 +190,42 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         quotas
     }
 
-    /// Decides on a key whose table is that of keys with quotas of their own, or is from this question on.
+    /// Decides, if keys have quotas of their own, or have been reset: seldom.
     #[cold]
     #[inline(never)]
-    fn charge_under<A: Algorithm<State = S>>(&self, under: &UnderQuota<A>, algorithm: &A, ask: &Ask<'_>) -> Decision {
+    fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
         let kept = self.kept(algorithm);
-        let quotas = self.quotas(algorithm, kept);
-        let hash = kept.hash(ask.key());
-        // As in `charge`.
+        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
         let resets = kept.resets.count(hash);
-        let decision = quotas.check(under, hash, ask.cost(), || ask.now(&self.store.clock), || self.store.clock.now());
+        let decision = match kept.under(algorithm, ask) {
+            Some(under) => {
+                let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+                self.quotas(algorithm, kept).check(&under, hash, ask.cost(), now, fresh)
+            }
+            None => self.charge_own(algorithm, kept, ask, hash),
+        };
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
+    }
+
+    /// Decides under the limiter's own quota.
+    #[inline(always)]
+    fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
+        &self,
+        algorithm: &A,
+        kept: &Kept<S>,
+        ask: &Ask<'_>,
+        hash: u64,
+    ) -> T {
+        let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+        // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its answer in
+        // place: one that is made after the match would be copied.
+        match (&kept.table, algorithm.kind()) {
+            (KeptTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeptTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeptTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeptTable::Locked(table), _) => T::from(table.check(algorithm, hash, ask.cost(), now, fresh)),
+            _ => another_kind(),
+        }
     }
 
     #[cold]
@@ -218,39 +243,31 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides, and charges what is admitted.
     #[inline(always)]
-    pub(crate) fn charge<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+    pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let kept = self.kept(algorithm);
-        if let Some(under) = kept.under(algorithm, ask) {
-            return self.charge_under(&under, algorithm, ask);
-        }
         let hash = kept.hash(ask.key());
-        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
-        let resets = kept.resets.count(hash);
-        let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
-        // The kind is known when this is compiled, so at most one of the first three arms is left.
-        let decision = match (&kept.table, algorithm.kind()) {
-            (KeptTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeptTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeptTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeptTable::Locked(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
-            _ => another_kind(),
-        };
-        if resets == 0 { decision } else { resets::with_count(decision, resets) }
+        // One branch for all of these.
+        if ask.quota().is_some() | kept.quotas.get().is_some() | kept.resets.has_any() {
+            return T::from(self.charge_seldom(algorithm, ask, hash));
+        }
+        self.charge_own(algorithm, kept, ask, hash)
     }
 
     /// Returns what [`charge`](Self::charge) would decide, if there is room for the key.
-    pub(crate) fn peek<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+    #[inline(always)]
+    pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
         let now = ask.now(&self.store.clock);
         if let Some(under) = kept.under(algorithm, ask) {
-            return self.peek_under(&under, algorithm, (hash, now, ask.cost()));
+            return T::from(self.peek_under(&under, algorithm, (hash, now, ask.cost())));
         }
-        match &kept.table {
-            KeptTable::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
-            KeptTable::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
-            KeptTable::Sliding(ledger) => ledger.peek(hash, ask.cost(), now),
-            KeptTable::Locked(table) => table.peek(algorithm, hash, now, ask.cost()),
+        match (&kept.table, algorithm.kind()) {
+            (KeptTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeptTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeptTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeptTable::Locked(table), _) => T::from(table.peek(algorithm, hash, now, ask.cost())),
+            _ => another_kind(),
         }
     }
 
@@ -266,7 +283,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
     #[cold]
     pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let decision = self.charge(algorithm, ask);
+        let decision: Decision = self.charge(algorithm, ask);
         match decision.partial_cost(ask.cost()) {
             Some(left) => self.charge(algorithm, &ask.costing(left)),
             None => decision,
@@ -277,10 +294,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[inline(always)]
     pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer {
-        // Each arm makes its answer in place: one that is made after the match would be copied.
         match ask.mode() {
-            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask).into(),
-            Mode::Peek => self.peek(algorithm, ask).into(),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
+            Mode::Peek => self.peek(algorithm, ask),
             Mode::UpTo => self.charge_up_to(algorithm, ask).into(),
             Mode::Reset => self.reset(algorithm, ask).into(),
         }

@@ -34,9 +34,14 @@ impl Resets {
         copy
     }
 
+    /// Whether a key was ever reset.
+    #[inline(always)]
+    pub(super) fn has_any(&self) -> bool {
+        self.0.get().is_some()
+    }
+
     /// Returns a key's count. To be read before a charge: then a reset in between counts as one after the charge, and
     /// its refund is dropped. Read after the charge, it could let a charge be refunded that the reset has cleared.
-    #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {
         self.0.get().map_or(0, |counts| count_of(counts, hash).load(Ordering::Acquire))
     }

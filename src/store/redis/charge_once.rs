@@ -147,6 +147,7 @@ impl Lookups {
     }
 
     fn admit(&self, key: &PartitionKey) -> bool {
-        self.keys.charge(&self.limit, &Ask::charge(key, 1)).is_allowed()
+        let decision: Decision = self.keys.charge(&self.limit, &Ask::charge(key, 1));
+        decision.is_allowed()
     }
 }

@@ -216,7 +216,7 @@ fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
         let heir = Arc::new(heir);
         copy_all(&heir);
         let other_keys = 4..8;
-        assert!(other_keys.map(key).all(|other| heir.check(other, 1, || NOW, || NOW).is_allowed()));
+        assert!(other_keys.map(key).all(|other| heir.check::<Decision>(other, 1, || NOW, || NOW).is_allowed()));
         let other = beside(&heir, |heir| heir.reset(key(4), NOW));
         let mine = admitted(&heir);
         other.join().unwrap();

@@ -1,10 +1,11 @@
-//! The hot path: a key is searched, judged and charged by one compare-and-swap, which is then validated.
+//! The hot path: a key is searched, judged and charged by one compare-and-swap, which is then validated. And the same for
+//! keys in pages of other epochs, and for keys that are not found.
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
 use super::placement::OVERFLOW;
 use super::rule::{Rule, Ruling};
-use super::search::{CandidateSets, first_candidate, second_candidate};
+use super::search::{first_candidate, second_candidate};
 use super::slots::Slot;
 use super::word::{Tag, Word};
 use crate::util::sync::in_order;
@@ -40,35 +41,107 @@ pub(super) struct FoundWord<'a, N> {
     pub(super) at: N,
 }
 
+/// Why the hot path has no answer from a set.
+#[derive(Clone, Copy)]
+pub(super) enum Miss {
+    /// The set does not have the key.
+    Absent,
+    /// The page is of another epoch than the reading of the clock.
+    OtherEpoch,
+}
+
 impl SetAssociativeTable {
     /// Decides, and charges what is admitted. `clock` reads the time again, for a key that is not found.
+    ///
+    /// The hot path is that of a key that is found in a page of its own epoch: as of `now`, which nothing on it changes, so
+    /// that all stays in registers. Everything else is decided out of line, from the beginning.
     #[inline(always)]
-    pub(in crate::store::memory) fn check<R: Rule>(
+    pub(in crate::store::memory) fn check<R: Rule, T: From<Decision>>(
         &self,
         rule: &R,
         hash: u64,
         cost: u64,
         now: R::Now,
         clock: impl Fn() -> R::Now,
+    ) -> T {
+        let tag = Tag::from_hash(hash);
+        let at = rule.local(now, tag);
+        let first = first_candidate(self.geometry.sets(), hash);
+        let mut hit = self.charge_hit(rule, tag, cost, first, now);
+        if let Err(Miss::Absent) = hit {
+            hit = self.charge_hit(rule, tag, cost, second_candidate(self.geometry.sets(), first, tag), now);
+        }
+        match hit {
+            Ok(Ok(debt)) => T::from(rule.decision(Ruling::Admit { debt }, cost, at)),
+            Ok(Err(ruling)) if !rule.is_late(&ruling, at) => T::from(rule.decision(ruling, cost, at)),
+            Ok(Err(_)) | Err(Miss::OtherEpoch) => T::from(self.check_any(rule, hash, cost, now, &clock, false)),
+            Err(Miss::Absent) => T::from(self.check_any(rule, hash, cost, now, &clock, true)),
+        }
+    }
+
+    /// Finds a key in a set, if its page is of the epoch of `now`.
+    #[inline(always)]
+    pub(super) fn hit<R: Rule>(&self, rule: &R, tag: Tag, set: usize, now: R::Now) -> Result<(Slot<'_>, Word), Miss> {
+        let (page, epochs) = (self.page(set), Epochs::swept(rule.epoch(now)));
+        if page.load() != epochs {
+            return Err(Miss::OtherEpoch);
+        }
+        let found = self.find_in(set, tag).ok_or(Miss::Absent)?;
+        // As in `read_found`.
+        if page.load() == epochs { Ok(found) } else { Err(Miss::OtherEpoch) }
+    }
+
+    /// Charges a key that [`hit`](Self::hit) finds. Returns what it owes then, or the ruling by which it was not charged.
+    #[inline(always)]
+    fn charge_hit<R: Rule>(
+        &self,
+        rule: &R,
+        tag: Tag,
+        cost: u64,
+        set: usize,
+        now: R::Now,
+    ) -> Result<Result<R::Debt, Ruling<R::Debt>>, Miss> {
+        let at = rule.local(now, tag);
+        loop {
+            let (slot, word) = self.hit(rule, tag, set, now)?;
+            let ruling = rule.judge(rule.owed(word, at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return Ok(Err(ruling)) };
+            // As in `charge`.
+            let stamp = rule.stamp(debt, at);
+            if slot.replace(word, Word::new(tag, stamp)).is_ok() {
+                validate(rule, slot, self.page(set), tag, stamp, Epochs::swept(rule.epoch(now)));
+                return Ok(Ok(debt));
+            }
+        }
+    }
+
+    /// Decides on any key, in a page of any epoch, or on one that was not found.
+    #[cold]
+    #[inline(never)]
+    fn check_any<R: Rule>(
+        &self,
+        rule: &R,
+        hash: u64,
+        cost: u64,
+        now: R::Now,
+        clock: &impl Fn() -> R::Now,
+        is_absent: bool,
     ) -> Decision {
-        let (ruling, at) = match self.find_and_charge(rule, hash, cost, now, &clock) {
-            (ruling, at) if rule.is_late(&ruling, at) => self.find_and_charge_again(rule, hash, cost, &clock),
-            judged => judged,
+        let (mut ruling, mut at) = if is_absent {
+            self.insert(rule, hash, &self.candidates(hash), cost, clock)
+        } else {
+            self.find_and_charge(rule, hash, cost, now, clock)
         };
+        // The reading of the clock was too old. Either this thread was descheduled since, and what it took for debts is
+        // paid by now; or the clock was set back, and shows the same again. What is decided anew was rejected, so nothing
+        // is charged twice.
+        if rule.is_late(&ruling, at) {
+            (ruling, at) = self.find_and_charge(rule, hash, cost, clock(), clock);
+        }
         rule.decision(ruling, cost, at)
     }
 
-    /// Decides by a new reading of the clock, since the first one was too old. Either this thread was descheduled
-    /// since, and what it took for debts is paid by now; or the clock was set back, and shows the same again. What is
-    /// decided anew was rejected, so nothing is charged twice.
-    #[cold]
-    #[inline(never)]
-    fn find_and_charge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u64, clock: &impl Fn() -> R::Now) -> Judged<R> {
-        self.find_and_charge(rule, hash, cost, clock(), clock)
-    }
-
     /// Searches the key, decides, and charges what is admitted; a key that is not found is inserted.
-    #[inline(always)]
     fn find_and_charge<R: Rule>(
         &self,
         rule: &R,
@@ -77,24 +150,20 @@ impl SetAssociativeTable {
         now: R::Now,
         clock: &impl Fn() -> R::Now,
     ) -> Judged<R> {
-        let tag = Tag::from_hash(hash);
-        let owner = Owner::own(tag);
-        let first = first_candidate(self.geometry.sets(), hash);
-        if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
-            return judged;
-        }
-        let second = second_candidate(self.geometry.sets(), first, tag);
-        if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
-            return judged;
+        let candidates = self.candidates(hash);
+        let tag = candidates.tag;
+        for set in candidates.sets {
+            if let Some(judged) = self.charge(rule, Owner::own(tag), cost, set, now, || self.find_in(set, tag)) {
+                return judged;
+            }
         }
         // Another thread may have inserted the key meanwhile, also into the first set: `insert` searches again, under
         // the lock.
-        self.insert(rule, hash, &CandidateSets { tag, sets: [first, second] }, cost, clock)
+        self.insert(rule, hash, &candidates, cost, clock)
     }
 
     /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges what is admitted; `None` if
     /// `find` returns `None`.
-    #[inline(always)]
     pub(super) fn charge<'a, R: Rule>(
         &'a self,
         rule: &R,

@@ -11,8 +11,6 @@ use crate::store::memory::when_full::WhenFull;
 
 impl SetAssociativeTable {
     /// Decides on a key that was not found, and inserts it.
-    #[cold]
-    #[inline(never)]
     pub(super) fn insert<R: Rule>(
         &self,
         rule: &R,

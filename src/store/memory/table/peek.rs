@@ -1,9 +1,9 @@
 //! Reading debts without charging: for a peek, for an heir, and for gauges.
 
 use super::SetAssociativeTable;
-use super::charge::FoundWord;
+use super::charge::{FoundWord, Miss};
 use super::rule::{Rule, stamp_of_nothing};
-use super::search::CandidateSets;
+use super::search::{CandidateSets, first_candidate, second_candidate};
 use super::slots::{SETS_PER_PAGE, Slot};
 use super::sweep::ALL_PAID;
 use super::word::{Tag, Word};
@@ -13,7 +13,29 @@ use crate::values::Decision;
 impl SetAssociativeTable {
     /// Returns what [`check`](Self::check) would decide, if there is room for the key. A rejection that is
     /// [late](Rule::is_late) stands: `check` would decide again, by a new reading of the clock.
-    pub(in crate::store::memory) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u64, now: R::Now) -> Decision {
+    #[inline(always)]
+    pub(in crate::store::memory) fn peek<R: Rule, T: From<Decision>>(
+        &self,
+        rule: &R,
+        hash: u64,
+        cost: u64,
+        now: R::Now,
+    ) -> T {
+        let tag = Tag::from_hash(hash);
+        let first = first_candidate(self.geometry.sets(), hash);
+        let mut hit = self.hit(rule, tag, first, now);
+        if let Err(Miss::Absent) = hit {
+            hit = self.hit(rule, tag, second_candidate(self.geometry.sets(), first, tag), now);
+        }
+        let Ok((_, word)) = hit else { return T::from(self.peek_any(rule, hash, cost, now)) };
+        let at = rule.local(now, tag);
+        T::from(rule.decision(rule.judge(rule.owed(word, at), cost, at), cost, at))
+    }
+
+    /// Peeks at any key, in a page of any epoch, or not in the table.
+    #[cold]
+    #[inline(never)]
+    fn peek_any<R: Rule>(&self, rule: &R, hash: u64, cost: u64, now: R::Now) -> Decision {
         let candidates = self.candidates(hash);
         let (debt, at) = match self.debt_of(rule, &candidates, now) {
             Some(found) => found,
@@ -23,7 +45,6 @@ impl SetAssociativeTable {
     }
 
     /// Returns what a key in the table owes, and as of when.
-    #[inline(always)]
     fn debt_of<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Option<(R::Debt, R::Now)> {
         candidates.sets.into_iter().find_map(|set| {
             let FoundWord { word, at, .. } = self.read_found(rule, set, now, &|| self.find_in(set, candidates.tag))?;
@@ -33,7 +54,6 @@ impl SetAssociativeTable {
     }
 
     /// Returns what a key that is not in the table owes: an inherited debt, and that of its overflow slot.
-    #[cold]
     fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, candidates: &CandidateSets, now: R::Now) -> (R::Debt, R::Now) {
         let at = rule.local(now, candidates.tag);
         let Some(past) = &self.inherited else { return (self.overflow_debt(rule, candidates.tag, now), at) };

@@ -92,29 +92,21 @@ impl TickClock {
     /// Returns `nanos × ticks / period`, rounded down, without dividing.
     #[inline(always)]
     pub(super) fn tick(&self, now: Timestamp) -> Tick {
-        let nanos = now.as_nanos();
-        if nanos > MAX_NANOS {
-            return self.last();
-        }
+        let nanos = if now.as_nanos() > MAX_NANOS { standing_still() } else { now.as_nanos() };
         #[allow(clippy::cast_possible_truncation)] // It is less than 2^63.
         let count = ((u128::from(nanos) * u128::from(self.reciprocal)) >> RECIPROCAL_BITS) as u64;
         // What is left is less than two periods, of which none exceeds 2^62: it may be computed modulo 2^64.
         let rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
-        let tick = Tick { count, rest, behind: 0 };
-        if rest < self.period { tick } else { self.next(tick) }
-    }
-
-    #[cold]
-    pub(super) fn last(&self) -> Tick {
-        self.tick(Timestamp::from_nanos(MAX_NANOS))
+        let (count, rest) = if rest < self.period { (count, rest) } else { self.next(count, rest) };
+        Tick { count, rest, behind: 0 }
     }
 
     /// Corrects an estimate that is low by one. The reciprocal is rounded down, by less than one, and `nanos` of it
     /// over 2^62 are less than a half: so an estimate is never lower than that. It rarely is, so the branch is
     /// predicted, and not waited for.
     #[cold]
-    const fn next(&self, low: Tick) -> Tick {
-        Tick { count: low.count + 1, rest: low.rest - self.period, behind: 0 }
+    const fn next(&self, count: u64, rest: u64) -> (u64, u64) {
+        (count + 1, rest - self.period)
     }
 
     /// Returns the least time after which `ticks` more than at `now` have passed.
@@ -132,6 +124,11 @@ impl TickClock {
         let owed = u128::from(ticks) * u128::from(self.period) - u128::from(now.rest);
         DeferredTime::Whole(duration_from_nanos(owed.div_ceil(u128::from(self.ticks.get()))))
     }
+}
+
+#[cold]
+const fn standing_still() -> u64 {
+    MAX_NANOS
 }
 
 #[cold]

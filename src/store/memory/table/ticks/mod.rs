@@ -153,7 +153,7 @@ impl Rule for TickBucket {
         now
     }
 
-    #[allow(clippy::cast_possible_truncation)] // WindowCounts are below 2^63.
+    #[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
     #[inline(always)]
     fn epoch(&self, now: Tick) -> u32 {
         (now.count >> EPOCH_BITS) as u32
