@@ -143,14 +143,15 @@ where
             match state.as_mut().project() {
                 // -> done, with the inner service's response
                 StateProj::Passing { response, annotations } => {
-                    let mut response = ready!(response.poll(cx))?;
-                    log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
-                    if let Some(annotations) = annotations.take() {
-                        if let Some(open) = annotations.write(&mut response) {
-                            return Poll::Ready(Ok(still_open(response, open)));
+                    // Changed in place: a response is large, and would be moved.
+                    let mut polled = response.poll(cx);
+                    if let Poll::Ready(Ok(response)) = &mut polled {
+                        log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+                        if let Some(open) = annotations.take().and_then(|annotations| annotations.write(response)) {
+                            return polled.map_ok(|response| still_open(response, open));
                         }
                     }
-                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                    return polled.map_ok(|response| response.map(ResponseBody::inner));
                 }
                 // -> done, with the rejection
                 StateProj::Rejected { response } => {

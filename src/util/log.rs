@@ -75,9 +75,14 @@ mod with_tracing {
         tracing::warn!(target: TARGET, "ThrottleLayer: limiter recovered");
     }
 
+    /// Whether decisions are logged, perhaps.
+    #[inline]
+    pub(crate) fn has_decisions() -> bool {
+        tracing::level_enabled!(tracing::Level::DEBUG)
+    }
+
     /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
     /// and is logged only as a keyed hash, whose secret lives as long as the process.
-    #[inline]
     pub(crate) fn decided(
         route: Option<&str>,
         policy: &str,
@@ -243,6 +248,9 @@ mod without_tracing {
 
     use crate::values::{Decision, LimiterError, PartitionKey};
 
+    pub(crate) const fn has_decisions() -> bool {
+        false
+    }
     pub(crate) fn decided(
         _route: Option<&str>,
         _policy: &str,

@@ -398,6 +398,13 @@ impl Decision {
         }
     }
 
+    /// Whether the request waited in a queue.
+    #[inline]
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) const fn is_delayed(&self) -> bool {
+        self.delay_low as u64 | self.limit.0 & DELAY_MASK | self.remaining.0 & DELAY_MASK != 0
+    }
+
     /// The receipt that [`Limiter::refund`](crate::Limiter::refund) needs to refund exactly this charge.
     #[must_use]
     pub const fn receipt(&self) -> Receipt {

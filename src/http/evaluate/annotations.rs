@@ -91,11 +91,20 @@ impl Rare {
 }
 
 impl Scope<'_> {
-    /// The annotations of a request that the only policy of a [plain](crate::http::reload::InForce::is_plain) layer has
-    /// admitted at once.
+    /// The annotations of a request that the policies of a [plain](crate::http::reload::InForce::is_plain) layer have
+    /// admitted at once: by policy, the key, its quota, and the decision.
     #[inline]
-    pub(super) fn annotate_plain(self, key: &PartitionKey, quota: Option<Quota>, decision: &Decision) -> Annotations {
-        let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, quota, decision));
+    pub(super) fn annotate_plain<'a, I>(self, decided: I) -> Annotations
+    where
+        I: IntoIterator<Item = (usize, &'a PartitionKey, Option<Quota>, &'a Decision), IntoIter: Clone>,
+    {
+        let write = |writer: &Arc<Writer>| {
+            let mut readings =
+                decided.into_iter().map(|(policy, key, quota, decision)| reading(writer, policy, key, quota, decision));
+            let all = readings.clone();
+            let first = readings.next()?;
+            if readings.next().is_none() { writer.fields_of_one(first) } else { writer.fields(all) }
+        };
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 

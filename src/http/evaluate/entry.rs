@@ -77,14 +77,14 @@ pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKe
 }
 
 #[cold]
-fn skip(policy: &Policy) -> NoKey {
+pub(super) fn skip(policy: &Policy) -> NoKey {
     policy.note(Fate::Skipped, None, None);
     NoKey::Skipped
 }
 
 /// The key of a request without a key, as the policy's [`MissingKey`] says.
 #[cold]
-fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
+pub(super) fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
     policy.note_missing_key(error);
     match (error, policy.who.on_missing_key) {
         (KeyError::Missing { .. }, MissingKey::Skip) => return Err(skip(policy)),

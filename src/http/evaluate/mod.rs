@@ -1,4 +1,5 @@
-//! Evaluates a request: a transaction that charges all policies of a layer, or none.
+//! Evaluates a request: a transaction that charges all policies of a layer, or none. The [hot path](plain) is that of
+//! policies that admit it at once.
 //!
 //! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the key, if
 //!    any.
@@ -21,6 +22,7 @@ mod annotations;
 mod entry;
 mod observe;
 mod open_request;
+mod plain;
 mod rejected;
 mod scope;
 #[cfg(test)]
@@ -43,10 +45,10 @@ pub(crate) use self::waiting::WaitingRequest;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
-use crate::http::policy::Fate;
+use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
 use crate::http::reload::{InForce, LayerState};
-use crate::values::{Answer, Ask};
+use crate::values::Answer;
 
 /// The result of an evaluation.
 pub(crate) enum Evaluation {
@@ -70,28 +72,10 @@ pub(crate) fn evaluate(
             return scope.exempt();
         }
     }
-    if !in_force.is_plain {
-        return scope.evaluate_transaction(None, scope.patience(head), head);
-    }
-    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path of an admitted
-    // request; every other outcome takes the path of several policies.
-    let policy = &in_force.policies[0];
-    let key = match entry::key(policy, head) {
-        Ok(key) => key,
-        Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
-        Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
-    };
-    let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), scope.patience(head));
-    match policy.limiter.decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
-        Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-            policy.report_health(None);
-            policy.note(observe::fate(&decision), Some(&key), Some(&decision));
-            Evaluation::Admitted(scope.annotate_plain(&key, quota, &decision))
-        }
-        answer => {
-            let charged = (PolicyEntry::new(0, key, cost, quota), answer);
-            scope.evaluate_transaction(Some(charged), patience, head)
-        }
+    match &*in_force.policies {
+        policies if !in_force.is_plain => scope.evaluate_transaction(policies, head),
+        [policy] => scope.evaluate_one(policy, head),
+        policies => scope.evaluate_several(policies, head),
     }
 }
 
@@ -102,27 +86,20 @@ impl Scope<'_> {
         Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
     }
 
-    /// Evaluates a request of a layer with several policies. Or continues with the answer to the charge of the only one.
     #[inline(never)]
-    fn evaluate_transaction(
-        self,
-        charged: Option<(PolicyEntry, Answer)>,
-        patience: Option<Duration>,
-        head: &RequestHead<'_>,
-    ) -> Evaluation {
-        let mut transaction = Transaction::within(patience);
-        let mut answer = None;
-        if let Some((entry, charged)) = charged {
-            transaction.entries.push(entry);
-            answer = Some(charged);
-        } else {
-            if let Err(rejection) = self.prepare(&mut transaction.entries, head) {
-                return self.respond(Rejected::from(*rejection), head);
-            }
-            if !transaction.precheck(self) {
-                transaction.peek_undecided(self);
-                return self.respond(self.reject(&mut transaction.entries), head);
-            }
+    fn evaluate_transaction(self, policies: &[Policy], head: &RequestHead<'_>) -> Evaluation {
+        let mut transaction = Transaction::within(self.patience(head));
+        match self.prepare(policies, &mut transaction.entries, head) {
+            Ok(()) => self.go_on(transaction, None, head),
+            Err(rejection) => self.respond(Rejected::from(*rejection), head),
+        }
+    }
+
+    /// Goes on with a transaction, of whose entries none is charged; or those are that come before the one with this answer.
+    fn go_on(self, mut transaction: Transaction, answer: Option<Answer>, head: &RequestHead<'_>) -> Evaluation {
+        if answer.is_none() && !transaction.precheck(self) {
+            transaction.peek_undecided(self);
+            return self.respond(self.reject(&mut transaction.entries), head);
         }
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
@@ -133,8 +110,8 @@ impl Scope<'_> {
 
     /// Makes the entries of all policies that apply.
     #[inline]
-    fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
-        for (index, policy) in (0..).zip(&self.in_force.policies) {
+    fn prepare(self, policies: &[Policy], entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
+        for (index, policy) in (0..).zip(policies) {
             match entry::key(policy, head) {
                 Ok(key) => {
                     let ban = policy.ban_before_limiter(&key);

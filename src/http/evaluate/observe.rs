@@ -7,7 +7,7 @@ use crate::values::{Decision, PartitionKey};
 /// The fate of a request that a policy has admitted.
 #[inline]
 pub(super) fn fate(admission: &Decision) -> Fate {
-    if admission.delay().is_zero() { Fate::Allowed } else { Fate::Delayed }
+    if admission.is_delayed() { Fate::Delayed } else { Fate::Allowed }
 }
 
 /// Records the decisions on a request that passes: no policy but a shadow has rejected it.

@@ -44,6 +44,11 @@ impl Transaction {
         Self { context: AskContext { patience, ..AskContext::default() }, ..Self::default() }
     }
 
+    /// A transaction of whose entries the first `charged` are charged already.
+    pub(super) fn from_charged(entries: Entries, charged: usize, context: AskContext) -> Self {
+        Self { entries, next: charged, context, answers: Answers::new() }
+    }
+
     /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
     /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not peeked
     /// at, since nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.

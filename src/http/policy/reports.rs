@@ -15,9 +15,15 @@ impl Policy {
     /// Counts the result of a request, and logs it at `debug`.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
-        let meter = &self.heritage.meter;
-        meter.count(fate);
-        log::decided(meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
+        self.heritage.meter.count(fate);
+        if log::has_decisions() {
+            self.log(fate, key, decision);
+        }
+    }
+
+    #[cold]
+    fn log(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
+        log::decided(self.heritage.meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
     }
 
     /// Notes the key of a request, in search of mistakes.
