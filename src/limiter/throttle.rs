@@ -42,6 +42,7 @@ use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outc
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
 /// # }
 /// ```
+#[must_use]
 #[doc(alias("outgoing", "worker", "job"))]
 pub struct ThrottleLayer<Req> {
     gate: Arc<ThrottleGate<Req>>,
@@ -98,7 +99,6 @@ impl<Req> ThrottleLayer<Req> {
 
     /// Computes the cost of a request; 1 unless set. Clones and services that were made before keep theirs, and share the
     /// budgets.
-    #[must_use]
     pub fn cost_fn(mut self, cost: impl Fn(&Req) -> u64 + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.gate).cost = Arc::new(cost);
         self
@@ -107,7 +107,6 @@ impl<Req> ThrottleLayer<Req> {
     /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless
     /// set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case. The beginning and
     /// the end of an outage are logged.
-    #[must_use]
     pub fn on_failure(mut self, choice: FailureMode) -> Self {
         Arc::make_mut(&mut self.gate).on_failure = choice;
         self

@@ -40,6 +40,7 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 /// [`try_per`]: Self::try_per
 /// [`try_burst`]: Self::try_burst
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 #[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU64,
@@ -68,7 +69,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_second(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(1))
@@ -79,7 +79,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_minute(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(60))
@@ -90,7 +89,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_hour(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(3_600))
@@ -101,7 +99,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_day(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(86_400))
@@ -112,7 +109,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` or `period` is zero, the limit exceeds [`MAX_UNITS`](Self::MAX_UNITS), or the period a hundred years.
-    #[must_use]
     #[track_caller]
     #[doc(alias("period", "with_period"))]
     pub const fn per(limit: u64, period: Duration) -> Self {
@@ -147,7 +143,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `burst` is zero, so that nothing would ever pass, or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     #[doc(alias = "capacity")]
     pub const fn burst(mut self, burst: u64) -> Self {
