@@ -85,9 +85,8 @@ impl FixedWindow {
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
     /// period, or of whether windows are staggered, all keys start without a count.
-    pub const fn staggered(mut self) -> Self {
-        self.staggered = true;
-        self
+    pub const fn staggered(self) -> Self {
+        Self { staggered: true, ..self }
     }
 }
 

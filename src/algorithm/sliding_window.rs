@@ -106,9 +106,8 @@ impl SlidingWindow {
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
     /// period, or of whether windows are staggered, all keys start without a count.
-    pub const fn staggered(mut self) -> Self {
-        self.staggered = true;
-        self
+    pub const fn staggered(self) -> Self {
+        Self { staggered: true, ..self }
     }
 
     /// Returns `state` as it reads in the window that holds `now`. After a clock was set back, that is the start of the

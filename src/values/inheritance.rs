@@ -60,15 +60,13 @@ impl<H> Inheritance<H> {
 
     /// Runs `finish` right after the change is in force, on the thread that makes the change. For slow work, and for
     /// work that should include the requests from before the change. A second call replaces the first.
-    pub fn then(mut self, finish: impl FnOnce() + Send + 'static) -> Self {
-        self.finish = Some(Box::new(finish));
-        self
+    pub fn then(self, finish: impl FnOnce() + Send + 'static) -> Self {
+        Self { finish: Some(Box::new(finish)), ..self }
     }
 
     /// As [`then`](Self::then), if there is something to run.
-    pub(crate) fn and_then(mut self, finish: Option<Finish>) -> Self {
-        self.finish = finish.or(self.finish);
-        self
+    pub(crate) fn and_then(self, finish: Option<Finish>) -> Self {
+        Self { finish: finish.or(self.finish), ..self }
     }
 
     /// Sets whether the heir keeps the predecessor's capacity in place of its own; by default it does not.

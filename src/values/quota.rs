@@ -145,11 +145,10 @@ impl Quota {
     /// If `burst` is zero, so that nothing would ever pass, or above [`MAX_UNITS`](Self::MAX_UNITS).
     #[track_caller]
     #[doc(alias = "capacity")]
-    pub const fn burst(mut self, burst: u64) -> Self {
+    pub const fn burst(self, burst: u64) -> Self {
         assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
         assert!(burst <= MAX_UNITS, "a quota's burst must not exceed 999,999,999,999,999");
-        self.burst = NonZeroU64::new(burst);
-        self
+        Self { burst: NonZeroU64::new(burst), ..self }
     }
 
     /// [`burst`](Self::burst), for a number that is read at run time.

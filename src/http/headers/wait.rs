@@ -56,29 +56,25 @@ impl WaitFields {
     }
 
     /// Sends the exact wait under this name instead.
-    pub fn exact_wait_named(mut self, name: HeaderName) -> Self {
-        self.exact = Some(name);
-        self
+    pub fn exact_wait_named(self, name: HeaderName) -> Self {
+        Self { exact: Some(name), ..self }
     }
 
     /// Sends the exact wait with three decimals instead of six, still rounded up: a Decimal of a
     /// structured field (RFC 9651, section 3.3.2).
-    pub fn exact_wait_in_millis(mut self) -> Self {
-        self.decimals = 3;
-        self
+    pub fn exact_wait_in_millis(self) -> Self {
+        Self { decimals: 3, ..self }
     }
 
     /// Leaves the exact wait out.
-    pub fn without_exact_wait(mut self) -> Self {
-        self.exact = None;
-        self
+    pub fn without_exact_wait(self) -> Self {
+        Self { exact: None, ..self }
     }
 
     /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. Not standardised; the clients of
     /// several AI services prefer it to `Retry-After`.
-    pub fn retry_after_ms(mut self) -> Self {
-        self.millis = true;
-        self
+    pub fn retry_after_ms(self) -> Self {
+        Self { millis: true, ..self }
     }
 
     /// Sets the fields of a rejection after which the client has to wait for exactly `wait`. Calls `now` only if a

@@ -60,9 +60,8 @@ impl<B> RemoteStore<B> {
 
     /// Keeps [names](super::Target::name) of keys from being guessed by who can read them on the server. Processes that
     /// share budgets must agree on it.
-    pub fn secret(mut self, secret: &[u8]) -> Self {
-        self.tags = Tags::new(secret);
-        self
+    pub fn secret(self, secret: &[u8]) -> Self {
+        Self { tags: Tags::new(secret), ..self }
     }
 
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: for up to `most` requests
@@ -103,9 +102,8 @@ impl<B> RemoteStore<B> {
     /// Lets no request wait for another one's call for the same key: requests that come while a call for it is in flight
     /// are decided side by side, instead of one batch after the other. That is sooner by up to a round trip, and at the
     /// cost of the server.
-    pub fn without_coalescing(mut self) -> Self {
-        self.coalesces = false;
-        self
+    pub fn without_coalescing(self) -> Self {
+        Self { coalesces: false, ..self }
     }
 
     /// The backend.
