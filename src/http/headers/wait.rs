@@ -121,17 +121,20 @@ pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: im
 #[cold]
 fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let now = LazyCell::new(now);
-    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &now)).max();
+    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, || *now)).max();
     set(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
-/// Parses the wait of a `Retry-After`, in whole seconds, rounded up: `delay-seconds` or an HTTP date.
-fn seconds_in(value: &HeaderValue, now: &LazyCell<SystemTime, impl FnOnce() -> SystemTime>) -> Option<u64> {
-    if let Some(seconds) = decimal::parse(value.as_bytes()) {
+/// Reads a `Retry-After`: whole seconds, or those until a date, rounded up.
+pub(crate) fn seconds_in(value: &HeaderValue, now: impl FnOnce() -> SystemTime) -> Option<u64> {
+    if let Some(seconds) = decimal::parse(value.as_bytes().trim_ascii()) {
         return Some(seconds);
     }
-    let date = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
-    Some(seconds_ceil(date.duration_since(**now).unwrap_or(Duration::ZERO)))
+    Some(seconds_ceil(date(value)?.duration_since(now()).unwrap_or(Duration::ZERO)))
+}
+
+pub(crate) fn date(value: &HeaderValue) -> Option<SystemTime> {
+    httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
 
 /// Writes the exact wait in decimal seconds, with three decimals or six. They are rounded up and above zero, so that waiting exactly that long is enough, and never more than `Retry-After`.
