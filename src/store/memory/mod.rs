@@ -38,9 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::heir::{Predecessor, TableChange};
 use self::keeps::Keeps;
-#[cfg(feature = "test-util")]
-use self::kept::any_table;
-use self::kept::{Kept, KeptTable, QuotaTable};
+use self::kept::{Kept, KeptTable, QuotaTable, any_table};
 use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
 use super::{OpenStore, TableStats};
@@ -246,12 +244,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if let Some(under) = kept.under(algorithm, ask) {
             return self.peek_under(&under, algorithm, (hash, now, ask.cost()));
         }
-        match &kept.table {
-            KeptTable::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
-            KeptTable::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
-            KeptTable::Sliding(ledger) => ledger.peek(hash, ask.cost(), now),
-            KeptTable::Locked(table) => table.peek(algorithm, hash, now, ask.cost()),
-        }
+        let cost = ask.cost();
+        any_table!(&kept.table, words => words.peek(hash, cost, now), states => states.peek(algorithm, hash, now, cost))
     }
 
     /// Clears what a key owes. After it, nothing is refunded that was charged before, also for one in 256 of the other
@@ -306,12 +300,12 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 }
             }
         }
-        match &kept.table {
-            KeptTable::Bucket(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            KeptTable::Fixed(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            KeptTable::Sliding(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            KeptTable::Locked(table) => table.refund(algorithm, hash, self.store.clock.now(), units, receipt),
-        }
+        let now = self.store.clock.now();
+        any_table!(
+            &kept.table,
+            words => words.refund(hash, units, receipt, now),
+            states => states.refund(algorithm, hash, now, units, receipt)
+        );
     }
 
     /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
@@ -337,13 +331,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges is no use of the table: it may still inherit.
         let now = self.store.clock.now();
-        let of_quotas = |kept: &Kept<S>| Some(kept.quotas.get()?.live(&UnderQuota::keeping(algorithm)?, now));
-        let live = self.in_use().map_or(0, |kept| match &kept.table {
-            _ if kept.quotas.get().is_some() => of_quotas(kept).unwrap_or(0),
-            KeptTable::Bucket(ledger) => ledger.live(now),
-            KeptTable::Fixed(ledger) => ledger.live(now),
-            KeptTable::Sliding(ledger) => ledger.live(now),
-            KeptTable::Locked(table) => table.live(algorithm, now),
+        let live = self.in_use().map_or(0, |kept| match kept.quotas.get() {
+            Some(quotas) => UnderQuota::keeping(algorithm).map_or(0, |under| quotas.live(&under, now)),
+            None => any_table!(&kept.table, words => words.live(now), states => states.live(algorithm, now)),
         });
         TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }
