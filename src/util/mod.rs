@@ -16,7 +16,6 @@ pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod lock;
 pub(crate) mod log;
 #[cfg(any(feature = "http", feature = "remote"))]

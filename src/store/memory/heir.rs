@@ -64,7 +64,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             return None;
         }
         let with_capacity = |keys| Kept::new(&**algorithm, &self.store, keys);
-        let (made, takes_quotas) = (self.start.made().take(), self.start.takes_quotas());
+        let (made, takes_quotas) = (self.start.made.lock().take(), self.start.takes_quotas());
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
         // One instant for all of it, read once.
         let origin = Predecessor::new(predecessor, self.store.clock.now());

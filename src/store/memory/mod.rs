@@ -34,7 +34,7 @@ pub use self::when_full::WhenFull;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use self::heir::{Predecessor, TableChange};
 use self::keeps::Keeps;
@@ -43,6 +43,7 @@ use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
+use crate::util::lock::Lock;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 
@@ -73,7 +74,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     /// Makes the table at once, so that a limiter that cannot have its memory fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
-        *table.start.made() = Some(Kept::new(algorithm, &table.store, table.store.capacity));
+        *table.start.made.lock() = Some(Kept::new(algorithm, &table.store, table.store.capacity));
         table
     }
 }
@@ -81,7 +82,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
 /// A table before its first question, and after.
 struct TableStart<S> {
     /// A table that was made and not used yet: it may still inherit.
-    made: Mutex<Option<Kept<S>>>,
+    made: Lock<Option<Kept<S>>>,
     /// Shared with what heirs copy from.
     in_use: OnceLock<Arc<Kept<S>>>,
     /// Whether keys may have quotas of their own.
@@ -90,11 +91,7 @@ struct TableStart<S> {
 
 impl<S> TableStart<S> {
     const fn new(in_use: OnceLock<Arc<Kept<S>>>, takes_quotas: bool) -> Self {
-        Self { made: Mutex::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
-    }
-
-    fn made(&self) -> MutexGuard<'_, Option<Kept<S>>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { made: Lock::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
     }
 
     fn takes_quotas(&self) -> bool {
@@ -119,7 +116,7 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
     }
 
     pub(crate) fn size_in_bytes(&self) -> usize {
-        let made = self.start.made();
+        let made = self.start.made.lock();
         self.in_use().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
@@ -155,7 +152,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[inline(never)]
     fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
         self.start.in_use.get_or_init(|| {
-            let made = self.start.made().take();
+            let made = self.start.made.lock().take();
             Arc::new(made.unwrap_or_else(|| Kept::new(algorithm, &self.store, self.store.capacity)))
         })
     }
@@ -311,7 +308,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         self.start.takes_quotas.store(true, Ordering::Relaxed);
-        let mut made = self.start.made();
+        let mut made = self.start.made.lock();
         if let Some(kept) = self.in_use() {
             drop(made);
             if let Some(past) = self.quotas(algorithm, kept).inherited() {
