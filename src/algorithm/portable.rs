@@ -116,7 +116,6 @@ fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N
 }
 
 /// Returns the quota under which a state of an algorithm of this crate was written.
-#[cfg_attr(not(feature = "remote"), allow(dead_code))]
 pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
     let kind = *bytes.get(1)?;
     Numbers::of(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)

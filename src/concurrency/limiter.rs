@@ -277,9 +277,7 @@ impl Concurrency {
 
 /// The units of a key are taken.
 struct Occupied {
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     place: SlotPlace,
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     slot: usize,
     units: u64,
 }

@@ -92,7 +92,6 @@ pub(super) struct ConcurrencySpec {
     /// In memory.
     pub(super) max_keys: Option<usize>,
     /// On Redis.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(super) lease: Option<Duration>,
 }
 

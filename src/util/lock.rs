@@ -1,7 +1,5 @@
 //! [`Lock`] and [`Shards`]: state that threads share, behind locks whose holders leave nothing half done.
 
-#![cfg_attr(not(any(feature = "http", feature = "remote")), allow(dead_code))]
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A mutex that a panic does not poison: no change under it can panic half way.

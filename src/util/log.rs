@@ -4,8 +4,7 @@
 //! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs` checks
 //! that it is there.
 
-#![cfg_attr(not(feature = "axum"), allow(dead_code))]
-#![cfg_attr(not(feature = "tracing"), allow(dead_code, unused_macros, unused_variables))]
+#![cfg_attr(not(feature = "tracing"), allow(unused_macros, unused_variables))]
 
 use std::error::Error;
 use std::fmt::{self, Display};

@@ -76,7 +76,6 @@ impl<'a> Ask<'a> {
     }
 
     /// Asks at the instant in `now`, which the first limiter that needs it reads.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn at(self, now: &'a Now) -> Self {
         Self { now: Some(now), ..self }
     }
@@ -109,7 +108,6 @@ impl<'a> Ask<'a> {
     }
 
     /// Asks under the quota of the key's last question, if the limiter knows it, and else under the limiter's own.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn keeping_quota(self) -> Self {
         Self { keeps_quota: true, ..self }
     }
@@ -212,7 +210,6 @@ pub(crate) struct Now {
 impl Now {
     /// Creates an instant that is not read yet.
     #[must_use]
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn new() -> Self {
         Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
     }

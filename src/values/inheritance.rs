@@ -76,7 +76,6 @@ impl<H> Inheritance<H> {
     }
 
     /// Replaces the limiter that was asked, if the heir is another one. Returns the step to run once it is in force.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn put_in_place(self, asked: &mut H) -> Option<Finish> {
         if let Some(heir) = self.heir {
             *asked = heir;

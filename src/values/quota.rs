@@ -190,13 +190,11 @@ impl Quota {
     }
 
     /// The time in which this many units are restored, rounded down to the nanosecond.
-    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn time_of(&self, units: u64) -> Duration {
         duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit.get()))
     }
 
     /// The time in which this many units are restored, rounded up.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn time_to_restore(&self, units: u64) -> Duration {
         duration_from_nanos((u128::from(units) * u128::from(self.period_nanos)).div_ceil(u128::from(self.limit.get())))
     }

@@ -69,7 +69,6 @@ impl Terms {
     }
 
     /// The terms of a limiter of this shape with another quota.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn under(self, quota: Quota) -> Self {
         match self.restored {
             Some((_, shape)) => Self::restored_over_time(quota, shape),

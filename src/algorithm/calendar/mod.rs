@@ -188,7 +188,6 @@ impl CalendarWindow {
 
     /// Returns the seconds at which three windows begin, one after the other, around `now`: that of the window that holds
     /// it, and of its neighbours. The two windows between them extend from `now` by half a window at least on each side.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn edges(&self, now: Timestamp) -> [u64; 3] {
         self.schedule.edges(now)
     }

@@ -33,7 +33,6 @@ named! {
 
 /// The labels of a policy's series.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 pub(super) struct Labels {
     pub(super) policy: Arc<str>,
     pub(super) route: OnceLock<Arc<str>>,
