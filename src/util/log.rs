@@ -57,12 +57,10 @@ pub(crate) fn not_inherited(policy: &str) {
 }
 
 /// Logged on a reload of a configuration, since a truncated file may still parse.
-#[cfg(feature = "config")]
 pub(crate) fn policy_removed(route: &str, policy: &str) {
     event!(warn: policy, http.route = route, "configuration changed: a policy was removed and is no longer enforced");
 }
 
-#[cfg(feature = "config")]
 pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
     event!(warn: policy, http.route = route, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
 }
@@ -145,7 +143,6 @@ pub(crate) fn rejection_body_failed(error: &dyn Display) {
     });
 }
 
-#[cfg(feature = "queue")]
 pub(crate) fn queue_full() {
     event!(warn: see = page!("a-queue-is-full-of-keys"), "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
 }
@@ -204,7 +201,6 @@ pub(crate) fn extension_missing(extension: &str) {
 }
 
 /// Logged once per process: each request to the handler finds the mistake again.
-#[cfg(feature = "axum")]
 pub(crate) fn verdict_missing() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -218,22 +214,18 @@ pub(crate) fn mounted_twice(policy: &str) {
 
 // Transitions of stores, logged each time. The eviction policy of Redis is checked once.
 
-#[cfg(feature = "remote")]
 pub(crate) fn breaker_opened(node: &str, reason: &dyn Display) {
     event!(warn: node, %reason, "store: a node keeps failing: its circuit breaker is open, and it is not called for a while");
 }
 
-#[cfg(feature = "remote")]
 pub(crate) fn breaker_closed(node: &str) {
     event!(warn: node, "store: a node is back: its circuit breaker is closed");
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn redis_topology_changed(topology: &str) {
     event!(info: topology, "redis: topology changed");
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
     event!(warn: see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
 }

@@ -4,7 +4,6 @@
 use std::future::Future;
 
 pub(crate) mod aligned_words;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
 #[cfg(all(test, not(sluice_loom)))]
 #[path = "../../tests/support/log.rs"]
@@ -13,12 +12,10 @@ pub(crate) mod captured_log;
 #[path = "../../tests/support/effort.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
 pub(crate) mod lock;
 pub(crate) mod log;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod random;
 pub(crate) mod stripes;
 pub(crate) mod sync;
