@@ -219,6 +219,8 @@ fn short_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a Heade
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use serde_json::Value;
 

@@ -40,7 +40,7 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::debt_copies::{Copying, DebtSource, Debtor};
+    use crate::store::memory::debt_copies::{DebtSource, Debtor, PastDebts};
     use crate::store::memory::keeps::Keeps;
     use crate::store::memory::locked::set::Tag64;
     use crate::store::memory::table::{Geometry, Tag};
@@ -110,7 +110,7 @@ mod tests {
     fn a_key_that_is_also_inherited_is_found() {
         struct One;
         impl DebtSource<()> for One {
-            fn announce(&self, _: &Weak<dyn Copying>) {}
+            fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
             fn copy(&self, geometry: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {
                 let [set, _] = geometry.candidate_sets(HASH);

@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{Copying, DebtCopies, DebtSource, KeptStates, PastDebts};
+use super::debt_copies::{DebtCopies, DebtSource, KeptStates, PastDebts};
 use super::keeps::{Keeps, KeepsAs, TablePart};
 use super::occupancy::{self, Occupancy};
 use super::quota_state::{QuotaState, cast, is_same};
@@ -134,7 +134,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Returns the heirs that must copy the pages of a key before its inherited state is moved into the table. To be
     /// called with both candidate sets locked: an heir that is not among them then reads these sets after the move. The
     /// pages are to be copied with neither locked, since that locks them.
-    fn missing(&self, hash: u64) -> Vec<Arc<dyn Copying>> {
+    fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
         self.inherited.as_ref().map_or_else(Vec::new, |past| past.missing(hash))
     }
 
@@ -476,7 +476,7 @@ mod tests {
     struct Inherited(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for Inherited {
-        fn announce(&self, _: &Weak<dyn Copying>) {}
+        fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
             put(Debtor { set: 0, tag: Tag::from_hash(HASH), debt: self.0, ends: u64::MAX });
@@ -507,7 +507,7 @@ mod tests {
     struct InFourPages(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for InFourPages {
-        fn announce(&self, _: &Weak<dyn Copying>) {}
+        fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
             assert_eq!(geometry.pages(), 4);
@@ -526,7 +526,7 @@ mod tests {
     struct FromTable(Arc<LockedTable<FixedWindowState>>);
 
     impl DebtSource<FixedWindowState> for FromTable {
-        fn announce(&self, heir: &Weak<dyn Copying>) {
+        fn announce(&self, heir: &Weak<dyn PastDebts>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 
