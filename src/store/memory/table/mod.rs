@@ -129,12 +129,12 @@ use crate::util::stripes::Stripes;
 
 pub(super) struct SetAssociativeTable {
     slots: Slots,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     pages: Box<[Page]>,
     stripes: Stripes,
     when_full: WhenFull,
     /// Shared with the copies of what its keys inherit.
-    occupancy: Arc<Occupancy>,
+    pub(super) occupancy: Arc<Occupancy>,
     /// What its keys owe from before a live change. Set before the table is used.
     pub(super) inherited: Option<InheritedStamps>,
 }
@@ -167,14 +167,6 @@ impl SetAssociativeTable {
         if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
             let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
         }
-    }
-
-    pub(super) const fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    pub(super) const fn occupancy(&self) -> &Arc<Occupancy> {
-        &self.occupancy
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
