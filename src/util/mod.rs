@@ -12,6 +12,7 @@ pub(crate) mod captured_log;
 #[path = "../../tests/support/effort.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
 pub(crate) mod lock;
