@@ -111,7 +111,6 @@ impl Dynamo {
 
     /// Returns the state of the table, as this process knows it: the circuit breaker and the calls in flight. While the
     /// breaker is open, decisions fail at once.
-    #[must_use]
     pub fn health(&self) -> NodeHealth {
         self.calls.health()
     }
