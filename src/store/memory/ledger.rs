@@ -11,7 +11,7 @@ use super::occupancy::Occupancy;
 use super::quota_state::{QuotaState, is_same};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
-use super::table::{Codec, Geometry, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
+use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
 use super::when_full::WhenFull;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -20,14 +20,15 @@ use crate::values::{Decision, Quota, Receipt};
 pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
+    /// Shared with the table.
+    inherited: Option<Arc<InheritedStamps>>,
     /// The rules of a bucket before, under whose charges something may still be owed, and until when they were in force; the
     /// oldest first.
     before: Vec<(R, Timestamp)>,
 }
 
-/// What the keys of a table owe from before a live change, as stamps of that instant. Asked about keys that are not in the
-/// table, under their striped lock.
-pub(super) struct InheritedStamps {
+/// What keys owed at the instant of a change, as stamps.
+struct InheritedStamps {
     debts: Arc<DebtCopies<u64, PackedDebts>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
@@ -39,7 +40,7 @@ const MOST_BEFORE: usize = 256;
 impl<R: Codec> Ledger<R> {
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        Self { rule: rule.numbered(table.occupancy.number()), table, before: Vec::new() }
+        Self { rule: rule.numbered(table.occupancy.number()), table, inherited: None, before: Vec::new() }
     }
 
     pub(super) const fn rule(&self) -> &R {
@@ -65,7 +66,9 @@ impl<R: Codec> Ledger<R> {
         self.rule = rule.numbered(self.table.occupancy.number());
         let base = base_of(&rule, now);
         let debts = DebtCopies::new(predecessor, &geometries, &self.table.occupancy, source);
-        self.table.inherited = Some(InheritedStamps { debts, base });
+        let inherited = Arc::new(InheritedStamps { debts, base });
+        self.table.inherited = Some(Arc::clone(&inherited) as _);
+        self.inherited = Some(inherited);
         overflow.iter().for_each(|(tag, debt)| self.inherit_overflow(now, *tag, base + debt));
     }
 
@@ -133,11 +136,11 @@ impl<R: Codec> Keeps for Ledger<R> {
     }
 
     fn inherited(&self) -> Option<Arc<dyn PastDebts>> {
-        self.table.inherited.as_ref().map(|past| Arc::clone(&past.debts) as _)
+        self.inherited.as_ref().map(|past| Arc::clone(&past.debts) as _)
     }
 
     fn has_past(&self, now: Timestamp) -> bool {
-        self.table.inherited.as_ref().is_some_and(|past| !past.debts.has_ended(base_of(&self.rule, now)))
+        self.inherited.as_ref().is_some_and(|past| !past.debts.has_ended(base_of(&self.rule, now)))
     }
 
     fn most_owed(&self, now: Timestamp) -> Option<u64> {
@@ -168,7 +171,7 @@ impl<R: Codec, T: Copy + 'static> KeepsAs<T> for Ledger<R> {
         };
         // Before the table: a debt that was inserted there and cleared here meanwhile is then in the table. In the other
         // order it could be missed. This does for a key whose sets are in this page; `DebtCopies` for all others.
-        if let Some(past) = &self.table.inherited {
+        if let Some(past) = &self.inherited {
             past.debts.each_left(geometry, page, |set, tag, debt| {
                 act(set, tag, rule.stamped(past.base + debt, rule.local(now, tag)));
             });
@@ -187,7 +190,7 @@ impl<R: Bounded> Ledger<R> {
         let (rule, at) = (&self.rule, self.rule.read(now));
         self.table.check_invariants(rule, at);
         // Once all is paid, nothing of it is inserted any more, or cleared.
-        let Some(past) = self.table.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
+        let Some(past) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
         // Of tables of other sizes, a tag and a set do not say in which sets of this one the key may be.
         let (geometry, mut meetings) = (self.geometry(), Meetings::default());
         for page in 0..geometry.pages() {
@@ -207,20 +210,16 @@ impl<R: Bounded> Ledger<R> {
     }
 }
 
-impl InheritedStamps {
-    /// Returns the [stamp](Rule::stamp) of what the key owes, in the table's own units; zero if it owes nothing.
-    /// `present` is the [stamp of nothing](stamp_of_nothing).
-    pub(super) fn stamp_of(&self, hash: u64, present: u64) -> u64 {
+impl InheritedDebts for InheritedStamps {
+    fn stamp_of(&self, hash: u64, present: u64) -> u64 {
         self.debts.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
     }
 
-    /// Replaces that stamp; zero clears it.
-    pub(super) fn set_stamp_of(&self, hash: u64, stamp: u64) {
+    fn set_stamp_of(&self, hash: u64, stamp: u64) {
         self.debts.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
     }
 
-    /// Clears that stamp, of a key that was inserted with it.
-    pub(super) fn clear_inserted(&self, hash: u64) {
+    fn clear_inserted(&self, hash: u64) {
         self.debts.missing(hash).iter().for_each(|heir| heir.copy_pages_of(hash));
         self.debts.set(hash, None);
     }

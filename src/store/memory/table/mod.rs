@@ -68,7 +68,7 @@
 //!
 //! # Inherited debts
 //!
-//! After a live change a key may owe something from before it, which is kept beside the table ([`InheritedStamps`]). A
+//! After a live change a key may owe something from before it, which is kept beside the table ([`InheritedDebts`]). A
 //! key that is not found is looked up there, under its striped lock, and its debt is inserted before anything is
 //! decided. So keys that are found, the common case, pay nothing for it.
 //!
@@ -122,10 +122,23 @@ use self::slots::Slots;
 #[cfg(test)]
 pub(super) use self::ticks::{PaidAt, Tick};
 use self::word::Word;
-use super::ledger::InheritedStamps;
 use super::occupancy::Occupancy;
 use super::when_full::WhenFull;
 use crate::util::stripes::Stripes;
+
+/// What the keys of a table owe from before a live change. Asked about keys that are not in the table, under their
+/// striped lock.
+pub(super) trait InheritedDebts: Send + Sync {
+    /// Returns the [stamp](Rule::stamp) of what the key owes, in the table's own units; zero if it owes nothing.
+    /// `present` is the [stamp of nothing](stamp_of_nothing).
+    fn stamp_of(&self, hash: u64, present: u64) -> u64;
+
+    /// Replaces that stamp; zero clears it.
+    fn set_stamp_of(&self, hash: u64, stamp: u64);
+
+    /// Clears that stamp, of a key that was inserted with it.
+    fn clear_inserted(&self, hash: u64);
+}
 
 pub(super) struct SetAssociativeTable {
     slots: Slots,
@@ -136,7 +149,7 @@ pub(super) struct SetAssociativeTable {
     /// Shared with the copies of what its keys inherit.
     pub(super) occupancy: Arc<Occupancy>,
     /// What its keys owe from before a live change. Set before the table is used.
-    pub(super) inherited: Option<InheritedStamps>,
+    pub(super) inherited: Option<Arc<dyn InheritedDebts>>,
 }
 
 impl SetAssociativeTable {
