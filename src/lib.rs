@@ -108,6 +108,11 @@
 //!
 //! 1.85. An increase is a minor release.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// What all features together use is no dead code where some of them are off.
+#![cfg_attr(
+    not(all(feature = "axum", feature = "calendar", feature = "config", feature = "metrics", feature = "redis")),
+    allow(dead_code)
+)]
 
 pub mod algorithm;
 mod concurrency;

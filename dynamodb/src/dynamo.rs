@@ -32,6 +32,7 @@ const IN_FLIGHT: usize = 1_000;
 /// Its key is `k`, a string, without a sort key. Items expire by the attribute `x`. [`create_table`](Self::create_table)
 /// creates it.
 #[derive(Clone)]
+#[must_use]
 pub struct Dynamo {
     table: Table,
     calls: Calls,
@@ -41,7 +42,6 @@ pub struct Dynamo {
 
 impl Dynamo {
     /// Keeps budgets in the table `table`. No call is made before the first decision.
-    #[must_use]
     #[allow(clippy::needless_pass_by_value, reason = "the client is for this table alone from now on")]
     pub fn new(client: Client, table: impl Into<String>) -> Self {
         let client = Client::from_conf(client.config().to_builder().retry_config(RetryConfig::disabled()).build());
@@ -63,7 +63,6 @@ impl Dynamo {
     /// # Panics
     ///
     /// If it is zero, or more than a minute.
-    #[must_use]
     #[track_caller]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         assert!(timeout <= LONGEST_WAY, "a decision may take a minute at the most, not {timeout:?}");
@@ -77,7 +76,6 @@ impl Dynamo {
     /// # Panics
     ///
     /// If it is zero.
-    #[must_use]
     #[track_caller]
     pub fn max_in_flight(mut self, decisions: usize) -> Self {
         self.in_flight = decisions;
@@ -92,7 +90,6 @@ impl Dynamo {
     ///
     /// If the clocks keep to it, a bucket admits up to burst + rate × (*t* + `error`) in an interval of length *t*, once
     /// and not per request. A state that no such clock can have written is ignored, and overwritten by the next charge.
-    #[must_use]
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.table.clock_error = error;
         self
@@ -100,7 +97,6 @@ impl Dynamo {
 
     /// Decides by another clock than the system's [wall clock](Wall), such as one that reads ClockBound. It must count
     /// from 1970, as those of all processes.
-    #[must_use]
     pub fn with_clock(mut self, clock: impl Clock) -> Self {
         self.table.clock = SharedClock(Arc::new(clock));
         self
@@ -108,7 +104,6 @@ impl Dynamo {
 
     /// Sets a secret for the hashes that stand for clients in the keys of items, so that a reader of the table cannot
     /// find out by trying which clients they are. All processes that share budgets need the same. Empty by default.
-    #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.secret = secret.as_ref().into();
         self
@@ -116,7 +111,6 @@ impl Dynamo {
 
     /// Returns the state of the table, as this process knows it: the circuit breaker and the calls in flight. While the
     /// breaker is open, decisions fail at once.
-    #[must_use]
     pub fn health(&self) -> NodeHealth {
         self.calls.health()
     }

@@ -80,6 +80,7 @@ use crate::items::Kept;
 ///
 /// A request that is dropped while it is being decided may have been charged.
 #[derive(Debug)]
+#[must_use]
 pub struct DynamoStore(RemoteStore<DynamoBackend>);
 
 impl DynamoStore {
@@ -89,7 +90,6 @@ impl DynamoStore {
     /// # Panics
     ///
     /// If `name` is longer than 255 bytes.
-    #[must_use]
     #[track_caller]
     pub fn new(dynamo: &Dynamo, name: &str) -> Self {
         assert!(name.len() <= 255, "the name of a limiter on DynamoDB has 255 bytes at the most, not {}", name.len());
@@ -102,7 +102,6 @@ impl DynamoStore {
     /// # Panics
     ///
     /// If `most` or `lifetime` is zero, or `most` is greater than 1,024.
-    #[must_use]
     #[track_caller]
     pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
         Self(self.0.leasing(most, lifetime))
@@ -110,7 +109,6 @@ impl DynamoStore {
 
     /// Makes a call of its own for every request that is not decided without one: see
     /// [`RemoteStore::without_coalescing`].
-    #[must_use]
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())
     }

@@ -41,6 +41,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// assert_eq!(rejected.retry_after(), Some(Duration::from_secs(1)));
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 #[doc(alias = "fixed window counter")]
 pub struct FixedWindow {
     quota: Quota,
@@ -69,7 +70,6 @@ impl FixedWindow {
     /// # Panics
     ///
     /// If the quota has a burst other than its limit, which a window cannot enforce.
-    #[must_use]
     #[track_caller]
     pub const fn new(quota: Quota) -> Self {
         assert!(quota.max_burst() == quota.limit(), "{}", NO_BURST);
@@ -85,10 +85,8 @@ impl FixedWindow {
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
     /// period, or of whether windows are staggered, all keys start without a count.
-    #[must_use]
-    pub const fn staggered(mut self) -> Self {
-        self.staggered = true;
-        self
+    pub const fn staggered(self) -> Self {
+        Self { staggered: true, ..self }
     }
 }
 

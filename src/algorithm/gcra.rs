@@ -132,7 +132,6 @@ impl Gcra {
     }
 
     /// Returns the price of any number of tokens; `u128::MAX` if that is more.
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     pub(crate) fn price_of(&self, tokens: u128) -> u128 {
         tokens.saturating_mul(self.period.into())
     }

@@ -116,7 +116,6 @@ fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N
 }
 
 /// Returns the quota under which a state of an algorithm of this crate was written.
-#[cfg_attr(not(feature = "remote"), allow(dead_code))]
 pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
     let kind = *bytes.get(1)?;
     Numbers::of(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
@@ -171,26 +170,20 @@ impl<'a> Numbers<'a> {
 /// Above all TATs that a bucket writes: debts are cut at [`MOST_CARRIED`] units, and the time is below that.
 const MOST_TAT: u128 = 2 * MOST_CARRIED;
 
-macro_rules! portable_bucket {
-    ($($bucket:ty),+) => {$(
-        impl Portable for $bucket {
-            fn to_bytes(&self, state: &GcraState) -> Vec<u8> {
-                write(b'b', &self.quota(), &{ state.tat }.to_be_bytes(), [])
-            }
+impl Portable for TokenBucket {
+    fn to_bytes(&self, state: &GcraState) -> Vec<u8> {
+        write(b'b', &self.quota(), &{ state.tat }.to_be_bytes(), [])
+    }
 
-            fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<GcraState, UnknownState> {
-                let (quota, mut numbers) = Numbers::of(bytes, b'b')?;
-                let tat = numbers.u128()?;
-                if tat >= MOST_TAT {
-                    return Err(UnknownState::Content);
-                }
-                Ok(self.inherit(numbers.end(GcraState { tat })?, &quota, now))
-            }
+    fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<GcraState, UnknownState> {
+        let (quota, mut numbers) = Numbers::of(bytes, b'b')?;
+        let tat = numbers.u128()?;
+        if tat >= MOST_TAT {
+            return Err(UnknownState::Content);
         }
-    )+};
+        Ok(self.inherit(numbers.end(GcraState { tat })?, &quota, now))
+    }
 }
-
-portable_bucket!(TokenBucket);
 
 impl Portable for FixedWindow {
     fn to_bytes(&self, state: &FixedWindowState) -> Vec<u8> {

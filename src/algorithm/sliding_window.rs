@@ -55,6 +55,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// assert!(!window.decide(state, at_ms(1_250), 1).0.is_allowed());
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 #[doc(alias("sliding window counter", "rolling window"))]
 pub struct SlidingWindow {
     quota: Quota,
@@ -90,7 +91,6 @@ impl SlidingWindow {
     /// # Panics
     ///
     /// If the quota has a burst other than its limit, which a window cannot enforce.
-    #[must_use]
     #[track_caller]
     pub const fn new(quota: Quota) -> Self {
         assert!(quota.max_burst() == quota.limit(), "{}", NO_BURST);
@@ -106,10 +106,8 @@ impl SlidingWindow {
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
     /// period, or of whether windows are staggered, all keys start without a count.
-    #[must_use]
-    pub const fn staggered(mut self) -> Self {
-        self.staggered = true;
-        self
+    pub const fn staggered(self) -> Self {
+        Self { staggered: true, ..self }
     }
 
     /// Returns `state` as it reads in the window that holds `now`. After a clock was set back, that is the start of the

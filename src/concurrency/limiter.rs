@@ -95,6 +95,7 @@ use crate::values::{
 /// drop(permit);
 /// assert!(exports.try_acquire(&alice, 1).is_some());
 /// ```
+#[must_use]
 #[doc(alias("semaphore", "concurrency limit", "bulkhead", "in flight"))]
 pub struct Concurrency {
     limit: u64,
@@ -113,7 +114,6 @@ impl Concurrency {
     /// # Panics
     ///
     /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
-    #[must_use]
     pub const fn new(limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
@@ -133,7 +133,6 @@ impl Concurrency {
     /// dropped leaves at once. Waiting needs a tokio runtime with a timer; a turn comes on whatever runtime its waiter is
     /// polled.
     #[cfg(feature = "queue")]
-    #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
         self.waiting(|queue| queue.max_queue = waiters)
     }
@@ -141,7 +140,6 @@ impl Concurrency {
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[cfg(feature = "queue")]
-    #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.waiting(|queue| queue.max_wait = max_wait)
     }
@@ -149,7 +147,6 @@ impl Concurrency {
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[cfg(feature = "queue")]
-    #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         self.waiting(|queue| queue.max_waiters = max_waiters)
     }
@@ -160,7 +157,6 @@ impl Concurrency {
     /// # Panics
     ///
     /// If `keys` is zero; and at the first request, if the memory cannot be had.
-    #[must_use]
     #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
         assert!(keys > 0, "a table for zero keys would reject every request");
@@ -281,9 +277,7 @@ impl Concurrency {
 
 /// The units of a key are taken.
 struct Occupied {
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     place: SlotPlace,
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     slot: usize,
     units: u64,
 }

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::counts::{AcquireResult, Counts};
 use super::slots::SlotPlace;
-use super::wait_lists::{JoinResult, WaitTicket, WaitTurn, WantedUnits};
+use super::wait_lists::{JoinResult, WaitTicket, WantedUnits};
 
 /// Counts, and how many units are in flight of the key that a model is about, counted apart.
 struct Shared {
@@ -197,8 +197,8 @@ impl Shared {
     fn poll(&self, ticket: WaitTicket, flag: &std::sync::Arc<Flag>) -> bool {
         let waker = Waker::from(std::sync::Arc::clone(flag));
         match self.counts.wait_lists.poll(ticket, &mut Context::from_waker(&waker)) {
-            Poll::Ready(WaitTurn::Granted { .. }) => true,
-            Poll::Ready(WaitTurn::Closed) => panic!("not closed"),
+            Poll::Ready(Some(_)) => true,
+            Poll::Ready(None) => panic!("not closed"),
             Poll::Pending => false,
         }
     }

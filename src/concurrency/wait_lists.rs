@@ -95,16 +95,6 @@ pub(super) enum JoinResult {
     Closed,
 }
 
-/// The end of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitTurn {
-    /// It has its units: with them, its key has so many.
-    Granted {
-        units: u64,
-    },
-    Closed,
-}
-
 type Wakers = Vec<Waker>;
 
 impl Default for WaitLists {
@@ -186,11 +176,12 @@ impl WaitLists {
         self.waiting.fetch_sub(waiters as u64, Ordering::Relaxed);
     }
 
-    /// Looks whether a waiter's turn has come. Once it has, the waiter has no ticket any more.
-    pub(super) fn poll(&self, ticket: WaitTicket, context: &mut Context<'_>) -> Poll<WaitTurn> {
+    /// Looks whether a waiter's turn has come: the units that its key has then, or `None` if the lists were closed. Once it
+    /// has, the waiter has no ticket any more.
+    pub(super) fn poll(&self, ticket: WaitTicket, context: &mut Context<'_>) -> Poll<Option<u64>> {
         self.locked(ticket.slot, |shard, _| {
             if let Some(units) = shard.granted.remove(&ticket.id) {
-                return Poll::Ready(WaitTurn::Granted { units });
+                return Poll::Ready(Some(units));
             }
             match shard.lists.get_mut(&ticket.slot).and_then(|list| list.get_mut(&ticket.id)) {
                 Some(waiter) => {
@@ -201,7 +192,7 @@ impl WaitLists {
                     Poll::Pending
                 }
                 // Taken off the list without units: the lists were closed.
-                None => Poll::Ready(WaitTurn::Closed),
+                None => Poll::Ready(None),
             }
         })
     }

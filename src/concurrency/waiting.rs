@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::counts::Counts;
-use super::wait_lists::{WaitTicket, WaitTurn};
+use super::wait_lists::WaitTicket;
 use super::{admitted, closed, rejected};
 use crate::values::{Decision, LimiterError};
 
@@ -77,8 +77,8 @@ impl Future for WaitForUnits {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(ticket) = self.ticket else { panic!("polled after it was ready") };
         let result = match self.counts.wait_lists.poll(ticket, context) {
-            Poll::Ready(WaitTurn::Granted { units }) => Ok(self.granted(units)),
-            Poll::Ready(WaitTurn::Closed) => Err(closed()),
+            Poll::Ready(Some(units)) => Ok(self.granted(units)),
+            Poll::Ready(None) => Err(closed()),
             Poll::Pending if self.is_in_time(context) => return Poll::Pending,
             // Its turn may have come since it was looked for.
             Poll::Pending => match self.counts.wait_lists.leave(&self.counts.slots, ticket) {

@@ -78,7 +78,6 @@ impl CountWord {
     }
 
     #[must_use]
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     pub(super) const fn with_waiters(self, has_waiters: bool) -> Self {
         Self(if has_waiters { self.0 | WAITERS } else { self.0 & !WAITERS })
     }

@@ -371,7 +371,6 @@ tables! {
     }
 
     #[derive(Clone, PartialEq)]
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     RawRedis, "redis" {
         url: Spanned<OneOrMany> = texts("\"redis://127.0.0.1:6379\"",
             "An address, or a list: some nodes of a cluster, or the sentinels of a master.").secret();

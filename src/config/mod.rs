@@ -88,9 +88,9 @@ use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
 use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
-use self::value::{number, size};
+use self::value::{number, set, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
-use crate::http::{Enforceable, Exemptions, PolicyError, RateLimitLayer};
+use crate::http::{Enforceable, Exemptions, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
@@ -246,11 +246,7 @@ impl Route {
         let Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional } = draft;
         let enforce = |policies| {
             let builder = responses.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
-            let builder = match preflights {
-                Some(budget) => builder.exempt_preflights(budget),
-                None => builder,
-            };
-            set_up(builder).build()
+            set_up(set(builder, preflights, RateLimitLayerBuilder::exempt_preflights)).build()
         };
         let layer = policies.map(enforce);
         Self { paths, line: source.line(&at), response, exempt_preflights, layer, optional }
@@ -284,32 +280,24 @@ impl SharedSettings<'_> {
             }
         }
 
-        let responses = match &raw.response {
-            Some(raw_answer) if raw.policy.is_empty() => {
-                let problem = "the route has no policy, so that its [response] has no effect; remove it, or give the route a [[route.policy]]";
-                return Err(source.error(&raw_answer.span(), problem));
+        for (at, effect, key) in [
+            (policy::at(&raw.response), "its [response] has no effect", "it"),
+            (policy::at(&raw.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
+            (policy::at(&raw.exempt), "all requests pass uncounted", "exempt"),
+        ] {
+            if let Some(at) = at.filter(|_| raw.policy.is_empty()) {
+                let cure = format!("remove {key}, or give the route a [[route.policy]]");
+                return Err(source.error(&at, format_args!("the route has no policy, so that {effect}; {cure}")));
             }
+        }
+        let responses = match &raw.response {
             Some(raw) => ResponseSettings::parse(source, raw.get_ref())?.or(self.response),
             None => self.response,
         };
-
-        let preflights = match &raw.exempt_preflights {
-            Some(budget) if raw.policy.is_empty() => {
-                let problem = "the route has no policy, so that all requests pass uncounted; remove exempt-preflights, or give it a [[route.policy]]";
-                return Err(source.error(&budget.span(), problem));
-            }
-            budget => budget.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?,
-        };
-        let exemptions = match &raw.exempt {
-            Some(exempt) if raw.policy.is_empty() => {
-                let problem = "the route has no policy, so that all requests pass uncounted; remove exempt, or give it a [[route.policy]]";
-                return Err(source.error(&exempt.span(), problem));
-            }
-            exempt => {
-                let add = |raw| exempt::add(source, Exemptions::new(), raw, self.client_ip);
-                exempt.as_ref().map(add).transpose()?
-            }
-        };
+        let preflights = &raw.exempt_preflights;
+        let preflights = preflights.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?;
+        let exempt = |raw| exempt::add(source, Exemptions::new(), raw, self.client_ip);
+        let exemptions = raw.exempt.as_ref().map(exempt).transpose()?;
         let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
         let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
@@ -397,10 +385,7 @@ fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, Conf
             let at = ranges.span();
             let ranges = TrustedProxies::networks(ranges.into_inner());
             let ranges = ranges.map_err(|error| source.error(&at, format_args!("trusted: {error}")))?;
-            Some(match hops {
-                Some(hops) => ranges.and_hops(hops),
-                None => ranges,
-            })
+            Some(set(ranges, hops, TrustedProxies::and_hops))
         }
         (None, Some(hops)) => Some(TrustedProxies::hops(hops)),
         (None, None) => None,
@@ -418,8 +403,5 @@ fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, Conf
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
     };
     let prefix = raw.ipv6_prefix.map(|prefix| number(source, "client-ip.ipv6-prefix", &prefix)).transpose()?;
-    Ok(match prefix.and_then(|prefix| u8::try_from(prefix).ok()) {
-        Some(prefix) => client_ip.ipv6_prefix(prefix),
-        None => client_ip,
-    })
+    Ok(set(client_ip, prefix.and_then(|prefix| u8::try_from(prefix).ok()), ClientIp::ipv6_prefix))
 }

@@ -14,7 +14,7 @@ use super::format::{AlgorithmName, NamedValue, RawBudget, RawChargeOnce, RawPena
 use super::key::KeySpec;
 use super::source::SourceText;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
-use super::value::{duration, number, number_in, quota, size};
+use super::value::{duration, number, number_in, quota, set, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead};
@@ -54,9 +54,8 @@ pub(super) fn build(
         let code = u16::try_from(number(source, "policy.status", status)?).ok();
         policy = policy.status(code.and_then(|code| StatusCode::from_u16(code).ok()).expect("it is from 400 to 599"));
     }
-    if let Some(statuses) = &raw.charge_when {
-        policy = policy.charge_when(charged(source, statuses)?);
-    }
+    let charged = raw.charge_when.as_ref().map(|statuses| charged(source, statuses)).transpose()?;
+    policy = set(policy, charged, Policy::charge_when);
     match raw.settle_by.as_ref().map(|by| by.get_ref().value()) {
         Some(SettleBy::Handler) => policy = policy.settle_by_handler(),
         Some(SettleBy::ContentBytes) => policy = policy.settle_by_content_bytes(),
@@ -68,19 +67,14 @@ pub(super) fn build(
     if raw.release_at.as_ref().is_some_and(|at| at.get_ref().value() == ReleaseAt::Head) {
         policy = policy.release_at_head();
     }
-    if let Some(raw) = &raw.penalty {
-        policy = policy.penalty(penalty(source, raw)?);
-    }
-    if let Some(raw) = &raw.charge_once {
-        policy = policy.charge_once(charge_once(source, raw)?);
-    }
+    let penalty = raw.penalty.as_ref().map(|raw| penalty(source, raw)).transpose()?;
+    let charge_once = raw.charge_once.as_ref().map(|raw| charge_once(source, raw)).transpose()?;
+    policy = set(set(policy, penalty, Policy::penalty), charge_once, Policy::charge_once);
     let exemptions = match &raw.exempt {
         Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
     };
-    if let Some(exemptions) = exemptions {
-        policy = policy.exempt(exemptions);
-    }
+    policy = set(policy, exemptions, Policy::exempt);
     if raw.shadow == Some(true) {
         policy = policy.shadow();
     }
@@ -103,7 +97,7 @@ fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     }
 }
 
-fn at<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
+pub(super) fn at<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
@@ -164,10 +158,8 @@ fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnc
     let free_retries = number(source, "charge-once.free-retries", free_retries)?;
     let free_retries = u32::try_from(free_retries).expect("in the range");
     let once = ChargeOnce::by_header(name).within(within).free_retries(free_retries);
-    Ok(match max_keys {
-        None => once,
-        Some(keys) => once.max_keys(size(source, "charge-once.max-keys", keys)?),
-    })
+    let max_keys = max_keys.as_ref().map(|keys| size(source, "charge-once.max-keys", keys)).transpose()?;
+    Ok(set(once, max_keys, ChargeOnce::max_keys))
 }
 
 fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
@@ -208,10 +200,8 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     if let Some(unit) = unit {
         return calendar::limiter(source, raw, (unit, per), limit, store);
     }
-    let mut quota = quota(source, limit, "per", per)?;
-    if let Some(burst) = &raw.burst {
-        quota = quota.burst(number(source, "policy.burst", burst)?);
-    }
+    let burst = raw.burst.as_ref().map(|burst| number(source, "policy.burst", burst)).transpose()?;
+    let quota = set(quota(source, limit, "per", per)?, burst, Quota::burst);
 
     let limiter = match algorithm {
         AlgorithmName::Concurrency => unreachable!("it has no quota, and returned above"),
@@ -296,8 +286,6 @@ fn charged(
 /// Parses the budget of `exempt-preflights`.
 pub(super) fn budget(source: &SourceText<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
     let quota = quota(source, number(source, "exempt-preflights.limit", &raw.limit)?, "per", &raw.per)?;
-    match &raw.burst {
-        None => Ok(quota),
-        Some(burst) => Ok(quota.burst(number(source, "exempt-preflights.burst", burst)?)),
-    }
+    let burst = raw.burst.as_ref().map(|burst| number(source, "exempt-preflights.burst", burst)).transpose()?;
+    Ok(set(quota, burst, Quota::burst))
 }

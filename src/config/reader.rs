@@ -56,16 +56,14 @@ impl ConfigReader {
     /// A `[redis]` in the file is not used, but still opened first, without connecting: if its settings are wrong, the
     /// file is rejected.
     #[cfg(feature = "redis")]
-    pub fn redis(mut self, redis: &Redis) -> Self {
-        self.redis = Some(redis.clone());
-        self
+    pub fn redis(self, redis: &Redis) -> Self {
+        Self { redis: Some(redis.clone()), ..self }
     }
 
     /// Sets up the layer of each route that has a policy, after the settings of the file. A second call replaces the
     /// first.
-    pub fn layers(mut self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
-        self.set_up = Box::new(set_up);
-        self
+    pub fn layers(self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
+        Self { set_up: Box::new(set_up), ..self }
     }
 
     /// Parses `text`; `file` is the name in messages.

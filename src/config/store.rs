@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::format::{RawPolicy, RawRedis, StoreName};
 use super::source::SourceText;
+use super::value::set;
 use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;
@@ -92,7 +93,6 @@ pub(super) struct ConcurrencySpec {
     /// In memory.
     pub(super) max_keys: Option<usize>,
     /// On Redis.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(super) lease: Option<Duration>,
 }
 
@@ -185,13 +185,5 @@ impl StoreSpec {
                 Ok(set(queue, max_wait, RedisQueue::max_wait).into_limiter())
             }
         }
-    }
-}
-
-/// Calls the setter of a limiter with a value, if there is one.
-fn set<L, T>(limiter: L, value: Option<T>, setter: impl FnOnce(L, T) -> L) -> L {
-    match value {
-        Some(value) => setter(limiter, value),
-        None => limiter,
     }
 }

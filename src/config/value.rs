@@ -61,3 +61,11 @@ pub(super) fn quota(
     Quota::try_per(limit, duration(source, field, per)?)
         .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
 }
+
+/// Calls a setter, if there is a value for it.
+pub(super) fn set<B, T>(built: B, value: Option<T>, setter: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => setter(built, value),
+        None => built,
+    }
+}

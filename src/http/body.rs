@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::util::lock::Lock;
 use crate::util::log;
 
 /// The body of a rejection: anything that converts to bytes, or any [`Body`].
@@ -21,7 +21,7 @@ enum BodyContent {
     Shared(Box<Bytes>),
     /// Some bodies, such as axum's, are not `Sync`. The mutex makes them so: it is never contended, and polling does
     /// not lock it.
-    Streamed(Box<Mutex<Pin<Box<dyn Streamed>>>>),
+    Streamed(Box<Lock<Pin<Box<dyn Streamed>>>>),
 }
 
 const _: () = assert!(size_of::<RejectionBody>() <= 3 * size_of::<usize>());
@@ -40,7 +40,7 @@ impl RejectionBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: fmt::Display,
     {
-        Self(BodyContent::Streamed(Box::new(Mutex::new(Box::pin(body)))))
+        Self(BodyContent::Streamed(Box::new(Lock::new(Box::pin(body)))))
     }
 
     /// The length in bytes, if it is known and not zero.
@@ -54,7 +54,7 @@ impl RejectionBody {
             BodyContent::Static(body) => Bytes::from_static(std::mem::take(body)),
             BodyContent::Shared(body) => std::mem::take(&mut **body),
             BodyContent::Streamed(body) => {
-                return body.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll_frame(cx);
+                return body.lock().as_mut().poll_frame(cx);
             }
         };
         Poll::Ready((!whole.is_empty()).then(|| Frame::data(whole)))
@@ -62,24 +62,20 @@ impl RejectionBody {
 
     pub(crate) fn is_end_stream(&self) -> bool {
         match &self.0 {
-            BodyContent::Streamed(body) => locked(body).is_end_stream(),
+            BodyContent::Streamed(body) => body.lock().is_end_stream(),
             content => content.bytes().is_empty(),
         }
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            BodyContent::Streamed(body) => locked(body).size_hint(),
+            BodyContent::Streamed(body) => body.lock().size_hint(),
             // `is_end_stream` suffices. With an exact size of zero, some servers add a `content-length`, which a gRPC
             // response should not have.
             content if content.bytes().is_empty() => SizeHint::default(),
             content => SizeHint::with_exact(content.bytes().len() as u64),
         }
     }
-}
-
-fn locked<B>(body: &Mutex<B>) -> MutexGuard<'_, B> {
-    body.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl BodyContent {

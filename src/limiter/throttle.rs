@@ -15,10 +15,10 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::limiter::{Health, HealthChange, Hold, IntoLimiter, Limiter};
+use crate::limiter::{Health, Hold, IntoLimiter, Limiter};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outcome, PartitionKey, Pending};
+use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, PartitionKey, Pending};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
 ///
@@ -42,6 +42,7 @@ use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, Outc
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
 /// # }
 /// ```
+#[must_use]
 #[doc(alias("outgoing", "worker", "job"))]
 pub struct ThrottleLayer<Req> {
     gate: Arc<ThrottleGate<Req>>,
@@ -98,7 +99,6 @@ impl<Req> ThrottleLayer<Req> {
 
     /// Computes the cost of a request; 1 unless set. Clones and services that were made before keep theirs, and share the
     /// budgets.
-    #[must_use]
     pub fn cost_fn(mut self, cost: impl Fn(&Req) -> u64 + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.gate).cost = Arc::new(cost);
         self
@@ -107,7 +107,6 @@ impl<Req> ThrottleLayer<Req> {
     /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless
     /// set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case. The beginning and
     /// the end of an outage are logged.
-    #[must_use]
     pub fn on_failure(mut self, choice: FailureMode) -> Self {
         Arc::make_mut(&mut self.gate).on_failure = choice;
         self
@@ -192,26 +191,24 @@ impl<Req> ThrottleGate<Req> {
         fell_back: bool,
     ) -> ThrottleStep<E> {
         // The answers of the fallback tell nothing about the limiter.
-        if answer.is_ok() && !fell_back && self.health.worked(|| Monotonic.now()) == Some(HealthChange::Recovered) {
+        if answer.is_ok() && !fell_back && self.health.worked(|| Monotonic.now()) {
             log::throttle_recovered();
         }
-        let error = match answer.as_ref().map(Decision::outcome) {
-            Ok(Outcome::Allow) => {
-                let admission = answer.ok().filter(|_| self.holds);
-                return ThrottleStep::Pass {
-                    hold: admission.map(|admission| Hold::new(Arc::clone(&self.limiter), key, &admission, cost)),
-                };
+        let error = match answer {
+            Ok(decision) if decision.is_allowed() => {
+                let hold = || Hold::new(Arc::clone(&self.limiter), key, &decision, cost);
+                return ThrottleStep::Pass { hold: self.holds.then(hold) };
             }
-            Ok(Outcome::Reject { retry_after }) => {
-                return ThrottleStep::Reject(ThrottleError::Rejected { retry_after });
+            Ok(decision) => {
+                return ThrottleStep::Reject(ThrottleError::Rejected { retry_after: decision.retry_after() });
             }
-            Err(error) => error.clone(),
+            Err(error) => error,
         };
         // Who closed it wants its requests rejected: the limiter has not failed.
         if error.is_closed() {
             return ThrottleStep::Reject(ThrottleError::Limiter(error));
         }
-        if self.health.failed(Monotonic.now()) == Some(HealthChange::Failed) {
+        if self.health.failed(Monotonic.now()) {
             log::throttle_failed(&error, self.fate_on_failure());
         }
         match self.on_failure {

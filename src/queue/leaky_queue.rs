@@ -173,6 +173,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// ```
 ///
 /// [`LimiterError`]: crate::LimiterError
+#[must_use]
 #[doc(alias("leaky bucket", "traffic shaper", "fifo", "delay"))]
 pub struct LeakyQueue {
     quota: Quota,
@@ -185,7 +186,6 @@ pub struct LeakyQueue {
 impl LeakyQueue {
     /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
-    #[must_use]
     pub fn new(quota: Quota) -> Self {
         Self::build(quota, QueueBounds::new(WaitBounds::of_queue(&quota)), false)
     }
@@ -209,7 +209,6 @@ impl LeakyQueue {
     }
 
     /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
-    #[must_use]
     pub fn max_queue(self, waiters: usize) -> Self {
         self.with(|bounds| bounds.waits.max_queue = waiters)
     }
@@ -218,13 +217,11 @@ impl LeakyQueue {
     ///
     /// Only one of the two bounds is ever met, by [Little's law](Self#how-many-to-let-wait). So raise the
     /// [`max_queue`](Self::max_queue), too, if requests should wait longer than a period.
-    #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with(|bounds| bounds.waits.max_wait = max_wait)
     }
 
     /// Sets how many requests may wait over all keys together: the bound on memory for waiters.
-    #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(|bounds| bounds.waits.max_waiters = waiters)
     }
@@ -244,7 +241,6 @@ impl LeakyQueue {
     /// let resets = LeakyQueue::new(Quota::per_hour(1)).max_keys(1_000_000).when_full(WhenFull::Overflow);
     /// assert_eq!(resets.stats().table.unwrap().capacity, 1_000_000);
     /// ```
-    #[must_use]
     pub fn max_keys(self, keys: usize) -> Self {
         self.with(|bounds| bounds.max_keys = keys)
     }
@@ -264,7 +260,6 @@ impl LeakyQueue {
     /// keys.
     ///
     /// No choice forgets a key that has waiters.
-    #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         self.with(|bounds| bounds.when_full = when_full)
     }
@@ -283,7 +278,6 @@ impl LeakyQueue {
     /// This is a choice for each queue, and not the feature alone, since Cargo unifies features over all users of the
     /// crate.
     #[cfg(feature = "precise-timer")]
-    #[must_use]
     pub fn precise(self) -> Self {
         Self::build(self.quota, self.bounds, true)
     }

@@ -65,7 +65,6 @@ mod fine {
     use std::future::{pending, poll_fn};
     use std::io;
     use std::pin::Pin;
-    use std::sync::{Mutex, PoisonError};
     use std::thread;
     use std::time::Duration;
 
@@ -77,6 +76,8 @@ mod fine {
     use tokio::runtime::{Builder, Handle};
     use tokio::time::Instant;
 
+    use crate::util::lock::Lock;
+
     /// A `timerfd` that the [`reactor`] watches.
     ///
     /// It is read as a pipe, because that is how tokio watches any descriptor without `unsafe` on our side and without
@@ -87,8 +88,8 @@ mod fine {
     /// runtime may have no I/O driver, and tokio reports that by a panic only; this one has one. The first timer starts
     /// it, and it never stops: an idle one costs a parked thread and a few descriptors.
     fn reactor() -> io::Result<Handle> {
-        static REACTOR: Mutex<Option<Handle>> = Mutex::new(None);
-        let mut reactor = REACTOR.lock().unwrap_or_else(PoisonError::into_inner);
+        static REACTOR: Lock<Option<Handle>> = Lock::new(None);
+        let mut reactor = REACTOR.lock();
         if let Some(started) = &*reactor {
             return Ok(started.clone());
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 /// assert_eq!(shard.is_connected(), None, "not known");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct NodeHealth {
     name: Arc<str>,
     breaker: BreakerState,
@@ -44,19 +45,16 @@ impl NodeHealth {
     /// Creates the state of the node that is called `name` in log lines and metrics.
     ///
     /// Each node of a store has another name. It must not depend on what clients send, since each name is a series.
-    #[must_use]
     pub fn new(name: impl Into<Arc<str>>, breaker: BreakerState) -> Self {
         Self { name: name.into(), breaker, in_flight: None, is_connected: None }
     }
 
     /// Sets how many calls to the node are in flight.
-    #[must_use]
     pub fn with_in_flight(self, calls: usize) -> Self {
         Self { in_flight: Some(calls), ..self }
     }
 
     /// Sets whether this process has a connection to the node.
-    #[must_use]
     pub fn with_connected(self, is_connected: bool) -> Self {
         Self { is_connected: Some(is_connected), ..self }
     }

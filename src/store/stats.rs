@@ -84,11 +84,9 @@ pub struct TableStats {
     /// change with those of the tables before.
     pub turned_away: u64,
     /// How much of these two counts was counted by the tables before.
-    #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
     pub(crate) inherited: (u64, u64),
     /// Distinguishes the table from others of this process, so that counts of several are added up. `None` for a table
     /// of a custom limiter, and for one that was not used yet.
-    #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
     pub(crate) number: Option<u64>,
 }
 
@@ -113,7 +111,6 @@ pub struct SharingStats {
     /// How many attempts to write a key were lost, since another process had changed the key after this one had read it.
     pub lost_swaps: u64,
     /// Distinguishes the store from others of this process, as for [`TableStats`].
-    #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
     pub(crate) number: Option<u64>,
 }
 

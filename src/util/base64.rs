@@ -1,15 +1,12 @@
 //! Encodes base64 (RFC 4648) without padding, one character at a time, so that a few bytes need no allocation.
 
 /// The alphabet of RFC 4648, section 4.
-#[cfg(feature = "http")]
 pub(crate) const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// The alphabet of RFC 4648, section 5, for URLs and file names.
-#[cfg(feature = "remote")]
 pub(crate) const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The number of characters that encode this many bytes.
-#[cfg(feature = "http")]
 pub(crate) const fn length(bytes: usize) -> usize {
     (bytes * 8).div_ceil(6)
 }

@@ -109,7 +109,6 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     }
 
     /// The values for which `is_live` holds, counted in up to `sample` sets and extrapolated to all.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn count(&self, sample: usize, is_live: impl Fn(&V) -> bool) -> u64 {
         let sets = self.sets.len();
         let seen = sets.min(sample);
@@ -119,7 +118,6 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         live as u64 * sets as u64 / seen as u64
     }
 
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }

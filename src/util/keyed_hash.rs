@@ -30,7 +30,6 @@ impl Secret {
     }
 
     /// The secret of these bytes, read as two little-endian words like the keys of the authors' test vectors.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);
         #[allow(clippy::cast_possible_truncation)]
@@ -44,7 +43,6 @@ impl Secret {
     }
 
     /// SipHash-2-4, for hashes that appear in response fields and logs.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn mark(self, key: &[u8]) -> u64 {
         self.sip::<2, 4>(key)
     }

@@ -36,7 +36,6 @@ impl<T> Shards<T> {
     }
 
     /// Locks one part after the other.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.0.iter().map(Lock::lock)
     }

@@ -4,293 +4,236 @@
 //! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs` checks
 //! that it is there.
 
-#![cfg_attr(not(feature = "axum"), allow(dead_code))]
+#![cfg_attr(not(feature = "tracing"), allow(unused_macros, unused_variables))]
 
-#[cfg(feature = "tracing")]
-mod with_tracing {
-    use std::error::Error;
-    use std::fmt::{self, Display};
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::{Once, OnceLock};
+use std::error::Error;
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
-    use crate::util::keyed_hash::Secret;
-    use crate::values::{Decision, LimiterError, PartitionKey};
+use crate::util::keyed_hash::Secret;
+use crate::values::{Decision, LimiterError, PartitionKey};
 
-    const TARGET: &str = "tower_sluice";
+/// Logs a line. Without the feature `tracing`, that is nothing, and no field is looked at.
+macro_rules! event {
+    ($level:ident: $($line:tt)+) => {
+        #[cfg(feature = "tracing")]
+        tracing::$level!(target: "tower_sluice", $($line)+);
+    };
+}
 
-    /// The address of a section of the guide's page on mistakes.
-    macro_rules! page {
-        ($section:literal) => {
-            concat!("https://docs.rs/tower-sluice/latest/tower_sluice/guide/misconfigured/#", $section)
-        };
-    }
+/// The address of a section of the guide's page on mistakes.
+macro_rules! page {
+    ($section:literal) => {
+        concat!("https://docs.rs/tower-sluice/latest/tower_sluice/guide/misconfigured/#", $section)
+    };
+}
 
-    pub(crate) fn misconfigured(policy: &str, problem: &str) {
-        tracing::error!(target: TARGET, see = page!("requests-have-no-key"), policy, problem, "rate limiter misconfigured: requests have no key");
-    }
+pub(crate) fn misconfigured(policy: &str, problem: &str) {
+    event!(error: see = page!("requests-have-no-key"), policy, problem, "rate limiter misconfigured: requests have no key");
+}
 
-    pub(crate) fn networks_unknown(policy: &str, problem: &dyn Display) {
-        tracing::error!(target: TARGET, see = page!("no-request-is-exempt-by-its-network"), policy, %problem, "rate limiter misconfigured: no request is exempt by its network");
-    }
+pub(crate) fn networks_unknown(policy: &str, problem: &dyn Display) {
+    event!(error: see = page!("no-request-is-exempt-by-its-network"), policy, %problem, "rate limiter misconfigured: no request is exempt by its network");
+}
 
-    pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
-        tracing::warn!(target: TARGET, policy, error = %Chain(error), requests, "limiter failed");
-    }
+pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
+    event!(warn: policy, error = %Chain(error), requests, "limiter failed");
+}
 
-    /// An error and its sources.
-    struct Chain<'a>(&'a LimiterError);
+/// An error and its sources.
+struct Chain<'a>(&'a LimiterError);
 
-    impl Display for Chain<'_> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.fmt(f)?;
-            let mut sources = std::iter::successors(self.0.source(), |&error| error.source());
-            sources.try_for_each(|source| write!(f, ": {source}"))
-        }
-    }
-
-    pub(crate) fn not_inherited(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "policies replaced: this one could not inherit from its predecessor, and all of its keys start with a full budget");
-    }
-
-    /// Logged on a reload of a configuration, since a truncated file may still parse.
-    #[cfg(feature = "config")]
-    pub(crate) fn policy_removed(route: &str, policy: &str) {
-        tracing::warn!(target: TARGET, policy, http.route = route, "configuration changed: a policy was removed and is no longer enforced");
-    }
-
-    #[cfg(feature = "config")]
-    pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
-        tracing::warn!(target: TARGET, policy, http.route = route, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
-    }
-
-    pub(crate) fn limiter_recovered(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "limiter recovered");
-    }
-
-    pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
-        tracing::warn!(target: TARGET, error = %Chain(error), requests, "ThrottleLayer: limiter failed");
-    }
-
-    pub(crate) fn throttle_recovered() {
-        tracing::warn!(target: TARGET, "ThrottleLayer: limiter recovered");
-    }
-
-    /// Whether decisions are logged, perhaps.
-    #[inline]
-    pub(crate) fn has_decisions() -> bool {
-        tracing::level_enabled!(tracing::Level::DEBUG)
-    }
-
-    /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
-    /// and is logged only as a keyed hash, whose secret lives as long as the process.
-    pub(crate) fn decided(
-        route: Option<&str>,
-        policy: &str,
-        result: &str,
-        key: Option<&PartitionKey>,
-        decision: Option<&Decision>,
-    ) {
-        tracing::debug!(
-            target: TARGET,
-            policy,
-            http.route = route,
-            result,
-            key.hash = key.map(|key| tracing::field::display(KeyHash::of(key))),
-            limit = decision.map(Decision::limit),
-            remaining = decision.map(Decision::remaining),
-            delay = decision.map(|decision| tracing::field::debug(decision.delay())),
-            retry_after = decision.and_then(Decision::retry_after).map(tracing::field::debug),
-            "decided"
-        );
-    }
-
-    struct KeyHash(u64);
-
-    impl KeyHash {
-        fn of(key: &PartitionKey) -> Self {
-            static SECRET: OnceLock<Secret> = OnceLock::new();
-            Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
-        }
-    }
-
-    impl Display for KeyHash {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "{:016x}", self.0)
-        }
-    }
-
-    /// Warns if a response of the inner service has CORS fields. Checks the first 1,000 responses of the process only.
-    pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
-        static LEFT: AtomicU32 = AtomicU32::new(1_000);
-        if LEFT.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        if has_cors_fields() {
-            // The swap lets one of several threads find a count above zero, so that there is one line.
-            if LEFT.swap(0, Ordering::Relaxed) > 0 {
-                tracing::warn!(
-                    target: TARGET,
-                    see = page!("the-cors-layer-is-inside-of-the-rate-limit"),
-                    "the CORS layer is inside of the rate limit, so that rejections lack CORS fields and browsers report \
-                     them as network errors: put it outside"
-                );
-            }
-        } else {
-            let _ = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        }
-    }
-
-    /// Logged once per process, since a client that is rejected at will could cause it at will.
-    pub(crate) fn rejection_body_failed(error: &dyn Display) {
-        static WARNED: Once = Once::new();
-        WARNED.call_once(|| {
-            tracing::warn!(target: TARGET, see = page!("the-body-of-a-custom-rejection-failed"), %error, "the body of a custom rejection failed and was cut off");
-        });
-    }
-
-    #[cfg(feature = "queue")]
-    pub(crate) fn queue_full() {
-        tracing::warn!(target: TARGET, see = page!("a-queue-is-full-of-keys"), "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
-    }
-
-    pub(crate) fn counts_are_full(keys: usize) {
-        tracing::warn!(target: TARGET, see = page!("more-keys-have-requests-in-flight-than-there-is-room-for"), keys, "more keys have requests in flight than a limiter has room for, and requests of new ones are rejected: raise its max_keys");
-    }
-
-    pub(crate) fn table_filling_up() {
-        tracing::warn!(target: TARGET, see = page!("a-memory-store-is-filling-up"), "a memory store is filling up and may lose keys: raise its capacity");
-    }
-
-    /// Logged once per process, since a client that bypasses the proxies can cause it at will.
-    pub(crate) fn short_forwarding_list(header: &dyn Display, hops: usize) {
-        static WARNED: Once = Once::new();
-        WARNED.call_once(|| {
-            tracing::warn!(target: TARGET, see = page!("fewer-elements-than-proxies"), %header, hops, "fewer elements than proxies: too many hops, or a direct connection");
-        });
-    }
-
-    // From here to `mounted_twice`, the callers log each mistake once. `network` is the class of the peer's address,
-    // such as "private".
-
-    pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
-        tracing::warn!(target: TARGET, see = page!("the-peer-is-a-proxy"), network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
-    }
-
-    pub(crate) fn untrusted_forwarding(network: &str, header: &dyn Display) {
-        tracing::warn!(target: TARGET, see = page!("a-forwarding-header-was-not-trusted"), network, %header, "a forwarding header was not trusted and was ignored: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery");
-    }
-
-    pub(crate) fn another_forwarding_header(configured: &dyn Display, seen: &dyn Display) {
-        tracing::warn!(target: TARGET, see = page!("a-trusted-proxy-sends-another-forwarding-header"), %configured, %seen, "a trusted proxy sends another forwarding header than the configured one: set IpSource to the header that your proxy sends");
-    }
-
-    pub(crate) fn one_key_for_all(policy: &str) {
-        tracing::warn!(target: TARGET, see = page!("all-requests-had-the-same-key"), policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
-    }
-
-    pub(crate) fn quota_alternates(policy: &str) {
-        tracing::warn!(target: TARGET, see = page!("the-quota-of-a-key-goes-back-and-forth"), policy, "the quota of a key goes back and forth, so that the generous one forgives what was used under the strict one: have quota_fn return the quota of the key, whatever the request, and write a policy for each kind of request");
-    }
-
-    pub(crate) fn no_route_matched() {
-        tracing::warn!(target: TARGET, see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
-    }
-
-    /// `extension` is the name of a type. The caller logs it once per policy.
-    pub(crate) fn no_extension(policy: &str, extension: &str, requests: u32, fate: &str) {
-        tracing::warn!(target: TARGET, see = page!("no-request-had-its-extension"), policy, extension, requests, "none of the first requests had the extension that the key of the policy is read from, and all {fate}: put the layer that inserts it outside of the rate limit, or key by the type that it really inserts (`T` and `Arc<T>` are two types)");
-    }
-
-    /// At `debug`, as requests without a user are usual. `extension` is the name of a type.
-    pub(crate) fn extension_missing(extension: &str) {
-        tracing::debug!(target: TARGET, see = page!("a-request-lacks-its-extension"), extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
-    }
-
-    /// Logged once per process: each request to the handler finds the mistake again.
-    #[cfg(feature = "axum")]
-    pub(crate) fn verdict_missing() {
-        static WARNED: Once = Once::new();
-        WARNED.call_once(|| {
-            tracing::error!(target: TARGET, see = page!("a-handler-takes-a-verdict-that-no-layer-adds"), "a handler takes a Verdict that no layer adds, and its requests are answered 500: build the layer with RateLimitLayerBuilder::verdict, and put it around the handler");
-        });
-    }
-
-    pub(crate) fn mounted_twice(policy: &str) {
-        tracing::warn!(target: TARGET, see = page!("a-layer-is-mounted-around-itself"), policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
-    }
-
-    // Transitions of stores, logged each time. The eviction policy of Redis is checked once.
-
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_opened(node: &str, reason: &dyn Display) {
-        tracing::warn!(target: TARGET, node, %reason, "store: a node keeps failing: its circuit breaker is open, and it is not called for a while");
-    }
-
-    #[cfg(feature = "remote")]
-    pub(crate) fn breaker_closed(node: &str) {
-        tracing::warn!(target: TARGET, node, "store: a node is back: its circuit breaker is closed");
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_topology_changed(topology: &str) {
-        tracing::info!(target: TARGET, topology, "redis: topology changed");
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
-        tracing::warn!(target: TARGET, see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
+impl Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        let mut sources = std::iter::successors(self.0.source(), |&error| error.source());
+        sources.try_for_each(|source| write!(f, ": {source}"))
     }
 }
 
-#[cfg(not(feature = "tracing"))]
-mod without_tracing {
-    use std::fmt::Display;
-
-    use crate::values::{Decision, LimiterError, PartitionKey};
-
-    pub(crate) const fn has_decisions() -> bool {
-        false
-    }
-    pub(crate) fn decided(
-        _route: Option<&str>,
-        _policy: &str,
-        _result: &str,
-        _key: Option<&PartitionKey>,
-        _decision: Option<&Decision>,
-    ) {
-    }
-    pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
-    pub(crate) fn networks_unknown(_policy: &str, _problem: &dyn Display) {}
-    pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
-    pub(crate) fn not_inherited(_policy: &str) {}
-    #[cfg(feature = "config")]
-    pub(crate) fn policy_removed(_route: &str, _policy: &str) {}
-    #[cfg(feature = "config")]
-    pub(crate) fn fields_removed(_route: &str, _policy: &str, _fields: &str) {}
-    pub(crate) fn limiter_recovered(_policy: &str) {}
-    pub(crate) fn throttle_failed(_error: &LimiterError, _requests: &str) {}
-    pub(crate) fn throttle_recovered() {}
-    pub(crate) fn note_response(_has_cors_fields: impl FnOnce() -> bool) {}
-    pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
-    #[cfg(feature = "queue")]
-    pub(crate) fn queue_full() {}
-    pub(crate) fn counts_are_full(_keys: usize) {}
-    pub(crate) fn table_filling_up() {}
-    pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
-    pub(crate) fn proxy_is_the_client(_network: &str, _header: &dyn Display) {}
-    pub(crate) fn untrusted_forwarding(_network: &str, _header: &dyn Display) {}
-    pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
-    pub(crate) fn one_key_for_all(_policy: &str) {}
-    pub(crate) fn quota_alternates(_policy: &str) {}
-    pub(crate) fn no_route_matched() {}
-    pub(crate) fn no_extension(_policy: &str, _extension: &str, _requests: u32, _fate: &str) {}
-    pub(crate) fn extension_missing(_extension: &str) {}
-    #[cfg(feature = "axum")]
-    pub(crate) fn verdict_missing() {}
-    pub(crate) fn mounted_twice(_policy: &str) {}
+pub(crate) fn not_inherited(policy: &str) {
+    event!(warn: policy, "policies replaced: this one could not inherit from its predecessor, and all of its keys start with a full budget");
 }
 
-#[cfg(feature = "tracing")]
-pub(crate) use self::with_tracing::*;
-#[cfg(not(feature = "tracing"))]
-pub(crate) use self::without_tracing::*;
+/// Logged on a reload of a configuration, since a truncated file may still parse.
+pub(crate) fn policy_removed(route: &str, policy: &str) {
+    event!(warn: policy, http.route = route, "configuration changed: a policy was removed and is no longer enforced");
+}
+
+pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
+    event!(warn: policy, http.route = route, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
+}
+
+pub(crate) fn limiter_recovered(policy: &str) {
+    event!(warn: policy, "limiter recovered");
+}
+
+pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
+    event!(warn: error = %Chain(error), requests, "ThrottleLayer: limiter failed");
+}
+
+pub(crate) fn throttle_recovered() {
+    event!(warn: "ThrottleLayer: limiter recovered");
+}
+
+/// Whether decisions are logged, perhaps.
+#[inline]
+pub(crate) fn has_decisions() -> bool {
+    #[cfg(feature = "tracing")]
+    return tracing::level_enabled!(tracing::Level::DEBUG);
+    #[cfg(not(feature = "tracing"))]
+    false
+}
+
+/// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
+/// and is logged only as a keyed hash, whose secret lives as long as the process.
+pub(crate) fn decided(
+    route: Option<&str>,
+    policy: &str,
+    result: &str,
+    key: Option<&PartitionKey>,
+    decision: Option<&Decision>,
+) {
+    event!(
+        debug: policy,
+        http.route = route,
+        result,
+        key.hash = key.map(|key| tracing::field::display(KeyHash::of(key))),
+        limit = decision.map(Decision::limit),
+        remaining = decision.map(Decision::remaining),
+        delay = decision.map(|decision| tracing::field::debug(decision.delay())),
+        retry_after = decision.and_then(Decision::retry_after).map(tracing::field::debug),
+        "decided"
+    );
+}
+
+struct KeyHash(u64);
+
+impl KeyHash {
+    fn of(key: &PartitionKey) -> Self {
+        static SECRET: OnceLock<Secret> = OnceLock::new();
+        Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
+    }
+}
+
+impl Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Warns if a response of the inner service has CORS fields. Checks the first 1,000 responses of the process only.
+pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
+    static LEFT: AtomicU32 = AtomicU32::new(1_000);
+    if cfg!(not(feature = "tracing")) || LEFT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if has_cors_fields() {
+        // The swap lets one of several threads find a count above zero, so that there is one line.
+        if LEFT.swap(0, Ordering::Relaxed) > 0 {
+            event!(
+                warn: see = page!("the-cors-layer-is-inside-of-the-rate-limit"),
+                "the CORS layer is inside of the rate limit, so that rejections lack CORS fields and browsers report \
+                 them as network errors: put it outside"
+            );
+        }
+    } else {
+        let _ = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    }
+}
+
+/// Logged once per process, since a client that is rejected at will could cause it at will.
+pub(crate) fn rejection_body_failed(error: &dyn Display) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        event!(warn: see = page!("the-body-of-a-custom-rejection-failed"), %error, "the body of a custom rejection failed and was cut off");
+    });
+}
+
+pub(crate) fn queue_full() {
+    event!(warn: see = page!("a-queue-is-full-of-keys"), "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
+}
+
+pub(crate) fn counts_are_full(keys: usize) {
+    event!(warn: see = page!("more-keys-have-requests-in-flight-than-there-is-room-for"), keys, "more keys have requests in flight than a limiter has room for, and requests of new ones are rejected: raise its max_keys");
+}
+
+pub(crate) fn table_filling_up() {
+    event!(warn: see = page!("a-memory-store-is-filling-up"), "a memory store is filling up and may lose keys: raise its capacity");
+}
+
+/// Logged once per process, since a client that bypasses the proxies can cause it at will.
+pub(crate) fn short_forwarding_list(header: &dyn Display, hops: usize) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        event!(warn: see = page!("fewer-elements-than-proxies"), %header, hops, "fewer elements than proxies: too many hops, or a direct connection");
+    });
+}
+
+// From here to `mounted_twice`, the callers log each mistake once. `network` is the class of the peer's address,
+// such as "private".
+
+pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
+    event!(warn: see = page!("the-peer-is-a-proxy"), network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
+}
+
+pub(crate) fn untrusted_forwarding(network: &str, header: &dyn Display) {
+    event!(warn: see = page!("a-forwarding-header-was-not-trusted"), network, %header, "a forwarding header was not trusted and was ignored: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery");
+}
+
+pub(crate) fn another_forwarding_header(configured: &dyn Display, seen: &dyn Display) {
+    event!(warn: see = page!("a-trusted-proxy-sends-another-forwarding-header"), %configured, %seen, "a trusted proxy sends another forwarding header than the configured one: set IpSource to the header that your proxy sends");
+}
+
+pub(crate) fn one_key_for_all(policy: &str) {
+    event!(warn: see = page!("all-requests-had-the-same-key"), policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
+}
+
+pub(crate) fn quota_alternates(policy: &str) {
+    event!(warn: see = page!("the-quota-of-a-key-goes-back-and-forth"), policy, "the quota of a key goes back and forth, so that the generous one forgives what was used under the strict one: have quota_fn return the quota of the key, whatever the request, and write a policy for each kind of request");
+}
+
+pub(crate) fn no_route_matched() {
+    event!(warn: see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
+}
+
+/// `extension` is the name of a type. The caller logs it once per policy.
+pub(crate) fn no_extension(policy: &str, extension: &str, requests: u32, fate: &str) {
+    event!(warn: see = page!("no-request-had-its-extension"), policy, extension, requests, "none of the first requests had the extension that the key of the policy is read from, and all {fate}: put the layer that inserts it outside of the rate limit, or key by the type that it really inserts (`T` and `Arc<T>` are two types)");
+}
+
+/// At `debug`, as requests without a user are usual. `extension` is the name of a type.
+pub(crate) fn extension_missing(extension: &str) {
+    event!(debug: see = page!("a-request-lacks-its-extension"), extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
+}
+
+/// Logged once per process: each request to the handler finds the mistake again.
+pub(crate) fn verdict_missing() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        event!(error: see = page!("a-handler-takes-a-verdict-that-no-layer-adds"), "a handler takes a Verdict that no layer adds, and its requests are answered 500: build the layer with RateLimitLayerBuilder::verdict, and put it around the handler");
+    });
+}
+
+pub(crate) fn mounted_twice(policy: &str) {
+    event!(warn: see = page!("a-layer-is-mounted-around-itself"), policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
+}
+
+// Transitions of stores, logged each time. The eviction policy of Redis is checked once.
+
+pub(crate) fn breaker_opened(node: &str, reason: &dyn Display) {
+    event!(warn: node, %reason, "store: a node keeps failing: its circuit breaker is open, and it is not called for a while");
+}
+
+pub(crate) fn breaker_closed(node: &str) {
+    event!(warn: node, "store: a node is back: its circuit breaker is closed");
+}
+
+pub(crate) fn redis_topology_changed(topology: &str) {
+    event!(info: topology, "redis: topology changed");
+}
+
+pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
+    event!(warn: see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
+}

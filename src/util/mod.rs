@@ -4,7 +4,6 @@
 use std::future::Future;
 
 pub(crate) mod aligned_words;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod base64;
 #[cfg(all(test, not(sluice_loom)))]
 #[path = "../../tests/support/log.rs"]
@@ -16,10 +15,8 @@ pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
 pub(crate) mod keyed_hash;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod lock;
 pub(crate) mod log;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod random;
 pub(crate) mod stripes;
 pub(crate) mod sync;

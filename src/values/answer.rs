@@ -123,13 +123,11 @@ impl LimiterError {
     }
 
     /// The error of a policy whose limiter does not answer this mode.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn unsupported_by(policy: &str, mode: Mode) -> Self {
         Self::of(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
     }
 
     /// The error of a layer that has no policy of this name.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn unknown_policy(name: &str) -> Self {
         Self::of(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
     }

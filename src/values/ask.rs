@@ -27,6 +27,7 @@ use crate::values::{PartitionKey, Quota};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct Ask<'a> {
     key: &'a PartitionKey,
     cost: u64,
@@ -40,25 +41,21 @@ pub struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// Asks to charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing and is always
     /// admitted.
-    #[must_use]
     pub const fn charge(key: &'a PartitionKey, cost: u64) -> Self {
         Self { key, cost, mode: Mode::Charge, patience: None, now: None, quota: None, keeps_quota: false }
     }
 
     /// Asks what [`charge`](Self::charge) would be answered.
-    #[must_use]
     pub const fn peek(key: &'a PartitionKey, cost: u64) -> Self {
         Self::charge(key, cost).to(Mode::Peek)
     }
 
     /// Asks to forget what the key owes.
-    #[must_use]
     pub const fn reset(key: &'a PartitionKey) -> Self {
         Self::charge(key, 0).to(Mode::Reset)
     }
 
     /// Asks in another mode.
-    #[must_use]
     pub const fn to(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
@@ -69,20 +66,16 @@ impl<'a> Ask<'a> {
     /// A limiter that [delays](crate::limiter::Description::delaying) rejects a request at once, and without charging it, if it
     /// would wait for `patience` or longer. `retry_after` is then the time after which the same request with the same
     /// patience would be accepted. A request that need not wait passes, whatever its patience.
-    #[must_use]
     pub const fn within(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
     }
 
     /// Asks about another cost.
-    #[must_use]
     pub const fn costing(self, cost: u64) -> Self {
         Self { cost, ..self }
     }
 
     /// Asks at the instant in `now`, which the first limiter that needs it reads.
-    #[must_use]
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn at(self, now: &'a Now) -> Self {
         Self { now: Some(now), ..self }
     }
@@ -110,13 +103,11 @@ impl<'a> Ask<'a> {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn under(self, quota: Option<Quota>) -> Self {
         Self { quota, ..self }
     }
 
     /// Asks under the quota of the key's last question, if the limiter knows it, and else under the limiter's own.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn keeping_quota(self) -> Self {
         Self { keeps_quota: true, ..self }
     }
@@ -219,7 +210,6 @@ pub(crate) struct Now {
 impl Now {
     /// Creates an instant that is not read yet.
     #[must_use]
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn new() -> Self {
         Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
     }

@@ -106,14 +106,12 @@ impl Decision {
     }
 
     /// How long the request has to wait, if its key is banned on a server.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn ban(&self) -> Option<Duration> {
         self.retry_after().filter(|_| self.receipt.is_ban())
     }
 
     /// The decision for a key whose ban lasts for another `left`: rejected until the ban ends, or for longer if it
     /// would be rejected for longer without the ban.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn banned_for(self, left: Duration) -> Self {
         let wait = match self.limit.kind() {
             OutcomeKind::Allow => Some(left),
@@ -126,14 +124,12 @@ impl Decision {
 
     /// The decision for a key that owes something beside what its limiter charged: no more than `left` units are left, and
     /// it owes nothing any more after `paid_in`.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn leaving_at_most(mut self, left: u64, paid_in: Duration) -> Self {
         self.remaining = self.remaining.with_units(self.remaining().min(left));
         self.with_reset_after(self.reset_after().max(paid_in))
     }
 
     /// Shortens the wait of a rejection to at most `most`.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
         match self.limit.kind() {
             OutcomeKind::Reject => self.waiting(DeferredTime::Whole(self.waits().min(most))),
@@ -144,7 +140,6 @@ impl Decision {
     /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a bucket may be a
     /// nanosecond off and that of a window too late, by a window at most; and if a greater cost takes the last unit, the
     /// time until the next one is unknown.
-    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn recharged(mut self, charged: u64, cost: u64, terms: Option<Terms>) -> Self {
         // Below 2^65, so that a cost of any size is subtracted exactly.
         let remaining = (u128::from(self.remaining()) + u128::from(charged)).saturating_sub(cost.into());

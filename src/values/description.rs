@@ -127,7 +127,6 @@ impl Description {
     }
 
     /// The clock by which it decides, unless that is a server's or not known.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn clock(&self) -> Option<&Arc<dyn Clock>> {
         self.clock.as_ref()
     }
@@ -169,7 +168,6 @@ impl Description {
 
     /// Makes what is needed to decide under quotas of the keys' own, so that no request has to. A limiter in memory that is
     /// in use already copies its keys: 0.1 s for a million of them, and 2.5 s for ten.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn prepare_for_quotas(&self) {
         if let Some(states) = &self.states {
             states.take_quotas();
@@ -183,7 +181,6 @@ impl Description {
     }
 
     /// Whether the limiter decides without waiting, and can be peeked at.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn answers_at_once(&self) -> bool {
         !self.delays && self.batching.is_none() && self.answers(Mode::Peek)
     }

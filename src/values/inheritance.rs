@@ -60,15 +60,13 @@ impl<H> Inheritance<H> {
 
     /// Runs `finish` right after the change is in force, on the thread that makes the change. For slow work, and for
     /// work that should include the requests from before the change. A second call replaces the first.
-    pub fn then(mut self, finish: impl FnOnce() + Send + 'static) -> Self {
-        self.finish = Some(Box::new(finish));
-        self
+    pub fn then(self, finish: impl FnOnce() + Send + 'static) -> Self {
+        Self { finish: Some(Box::new(finish)), ..self }
     }
 
     /// As [`then`](Self::then), if there is something to run.
-    pub(crate) fn and_then(mut self, finish: Option<Finish>) -> Self {
-        self.finish = finish.or(self.finish);
-        self
+    pub(crate) fn and_then(self, finish: Option<Finish>) -> Self {
+        Self { finish: finish.or(self.finish), ..self }
     }
 
     /// Sets whether the heir keeps the predecessor's capacity in place of its own; by default it does not.
@@ -78,7 +76,6 @@ impl<H> Inheritance<H> {
     }
 
     /// Replaces the limiter that was asked, if the heir is another one. Returns the step to run once it is in force.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn put_in_place(self, asked: &mut H) -> Option<Finish> {
         if let Some(heir) = self.heir {
             *asked = heir;

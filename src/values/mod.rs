@@ -4,18 +4,14 @@
 mod answer;
 mod ask;
 mod backlog;
-#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod batch;
-#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod charge_once;
 #[cfg(all(test, not(sluice_loom)))]
 pub(crate) mod counterexamples;
 mod decision;
-#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod description;
 mod failure_mode;
 mod inheritance;
-#[cfg_attr(not(all(feature = "http", feature = "remote")), allow(dead_code))]
 mod keeps_standing;
 mod partition_key;
 mod quota;

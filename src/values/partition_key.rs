@@ -171,30 +171,6 @@ pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
     }
 }
 
-impl From<&str> for PartitionKey {
-    fn from(key: &str) -> Self {
-        Self::from(key.as_bytes())
-    }
-}
-
-impl From<&String> for PartitionKey {
-    fn from(key: &String) -> Self {
-        Self::from(key.as_bytes())
-    }
-}
-
-impl From<String> for PartitionKey {
-    fn from(key: String) -> Self {
-        Self::from(key.as_bytes())
-    }
-}
-
-impl From<Cow<'_, str>> for PartitionKey {
-    fn from(key: Cow<'_, str>) -> Self {
-        Self::from(key.as_bytes())
-    }
-}
-
 impl<const N: usize> From<[u8; N]> for PartitionKey {
     fn from(key: [u8; N]) -> Self {
         Self::from(key.as_slice())
@@ -207,23 +183,19 @@ impl<const N: usize> From<&[u8; N]> for PartitionKey {
     }
 }
 
-impl From<Vec<u8>> for PartitionKey {
-    fn from(key: Vec<u8>) -> Self {
-        Self::from(key.as_slice())
-    }
-}
-
-macro_rules! from_integers {
-    ($($integer:ty),+) => {$(
-        impl From<$integer> for PartitionKey {
-            fn from(key: $integer) -> Self {
-                Self::from(key.to_be_bytes().as_slice())
+macro_rules! from {
+    ($($type:ty),+: $key:ident => $bytes:expr) => {$(
+        impl From<$type> for PartitionKey {
+            fn from($key: $type) -> Self {
+                Self::from($bytes)
             }
         }
     )+};
 }
 
-from_integers!(u32, u64, u128, i32, i64);
+from!(&str, &String, String, Cow<'_, str>: key => key.as_bytes());
+from!(Vec<u8>: key => key.as_slice());
+from!(u32, u64, u128, i32, i64: key => key.to_be_bytes().as_slice());
 
 /// Takes the whole address. An IPv4-mapped IPv6 address is the IPv4 address.
 /// To group IPv6 addresses by network, use `PeerIp` or `ClientIp`.

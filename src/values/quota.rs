@@ -40,6 +40,7 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 /// [`try_per`]: Self::try_per
 /// [`try_burst`]: Self::try_burst
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 #[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU64,
@@ -68,7 +69,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_second(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(1))
@@ -79,7 +79,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_minute(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(60))
@@ -90,7 +89,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_hour(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(3_600))
@@ -101,7 +99,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` is zero or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     pub const fn per_day(limit: u64) -> Self {
         Self::per(limit, Duration::from_secs(86_400))
@@ -112,7 +109,6 @@ impl Quota {
     /// # Panics
     ///
     /// If `limit` or `period` is zero, the limit exceeds [`MAX_UNITS`](Self::MAX_UNITS), or the period a hundred years.
-    #[must_use]
     #[track_caller]
     #[doc(alias("period", "with_period"))]
     pub const fn per(limit: u64, period: Duration) -> Self {
@@ -147,14 +143,12 @@ impl Quota {
     /// # Panics
     ///
     /// If `burst` is zero, so that nothing would ever pass, or above [`MAX_UNITS`](Self::MAX_UNITS).
-    #[must_use]
     #[track_caller]
     #[doc(alias = "capacity")]
-    pub const fn burst(mut self, burst: u64) -> Self {
+    pub const fn burst(self, burst: u64) -> Self {
         assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
         assert!(burst <= MAX_UNITS, "a quota's burst must not exceed 999,999,999,999,999");
-        self.burst = NonZeroU64::new(burst);
-        self
+        Self { burst: NonZeroU64::new(burst), ..self }
     }
 
     /// [`burst`](Self::burst), for a number that is read at run time.
@@ -196,13 +190,11 @@ impl Quota {
     }
 
     /// The time in which this many units are restored, rounded down to the nanosecond.
-    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn time_of(&self, units: u64) -> Duration {
         duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit.get()))
     }
 
     /// The time in which this many units are restored, rounded up.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn time_to_restore(&self, units: u64) -> Duration {
         duration_from_nanos((u128::from(units) * u128::from(self.period_nanos)).div_ceil(u128::from(self.limit.get())))
     }

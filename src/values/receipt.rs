@@ -53,12 +53,9 @@ pub(crate) enum Issuer {
     Bucket,
     Window,
     MemoryBucket,
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     Queue,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     Lease,
     Concurrency,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     RedisConcurrency,
 }
 
@@ -77,7 +74,6 @@ impl Receipt {
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
 
     /// What the rejection of a key that is banned on a server has in place of a receipt.
-    #[cfg_attr(not(feature = "remote"), allow(dead_code))]
     pub(crate) const BAN: Self = Self { origin: Origin::Ban, ..Self::NONE };
 
     /// Whether it is [`BAN`](Self::BAN).
@@ -130,31 +126,26 @@ impl Receipt {
     }
 
     /// Marks the charge as one of the local fallback, so that it is not refunded on the server, which never made it.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn mark_fallback(self) -> Self {
         if self.is_none() { self } else { Self { origin: Origin::Fallback, ..self } }
     }
 
     /// The receipt without the mark of [`mark_fallback`](Self::mark_fallback), if it has that mark.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn unmark_fallback(self) -> Option<Self> {
         matches!(self.origin, Origin::Fallback).then_some(Self { origin: Origin::Limiter, ..self })
     }
 
     /// Marks the charge as one of the budget of free retries, so that it is not refunded to the limit, which never made it.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn mark_free_retry(self) -> Self {
         Self { origin: Origin::FreeRetry, ..self }
     }
 
     /// Whether it has the mark of [`mark_free_retry`](Self::mark_free_retry).
-    #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) const fn is_free_retry(self) -> bool {
         matches!(self.origin, Origin::FreeRetry)
     }
 
     /// The receipt without the mark of [`mark_free_retry`](Self::mark_free_retry), for a refund to the budget.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn unmark_free_retry(self) -> Option<Self> {
         self.is_free_retry().then_some(Self { origin: Origin::Limiter, ..self })
     }

@@ -13,6 +13,7 @@ use crate::values::Quota;
 /// assert_eq!(terms.shape(), Some(Shape::FixedWindow));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Terms {
     limit: u64,
     /// `None` for units in flight, which no time restores.
@@ -35,19 +36,16 @@ pub enum Shape {
 
 impl Terms {
     /// The terms of a bucket that holds the quota's [burst](Quota::max_burst).
-    #[must_use]
     pub const fn bucket(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::Bucket)
     }
 
     /// The terms of a window that resets after each period.
-    #[must_use]
     pub const fn fixed_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::FixedWindow)
     }
 
     /// The terms of a window of the calendar. The quota's period is not advertised: no length is that of all windows.
-    #[must_use]
     pub const fn calendar_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::CalendarWindow)
     }
@@ -57,13 +55,11 @@ impl Terms {
     ///
     /// A limiter sets its terms with [`Description::advertising`](crate::limiter::Description::advertising), an algorithm with
     /// [`Algorithm::terms`](crate::algorithm::Algorithm::terms).
-    #[must_use]
     pub const fn sliding_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::SlidingWindow)
     }
 
     /// The terms of a limit of units in flight.
-    #[must_use]
     pub const fn concurrency(limit: u64) -> Self {
         Self { limit, restored: None }
     }
@@ -73,7 +69,6 @@ impl Terms {
     }
 
     /// The terms of a limiter of this shape with another quota.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn under(self, quota: Quota) -> Self {
         match self.restored {
             Some((_, shape)) => Self::restored_over_time(quota, shape),

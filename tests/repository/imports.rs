@@ -56,14 +56,15 @@ const HTTP: Picture = &[
 
 /// The rooms within `http/policy`. The four groups of options are `who`, `how_much`, `after` and `heritage`.
 const POLICY: Picture = &[
+    ("named", &[]),
     ("names", &[]),
     ("error", &["names"]),
     ("expiring", &[]),
-    ("facts", &[]),
+    ("facts", &["named"]),
     ("who", &[]),
     ("how_much", &[]),
     ("after", &["expiring"]),
-    ("heritage", &["after", "expiring"]),
+    ("heritage", &["after", "expiring", "named"]),
     ("definition", &["after", "facts", "heritage", "how_much", "who"]),
     ("rules", &["definition", "error", "facts", "names", "who"]),
     ("owed", &["after", "definition"]),

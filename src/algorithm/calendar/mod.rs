@@ -81,6 +81,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// What was used in the present window counts in the present window of the new limit, period, zone or anchor. Charges
 /// from before a change of the period, the zone or the anchor are not refunded after it.
 #[derive(Clone)]
+#[must_use]
 #[doc(alias("month", "billing period", "time zone"))]
 pub struct CalendarWindow {
     limit: u64,
@@ -109,7 +110,6 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
-    #[must_use]
     #[track_caller]
     pub fn daily(limit: u64) -> Self {
         Self::of(limit, Period::Day)
@@ -120,7 +120,6 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
-    #[must_use]
     #[track_caller]
     pub fn weekly(limit: u64) -> Self {
         Self::of(limit, Period::Week { first: Weekday::Monday })
@@ -131,7 +130,6 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
-    #[must_use]
     #[track_caller]
     pub fn monthly(limit: u64) -> Self {
         Self::of(limit, Period::Month { anchor: 1 })
@@ -160,7 +158,6 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// If windows are not [monthly](Self::monthly), or no month has such a day.
-    #[must_use]
     #[track_caller]
     pub fn anchor(self, day: u8) -> Self {
         assert!(self.schedule.period().is_month(), "only months have an anchor day; a week begins on a weekday");
@@ -173,7 +170,6 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// If windows are not [weekly](Self::weekly).
-    #[must_use]
     #[track_caller]
     pub fn week_start(self, first: Weekday) -> Self {
         assert!(self.schedule.period().is_week(), "only weeks begin on a weekday; a month has an anchor day");
@@ -192,7 +188,6 @@ impl CalendarWindow {
 
     /// Returns the seconds at which three windows begin, one after the other, around `now`: that of the window that holds
     /// it, and of its neighbours. The two windows between them extend from `now` by half a window at least on each side.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn edges(&self, now: Timestamp) -> [u64; 3] {
         self.schedule.edges(now)
     }

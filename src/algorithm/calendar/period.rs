@@ -100,13 +100,5 @@ fn month_before(date: Date) -> Date {
 
 /// Not a conversion by `From`, which would make a version of `jiff` part of the public interface.
 pub(super) fn to_jiff(day: Weekday) -> jiff::civil::Weekday {
-    match day {
-        Weekday::Monday => jiff::civil::Weekday::Monday,
-        Weekday::Tuesday => jiff::civil::Weekday::Tuesday,
-        Weekday::Wednesday => jiff::civil::Weekday::Wednesday,
-        Weekday::Thursday => jiff::civil::Weekday::Thursday,
-        Weekday::Friday => jiff::civil::Weekday::Friday,
-        Weekday::Saturday => jiff::civil::Weekday::Saturday,
-        Weekday::Sunday => jiff::civil::Weekday::Sunday,
-    }
+    jiff::civil::Weekday::from_monday_zero_offset(day as i8).expect("one of seven")
 }

@@ -123,15 +123,13 @@ impl RateLimitFields {
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is [closest to
     /// exhaustion](Self::draft07): what a fresh key can take at once, what is left of it, and when the key has its full
     /// quota again.
-    pub const fn x_ratelimit(mut self, reset: ResetForm) -> Self {
-        self.x_ratelimit = Some(reset);
-        self
+    pub const fn x_ratelimit(self, reset: ResetForm) -> Self {
+        Self { x_ratelimit: Some(reset), ..self }
     }
 
     /// Sets which responses carry them; [`Advertise::Always`] unless set.
-    pub const fn advertise(mut self, on: Advertise) -> Self {
-        self.advertise = on;
-        self
+    pub const fn advertise(self, on: Advertise) -> Self {
+        Self { advertise: on, ..self }
     }
 
     /// Adds `pk` to the members of draft-11's `RateLimit`, with a secret of this process: a hash of the
@@ -140,17 +138,15 @@ impl RateLimitFields {
     /// Left out if the response's own fields let a shared cache store it: `public`, `s-maxage`; or `max-age`,
     /// `Expires`, `ETag` or `Last-Modified` without `private` or `no-store`. A cache that stores responses with none of
     /// these, as some do by default, would send the hash of one client to another.
-    pub const fn partition_key(mut self) -> Self {
-        self.partition = Partition::PerProcess;
-        self
+    pub const fn partition_key(self) -> Self {
+        Self { partition: Partition::PerProcess, ..self }
     }
 
     /// Adds [`pk`](Self::partition_key) with a secret of your own, so that all processes with this secret
     /// send the same hashes. Without the secret, a key cannot be found by trying all keys: keep it from
     /// clients.
-    pub const fn partition_key_by(mut self, secret: [u8; 16]) -> Self {
-        self.partition = Partition::Keyed(Secret::from_bytes(secret));
-        self
+    pub const fn partition_key_by(self, secret: [u8; 16]) -> Self {
+        Self { partition: Partition::Keyed(Secret::from_bytes(secret)), ..self }
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_seconds};
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
+#[cfg(feature = "queue")]
+pub(crate) use self::wait::{date, seconds_in};
 pub(crate) use self::writer::{Described, PolicyReading, Writer};
 #[cfg(feature = "queue")]
 pub(crate) use self::x_ratelimit::{

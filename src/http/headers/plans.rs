@@ -1,6 +1,5 @@
 //! The constant texts of keys with quotas of their own, for a bounded number of quotas.
 
-use std::fmt;
 use std::sync::OnceLock;
 
 use super::interned::Constants;
@@ -19,7 +18,7 @@ pub(super) struct FieldsOfQuota {
 /// The quotas that the keys of a policy have had, as far as there is room. A quota stays: most services have a few
 /// plans, and with a quota negotiated for each customer the first ones are served faster, as long as the layer lasts or
 /// until the next live change.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Plans(OnceLock<Box<[OnceLock<FieldsOfQuota>; SLOTS]>>);
 
 /// The most quotas of a policy: some 20 KiB with their texts.
@@ -54,10 +53,4 @@ impl Plans {
 fn slot_of(quota: Quota) -> usize {
     let mixed = (quota.period_nanos() ^ quota.limit() << 32 ^ quota.max_burst()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     usize::try_from(mixed >> 58).expect("six bits")
-}
-
-impl fmt::Debug for Plans {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Plans")
-    }
 }

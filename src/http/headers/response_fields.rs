@@ -10,9 +10,8 @@ use super::decimal::{Scratch, value_of};
 use super::draft11;
 use super::interned::Constants;
 use super::measure::Level;
-use super::partition::Mark;
-use super::writer::{PolicyReading, Writer};
-use crate::values::{Decision, Quota};
+use super::writer::{PolicyReading, Reading, Writer};
+use crate::values::Decision;
 
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
 /// holds them.
@@ -32,16 +31,7 @@ const _: () = assert!(size_of::<Option<ResponseFields>>() <= 3 * size_of::<u64>(
 #[derive(Debug)]
 pub(crate) struct DeferredFields {
     writer: Arc<Writer>,
-    readings: Vec<OwnedReading>,
-}
-
-/// A [`PolicyReading`] that owns its decision.
-#[derive(Debug)]
-struct OwnedReading {
-    policy: usize,
-    decision: Decision,
-    quota: Option<Quota>,
-    mark: Option<Mark>,
+    readings: Vec<Reading<Decision>>,
 }
 
 impl ResponseFields {
@@ -114,23 +104,12 @@ pub(super) fn write_draft11(
 
 impl DeferredFields {
     pub(super) fn new<'a>(writer: Arc<Writer>, readings: impl Iterator<Item = PolicyReading<'a>>) -> Self {
-        let owned = |PolicyReading { policy, decision, quota, mark }: PolicyReading<'_>| OwnedReading {
-            policy,
-            decision: *decision,
-            quota,
-            mark,
-        };
-        Self { writer, readings: readings.map(owned).collect() }
+        Self { writer, readings: readings.map(|reading| reading.with_decision(*reading.decision)).collect() }
     }
 
     #[cold]
     fn write(&self, status: StatusCode, headers: &mut HeaderMap) {
-        let readings = self.readings.iter().map(|reading| PolicyReading {
-            policy: reading.policy,
-            decision: &reading.decision,
-            quota: reading.quota,
-            mark: reading.mark,
-        });
+        let readings = self.readings.iter().map(|reading| reading.with_decision(&reading.decision));
         self.writer.write(status, headers, readings, SystemTime::now);
     }
 }

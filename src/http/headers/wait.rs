@@ -56,29 +56,25 @@ impl WaitFields {
     }
 
     /// Sends the exact wait under this name instead.
-    pub fn exact_wait_named(mut self, name: HeaderName) -> Self {
-        self.exact = Some(name);
-        self
+    pub fn exact_wait_named(self, name: HeaderName) -> Self {
+        Self { exact: Some(name), ..self }
     }
 
     /// Sends the exact wait with three decimals instead of six, still rounded up: a Decimal of a
     /// structured field (RFC 9651, section 3.3.2).
-    pub fn exact_wait_in_millis(mut self) -> Self {
-        self.decimals = 3;
-        self
+    pub fn exact_wait_in_millis(self) -> Self {
+        Self { decimals: 3, ..self }
     }
 
     /// Leaves the exact wait out.
-    pub fn without_exact_wait(mut self) -> Self {
-        self.exact = None;
-        self
+    pub fn without_exact_wait(self) -> Self {
+        Self { exact: None, ..self }
     }
 
     /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. Not standardised; the clients of
     /// several AI services prefer it to `Retry-After`.
-    pub fn retry_after_ms(mut self) -> Self {
-        self.millis = true;
-        self
+    pub fn retry_after_ms(self) -> Self {
+        Self { millis: true, ..self }
     }
 
     /// Sets the fields of a rejection after which the client has to wait for exactly `wait`. Calls `now` only if a
@@ -125,17 +121,20 @@ pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: im
 #[cold]
 fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let now = LazyCell::new(now);
-    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &now)).max();
+    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, || *now)).max();
     set(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
-/// Parses the wait of a `Retry-After`, in whole seconds, rounded up: `delay-seconds` or an HTTP date.
-fn seconds_in(value: &HeaderValue, now: &LazyCell<SystemTime, impl FnOnce() -> SystemTime>) -> Option<u64> {
-    if let Some(seconds) = decimal::parse(value.as_bytes()) {
+/// Reads a `Retry-After`: whole seconds, or those until a date, rounded up.
+pub(crate) fn seconds_in(value: &HeaderValue, now: impl FnOnce() -> SystemTime) -> Option<u64> {
+    if let Some(seconds) = decimal::parse(value.as_bytes().trim_ascii()) {
         return Some(seconds);
     }
-    let date = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
-    Some(seconds_ceil(date.duration_since(**now).unwrap_or(Duration::ZERO)))
+    Some(seconds_ceil(date(value)?.duration_since(now()).unwrap_or(Duration::ZERO)))
+}
+
+pub(crate) fn date(value: &HeaderValue) -> Option<SystemTime> {
+    httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
 
 /// Writes the exact wait in decimal seconds, with three decimals or six. They are rounded up and above zero, so that waiting exactly that long is enough, and never more than `Retry-After`.

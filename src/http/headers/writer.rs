@@ -80,15 +80,24 @@ struct PolicyFields {
 }
 
 /// One policy's decision on a request.
+pub(crate) type PolicyReading<'a> = Reading<&'a Decision>;
+
+/// A [`PolicyReading`], or one that owns its decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PolicyReading<'a> {
+pub(crate) struct Reading<D> {
     /// The policy's index in the layer.
     pub(crate) policy: usize,
-    pub(crate) decision: &'a Decision,
+    pub(crate) decision: D,
     /// The quota of the key, if it has one of its own.
     pub(crate) quota: Option<Quota>,
     /// Made by [`Writer::mark`].
     pub(crate) mark: Option<Mark>,
+}
+
+impl<D> Reading<D> {
+    pub(super) fn with_decision<E>(&self, decision: E) -> Reading<E> {
+        Reading { policy: self.policy, decision, quota: self.quota, mark: self.mark }
+    }
 }
 
 /// The reading of an advertised policy, with the numbers to advertise.

@@ -26,6 +26,7 @@ use crate::values::PartitionKey;
 /// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 #[doc(alias("api key", "token"))]
 pub struct HeaderKey {
     name: HeaderName,
@@ -33,7 +34,6 @@ pub struct HeaderKey {
 
 impl HeaderKey {
     /// Keys by the value of the field `name`.
-    #[must_use]
     pub const fn new(name: HeaderName) -> Self {
         Self { name }
     }
@@ -43,7 +43,6 @@ impl HeaderKey {
     /// # Panics
     ///
     /// If `name` is not a lower-case field name.
-    #[must_use]
     #[track_caller]
     pub const fn from_static(name: &'static str) -> Self {
         let (bytes, mut i) = (name.as_bytes(), 0);

@@ -47,6 +47,7 @@ use crate::values::PartitionKey;
 /// let layer = RateLimitLayer::new([tier("device", 64, 10), tier("home", 56, 40), tier("site", 48, 200)]);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 #[doc(alias("ConnectInfo", "PeerIpKeyExtractor", "ip address"))]
 pub struct PeerIp {
     ipv6_prefix: u8,
@@ -54,7 +55,6 @@ pub struct PeerIp {
 
 impl PeerIp {
     /// Keys by IPv4 address or IPv6 /64.
-    #[must_use]
     pub const fn new() -> Self {
         Self { ipv6_prefix: DEFAULT_IPV6_PREFIX }
     }
@@ -64,7 +64,6 @@ impl PeerIp {
     /// # Panics
     ///
     /// If `prefix` is not within 32 and 128.
-    #[must_use]
     #[track_caller]
     pub const fn ipv6_prefix(self, prefix: u8) -> Self {
         Self { ipv6_prefix: checked_prefix(prefix) }

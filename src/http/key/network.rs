@@ -12,8 +12,8 @@ pub(super) const DEFAULT_IPV6_PREFIX: u8 = 64;
 /// The IPv4 address or IPv6 network that one key stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpNetwork {
-    base: IpAddr,
-    prefix: u8,
+    pub(super) base: IpAddr,
+    pub(super) prefix: u8,
 }
 
 impl IpNetwork {
@@ -28,10 +28,7 @@ impl IpNetwork {
                 // One client each: its IPv4 address is in one of four places, as the operator chose a prefix of 48, 56,
                 // 64 or 96 bits (RFC 6052, section 2.2).
                 None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
-                None => {
-                    let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
-                    Self { base: Ipv6Addr::from_bits(ip.to_bits() & mask).into(), prefix: ipv6_prefix.min(128) }
-                }
+                None => Self { base: ip.into(), prefix: ipv6_prefix.min(128) }.cleared(),
             },
         }
     }

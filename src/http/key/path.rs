@@ -24,6 +24,7 @@ use crate::values::PartitionKey;
 /// # drop((per_path, both));
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct PathKey {
     source: PathSource,
 }
@@ -43,7 +44,6 @@ impl PathKey {
     /// no route is matched yet, and all requests share one budget.** That is logged once, if the first thousand
     /// requests of the process are all unmatched.
     #[cfg(feature = "axum")]
-    #[must_use]
     pub const fn matched() -> Self {
         Self { source: PathSource::Matched }
     }
@@ -52,7 +52,6 @@ impl PathKey {
     ///
     /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`)
     /// has as many budgets. A second policy in the same layer, with a key by client, limits all of them together.
-    #[must_use]
     pub const fn raw() -> Self {
         Self { source: PathSource::Raw }
     }

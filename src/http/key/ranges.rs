@@ -1,19 +1,18 @@
 //! `Ranges`: the addresses that a policy trusts or exempts.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
-use std::str::FromStr;
 
+use super::network::IpNetwork;
 use super::trusted::TrustedProxiesError;
 
 /// Ranges of addresses, fewer than half of all together. A look-up compares them one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ranges(Vec<AddressRange>);
+pub(crate) struct Ranges(Vec<IpNetwork>);
 
 impl Ranges {
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    pub(super) fn of(ranges: &[AddressRange]) -> Self {
+    pub(super) fn of(ranges: &[IpNetwork]) -> Self {
         Self(ranges.to_vec())
     }
 
@@ -21,7 +20,7 @@ impl Ranges {
     /// [`TrustedProxies::networks`](super::TrustedProxies::networks) does, but adds nothing if there is none.
     pub(crate) fn add(&mut self, ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), TrustedProxiesError> {
         for range in ranges {
-            self.0.push(range.as_ref().parse()?);
+            self.0.push(IpNetwork::read(range.as_ref())?);
         }
         check_span(&self.0)
     }
@@ -35,15 +34,7 @@ impl Ranges {
     }
 }
 
-/// Canonical addresses with equal first bits. Unlike [`IpNetwork`](super::IpNetwork), which is for keys, it takes
-/// NAT64 and 6to4 addresses literally: to trust or to exempt `10.0.0.0/8` is to trust no IPv6 address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AddressRange {
-    pub(super) base: IpAddr,
-    pub(super) prefix: u8,
-}
-
-impl AddressRange {
+impl IpNetwork {
     fn contains(self, ip: IpAddr) -> bool {
         let equal_bits = match (self.base, ip) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -51,6 +42,20 @@ impl AddressRange {
             _ => return false,
         };
         equal_bits >= self.prefix.into()
+    }
+
+    /// Reads a range. Unlike [`IpNetwork::of`], which is for keys, this takes NAT64 and 6to4 addresses literally: to trust
+    /// or to exempt `10.0.0.0/8` is to trust no IPv6 address.
+    fn read(text: &str) -> Result<Self, TrustedProxiesError> {
+        let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { network: text.into() })?;
+        if range.prefix == 0 {
+            Err(TrustedProxiesError::Everybody { network: text.into() })
+        } else if range.cleared() != range {
+            let (cleared, address) = (range.cleared().to_string(), range.base);
+            Err(TrustedProxiesError::BitsBehindPrefix { network: text.into(), cleared, address })
+        } else {
+            Ok(range)
+        }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -71,7 +76,7 @@ impl AddressRange {
     }
 
     /// Returns the range with the bits beyond the prefix cleared.
-    fn cleared(self) -> Self {
+    pub(super) fn cleared(self) -> Self {
         let prefix = u32::from(self.prefix);
         let base = match self.base {
             IpAddr::V4(ip) => IpAddr::V4((ip.to_bits() & u32::MAX.checked_shl(32 - prefix).unwrap_or(0)).into()),
@@ -82,17 +87,16 @@ impl AddressRange {
 }
 
 /// Rejects ranges that span half of all addresses: clients are within them, too.
-fn check_span(ranges: &[AddressRange]) -> Result<(), TrustedProxiesError> {
+fn check_span(ranges: &[IpNetwork]) -> Result<(), TrustedProxiesError> {
     /// The addresses that are routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses. The
     /// others are not counted.
-    const INTERNET: AddressRange =
-        AddressRange { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
+    const INTERNET: IpNetwork = IpNetwork { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
     const HALF_OF_V4: u128 = 1 << 31;
     const HALF_OF_V6: u128 = 1 << 124;
     let mut sorted = ranges.to_vec();
     // Two ranges are disjoint, or one contains the other and sorts first.
     sorted.sort_unstable_by_key(|range| (range.base, range.prefix));
-    let (mut spanned_v4, mut spanned_v6, mut last) = (0, 0, None::<AddressRange>);
+    let (mut spanned_v4, mut spanned_v6, mut last) = (0, 0, None::<IpNetwork>);
     for range in sorted {
         if last.is_some_and(|last| last.prefix <= range.prefix && last.contains(range.base)) {
             continue;
@@ -114,26 +118,4 @@ fn check_span(ranges: &[AddressRange]) -> Result<(), TrustedProxiesError> {
         }
     }
     Ok(())
-}
-
-impl FromStr for AddressRange {
-    type Err = TrustedProxiesError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { network: text.into() })?;
-        if range.prefix == 0 {
-            Err(TrustedProxiesError::Everybody { network: text.into() })
-        } else if range.cleared() != range {
-            let (cleared, address) = (range.cleared().to_string(), range.base);
-            Err(TrustedProxiesError::BitsBehindPrefix { network: text.into(), cleared, address })
-        } else {
-            Ok(range)
-        }
-    }
-}
-
-impl fmt::Display for AddressRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.prefix)
-    }
 }

@@ -13,6 +13,7 @@ pub(super) const CLOUDFRONT_VIEWER_ADDRESS: &str = "cloudfront-viewer-address";
 
 /// Where proxies write the address of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 #[non_exhaustive]
 pub enum IpSource {
     /// Nowhere: the peer is the client.
@@ -34,50 +35,42 @@ pub enum IpSource {
 /// not, configure the proxy to do so before you trust the header.
 impl IpSource {
     /// `X-Real-IP`, usual with nginx. Replaced if you configure it with `proxy_set_header X-Real-IP $remote_addr`.
-    #[must_use]
     pub const fn x_real_ip() -> Self {
         Self::one_address(X_REAL_IP)
     }
 
     /// `CF-Connecting-IP`, of Cloudflare. Always replaced.
-    #[must_use]
     pub const fn cf_connecting_ip() -> Self {
         Self::one_address("cf-connecting-ip")
     }
 
     /// `True-Client-IP`, of Akamai and Cloudflare. **Passed on as sent by the client** unless turned on there.
-    #[must_use]
     pub const fn true_client_ip() -> Self {
         Self::one_address("true-client-ip")
     }
 
     /// `Fly-Client-IP`, of Fly.io. Always replaced.
-    #[must_use]
     pub const fn fly_client_ip() -> Self {
         Self::one_address("fly-client-ip")
     }
 
     /// `X-Envoy-External-Address`, of Envoy. Replaced at its edge (`use_remote_address`), passed on elsewhere.
-    #[must_use]
     pub const fn x_envoy_external_address() -> Self {
         Self::one_address("x-envoy-external-address")
     }
 
     /// `CloudFront-Viewer-Address`, of Amazon CloudFront: always with a port, and IPv6 without brackets. Replaced if
     /// the origin request policy adds it.
-    #[must_use]
     pub const fn cloudfront_viewer_address() -> Self {
         Self::one_address(CLOUDFRONT_VIEWER_ADDRESS)
     }
 
     /// `Fastly-Client-IP`, of Fastly. **Passed on as sent by the client** unless your VCL sets it.
-    #[must_use]
     pub const fn fastly_client_ip() -> Self {
         Self::one_address("fastly-client-ip")
     }
 
     /// `X-Azure-ClientIP`, of Azure Front Door. Set there; a client that reaches the origin directly can set it too.
-    #[must_use]
     pub const fn x_azure_client_ip() -> Self {
         Self::one_address("x-azure-clientip")
     }

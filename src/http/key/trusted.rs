@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::ranges::{AddressRange, Ranges};
+use super::network::IpNetwork;
+use super::ranges::Ranges;
 
 /// The proxies whose forwarding headers are trusted: by address, by number, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +51,8 @@ impl TrustedProxies {
     ///
     /// Not for networks where clients or other tenants have such addresses too.
     pub fn private() -> Self {
-        let v4 = |a, b, prefix| AddressRange { base: [a, b, 0, 0].into(), prefix };
-        let v6 = |first, prefix| AddressRange { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
+        let v4 = |a, b, prefix| IpNetwork { base: [a, b, 0, 0].into(), prefix };
+        let v6 = |first, prefix| IpNetwork { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
         let v4 = [v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
         let v6 = [v6(0xfc00, 7), v6(0xfe80, 10)];
         Self { ranges: Ranges::of(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
@@ -93,8 +94,8 @@ impl TrustedProxies {
     }
 }
 
-const LOOPBACK_V4: AddressRange = AddressRange { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
-const LOOPBACK_V6: AddressRange = AddressRange { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
+const LOOPBACK_V4: IpNetwork = IpNetwork { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
+const LOOPBACK_V6: IpNetwork = IpNetwork { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
 
 /// Why [`TrustedProxies`] cannot be built from these networks.
 #[derive(Clone, Debug, PartialEq, Eq)]

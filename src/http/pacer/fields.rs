@@ -2,7 +2,7 @@
 //! if it were not there.
 
 use std::cmp::Reverse;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
@@ -10,7 +10,8 @@ use super::pace::{Budget, CallReport};
 use super::structured::{self, Bare, ListMember};
 use crate::http::head::only_line;
 use crate::http::headers::{
-    RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, parse_digits,
+    RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, date, parse_digits,
+    seconds_in,
 };
 
 /// A field with more bytes than this, over all its lines, is ignored.
@@ -53,12 +54,12 @@ pub(super) struct ResponseReading {
 /// head: RESOURCE_EXHAUSTED is treated as a 429, and UNAVAILABLE as a 503, with the pushback in place of `Retry-After`.
 pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> ResponseReading {
     // Instants are compared with the partner's own clock, if the response says what that shows.
-    let now = date(headers.get(header::DATE)).unwrap_or(received);
+    let now = headers.get(header::DATE).and_then(date).unwrap_or(received);
     // A cache repeats what was true when it stored the response: this is an answer that reports no budget.
     let is_stored = number(headers, &header::AGE).is_some_and(|age| age > 0);
     let budget = if is_stored { None } else { tightest(quotas(headers, now)) };
     let is_used_up = budget.is_some_and(|budget| budget.left == 0);
-    let wait = headers.get_all(header::RETRY_AFTER).iter().filter_map(|line| seconds_in(line, now)).max();
+    let wait = headers.get_all(header::RETRY_AFTER).iter().filter_map(|line| seconds_in(line, || now)).max();
     // At least a second: zero would mean to repeat the call at once.
     let wait = wait.map(|seconds| seconds.clamp(1, MAX_RESET) * SECOND);
     let (status, pushback) = in_grpc(headers).unwrap_or((status, Pushback::Unset));
@@ -216,21 +217,10 @@ fn short_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a Heade
     only_line(headers, name).filter(|line| line.len() <= MAX_BYTES)
 }
 
-/// Reads a `Retry-After` (RFC 9110, section 10.2.3): seconds or a date. Rounded up.
-fn seconds_in(value: &HeaderValue, now: SystemTime) -> Option<u64> {
-    if let Some(seconds) = parse_digits(value.as_bytes().trim_ascii()) {
-        return Some(seconds);
-    }
-    let wait = date(Some(value))?.duration_since(now).unwrap_or(Duration::ZERO);
-    Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
-}
-
-fn date(value: Option<&HeaderValue>) -> Option<SystemTime> {
-    httpdate::parse_http_date(value?.to_str().ok()?).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use serde_json::Value;
 

@@ -116,6 +116,7 @@ use crate::values::{PartitionKey, Quota};
 /// # Panics
 ///
 /// In a tokio runtime without a timer, when a call has to wait.
+#[must_use]
 #[doc(alias("backoff", "retry", "429", "client"))]
 pub struct PacerLayer<B> {
     gate: Arc<PacerGate<B>>,
@@ -141,7 +142,6 @@ const ATTEMPTS: u32 = 3;
 impl<B: Clone + 'static> PacerLayer<B> {
     /// Creates a layer that clones requests, so that it can send a rejected one again. For bodies that are not `Clone`,
     /// see [`with_clone`](Self::with_clone).
-    #[must_use]
     pub fn new() -> Self {
         Self::with_clone(|request| Some(request.clone()))
     }
@@ -156,7 +156,6 @@ impl<B: Clone + 'static> Default for PacerLayer<B> {
 impl<B: 'static> PacerLayer<B> {
     /// Creates a layer that clones requests by this function. It returns `None` for a request that cannot be cloned: if
     /// that is rejected, the caller gets the response, and the line is paused nevertheless.
-    #[must_use]
     pub fn with_clone(clone: impl Fn(&Request<B>) -> Option<Request<B>> + Send + Sync + 'static) -> Self {
         let rules = Rules { longest: micros(MAX_PAUSE), ..Rules::default() };
         let partners = Partners::new(SharedByLines::new(rules, MAX_WAIT, MAX_WAITERS, ATTEMPTS));
@@ -173,7 +172,6 @@ impl<B: 'static> PacerLayer<B> {
     /// # Panics
     ///
     /// If a clone of the layer, or a service that it made, is alive. The same holds for all methods below.
-    #[must_use]
     #[track_caller]
     pub fn key<K: Into<PartitionKey>>(self, key: impl Fn(&Request<B>) -> K + Send + Sync + 'static) -> Self {
         self.with(|gate| gate.key = Box::new(move |request| key(request).into()))
@@ -181,7 +179,6 @@ impl<B: 'static> PacerLayer<B> {
 
     /// Keeps to a quota of ours as well, per partner, whatever the partner reports: calls depart evenly spaced, or with
     /// the quota's [burst](Quota::burst) if one was set. For partners that report nothing.
-    #[must_use]
     #[track_caller]
     pub fn quota(self, quota: Quota) -> Self {
         let nanos = u128::from(quota.period_nanos());
@@ -196,7 +193,6 @@ impl<B: 'static> PacerLayer<B> {
 
     /// Sets the longest wait of a call in line, over all attempts; a minute unless set. A call that would wait for longer
     /// is not sent.
-    #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with_common(|common| common.max_wait = max_wait.min(LONGEST))
@@ -204,7 +200,6 @@ impl<B: 'static> PacerLayer<B> {
 
     /// Sets how many calls may wait in this process, over all partners together; 1,000 unless set. Calls that were
     /// rejected and wait again come on top.
-    #[must_use]
     #[track_caller]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with_common(|common| common.max_waiters = waiters)
@@ -212,7 +207,6 @@ impl<B: 'static> PacerLayer<B> {
 
     /// Sets the longest pause that a partner can cause, whatever it reports; an hour unless set. After that, one call is
     /// sent, and its response says more.
-    #[must_use]
     #[track_caller]
     pub fn max_pause(self, max_pause: Duration) -> Self {
         self.with_common(|common| common.rules.longest = micros(max_pause))
@@ -224,7 +218,6 @@ impl<B: 'static> PacerLayer<B> {
     /// # Panics
     ///
     /// If it is 0.
-    #[must_use]
     #[track_caller]
     pub fn attempts(self, attempts: u32) -> Self {
         assert!(attempts > 0, "a call is sent once at least: write 1 to send none again");
@@ -248,7 +241,6 @@ impl<B: 'static> PacerLayer<B> {
     /// Each process paces by the responses that it sees. All of them together may then send too much, and are rejected:
     /// a rejection pauses the process that it happens to.
     #[cfg(feature = "redis")]
-    #[must_use]
     #[track_caller]
     pub fn shared(self, redis: &Redis, name: &str) -> Self {
         let names = KeyNames::new(redis.prefix(), name, redis.secret());

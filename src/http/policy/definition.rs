@@ -97,18 +97,14 @@ impl Policy {
     /// charged only as far as units are left. To exempt some requests, use [`when`](Self::when) or
     /// [`cost_fn`](Self::cost_fn).
     #[doc(alias = "weight")]
-    pub fn cost(mut self, cost: u64) -> Self {
-        self.options.set(Fact::Cost);
-        self.how_much.cost = Cost::Fixed(cost);
-        self
+    pub fn cost(self, cost: u64) -> Self {
+        self.with(Fact::Cost, |policy| policy.how_much.cost = Cost::Fixed(cost))
     }
 
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
-    pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.options.set(Fact::CostFn);
-        self.how_much.cost = Cost::PerRequest(Box::new(cost));
-        self
+    pub fn cost_fn(self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(Fact::CostFn, |policy| policy.how_much.cost = Cost::PerRequest(Box::new(cost)))
     }
 
     /// Gives each key a quota of its own: that of the customer's plan, say, which an authentication layer has put into the
@@ -216,10 +212,8 @@ impl Policy {
     ///     .charge_when(|response| response.status() == http::StatusCode::UNAUTHORIZED);
     /// ```
     #[doc(alias("failed login", "skip successful requests"))]
-    pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.options.set(Fact::ChargeWhen);
-        self.after.bill = Some(Bill::When(Box::new(condition)));
-        self
+    pub fn charge_when(self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.with(Fact::ChargeWhen, |policy| policy.after.bill = Some(Bill::When(Box::new(condition))))
     }
 
     /// Computes the final cost of a request from the head of its response, whose extensions may have it from the
@@ -240,10 +234,8 @@ impl Policy {
     ///     .cost(100)
     ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
     /// ```
-    pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.options.set(Fact::CostAfter);
-        self.after.bill = Some(Bill::Cost(Box::new(cost)));
-        self
+    pub fn cost_after(self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(Fact::CostAfter, |policy| policy.after.bill = Some(Bill::Cost(Box::new(cost))))
     }
 
     /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost an
@@ -286,10 +278,8 @@ impl Policy {
     ///     .cost_fn(|request| if request.uri().path() == "/chat" { 1_000 } else { 100 })
     ///     .settle_by_handler();
     /// ```
-    pub fn settle_by_handler(mut self) -> Self {
-        self.options.set(Fact::SettleByHandler);
-        self.after.bill = Some(Bill::ByHandler);
-        self
+    pub fn settle_by_handler(self) -> Self {
+        self.with(Fact::SettleByHandler, |policy| policy.after.bill = Some(Bill::ByHandler))
     }
 
     /// Charges the bytes of the response's body: the quota is one of bytes, and is advertised with the unit
@@ -310,10 +300,8 @@ impl Policy {
     /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).settle_by_content_bytes();
     /// ```
     #[doc(alias = "bandwidth")]
-    pub fn settle_by_content_bytes(mut self) -> Self {
-        self.options.set(Fact::SettleByContentBytes);
-        self.after.bill = Some(Bill::ContentBytes);
-        self
+    pub fn settle_by_content_bytes(self) -> Self {
+        self.with(Fact::SettleByContentBytes, |policy| policy.after.bill = Some(Bill::ContentBytes))
     }
 
     /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
@@ -345,18 +333,14 @@ impl Policy {
     /// the background, on Redis by two calls. It keeps its length if the quota of its key changes, and a charge that is
     /// refunded while its key owes something stays. If the server cannot be told, the process that made the debt keeps it, as
     /// above.
-    pub fn owe_shortfalls(mut self) -> Self {
-        self.options.set(Fact::OweShortfalls);
-        self.after.owes_shortfalls = true;
-        self
+    pub fn owe_shortfalls(self) -> Self {
+        self.with(Fact::OweShortfalls, |policy| policy.after.owes_shortfalls = true)
     }
 
     /// Releases what a request [holds](crate::Concurrency) when the head of its response has come, instead of when the
     /// body has ended: for a limit on the work of handlers, where slow readers of ready responses do not count.
-    pub fn release_at_head(mut self) -> Self {
-        self.options.set(Fact::ReleaseAtHead);
-        self.after.releases_at_head = true;
-        self
+    pub fn release_at_head(self) -> Self {
+        self.with(Fact::ReleaseAtHead, |policy| policy.after.releases_at_head = true)
     }
 
     /// Bans a key that keeps sending after being rejected. While it is banned, every request is rejected, regardless of
@@ -367,10 +351,8 @@ impl Policy {
     /// the others: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
     /// [`key`](Self::key) or with [`MissingKey::Share`].
     #[doc(alias("ban", "block"))]
-    pub fn penalty(mut self, penalty: Penalty) -> Self {
-        self.options.set(Fact::Penalty);
-        self.heritage.penalty = Some(penalty);
-        self
+    pub fn penalty(self, penalty: Penalty) -> Self {
+        self.with(Fact::Penalty, |policy| policy.heritage.penalty = Some(penalty))
     }
 
     /// Applies the policy only to requests for which `condition` holds.
@@ -396,9 +378,8 @@ impl Policy {
     /// It is charged for requests that all enforced policies admit. See
     /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
     #[doc(alias("dry run", "dry_run", "report only"))]
-    pub fn shadow(mut self) -> Self {
-        self.shadow = true;
-        self
+    pub fn shadow(self) -> Self {
+        Self { shadow: true, ..self }
     }
 
     /// Sets how a request without a key is treated; rejected with 400 unless set.
@@ -410,17 +391,22 @@ impl Policy {
     /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
     /// unless set.
     #[doc(alias("fail open", "fail closed"))]
-    pub fn on_failure(mut self, choice: FailureMode) -> Self {
-        self.on_failure = choice;
-        self
+    pub fn on_failure(self, choice: FailureMode) -> Self {
+        Self { on_failure: choice, ..self }
     }
 
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
     /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
     /// clients share the budget, since the client may have done nothing wrong.
-    pub fn status(mut self, status: StatusCode) -> Self {
-        self.status = Some(status);
+    pub fn status(self, status: StatusCode) -> Self {
+        Self { status: Some(status), ..self }
+    }
+
+    /// Sets an option that rules are about.
+    fn with(mut self, option: Fact, set: impl FnOnce(&mut Self)) -> Self {
+        self.options.set(option);
+        set(&mut self);
         self
     }
 

@@ -16,6 +16,7 @@ mod facts;
 mod heritage;
 mod how_much;
 mod inherit;
+mod named;
 mod names;
 mod owed;
 mod reports;

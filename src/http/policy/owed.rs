@@ -104,18 +104,15 @@ impl Policy {
         let (limiter, mode) = (Arc::clone(&self.limiter), self.mode_of_shortfalls(fell_back));
         let mut charge = Box::pin(async move {
             let ask = |units| Ask::charge(&key, units).under(own_quota).to(mode);
-            let charged = match limiter.decide(&ask(units)).decided().await {
-                Ok(decision) if decision.is_allowed() => units,
-                Ok(decision) => match decision.partial_cost(units) {
-                    Some(left) => match limiter.decide(&ask(left)).decided().await {
-                        Ok(decision) if decision.is_allowed() => left,
-                        _ => 0,
-                    },
-                    None => 0,
-                },
-                // What could not be charged is owed.
-                Err(_) => 0,
-            };
+            // All, or else as much as is left. What could not be charged is owed.
+            let mut charged = units;
+            while charged > 0 {
+                charged = match limiter.decide(&ask(charged)).decided().await {
+                    Ok(decision) if decision.is_allowed() => break,
+                    Ok(decision) if charged == units => decision.partial_cost(units).unwrap_or(0),
+                    _ => 0,
+                };
+            }
             record.debts_by(|| clock.unwrap_or_else(|| Arc::new(Monotonic))).add(&key, quota, charged, units - charged);
         });
         // A limiter in memory answers at once.

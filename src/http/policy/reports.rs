@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use crate::http::key::KeyError;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::{Fate, Penalty};
-use crate::limiter::HealthChange;
 use crate::store::Stats;
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
@@ -43,7 +42,7 @@ impl Policy {
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
         if let Some(error) = failure {
             self.report_failure(error);
-        } else if self.heritage.record.health.worked(|| Monotonic.now()) == Some(HealthChange::Recovered) {
+        } else if self.heritage.record.health.worked(|| Monotonic.now()) {
             log::limiter_recovered(&self.name);
         }
     }
@@ -52,7 +51,7 @@ impl Policy {
     fn report_failure(&self, error: &LimiterError) {
         self.heritage.record.failures.fetch_add(1, Ordering::Relaxed);
         self.heritage.meter.failed();
-        if self.heritage.record.health.failed(Monotonic.now()) == Some(HealthChange::Failed) {
+        if self.heritage.record.health.failed(Monotonic.now()) {
             log::limiter_failed(&self.name, error, self.fate_on_failure());
         }
     }

@@ -33,7 +33,7 @@ pub enum RejectionFormat {
 }
 
 /// Makes the responses to rejected requests.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Responder {
     content: RejectionContent,
     /// The status of gRPC responses if a limit is exceeded.
@@ -55,14 +55,9 @@ enum RejectionContent {
 /// Makes a custom response.
 pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<RejectionBody> + Send + Sync;
 
-impl Default for Responder {
+impl Default for RejectionContent {
     fn default() -> Self {
-        Self {
-            content: RejectionContent::from(&RejectionFormat::default()),
-            grpc_status: GrpcStatus::default(),
-            wait: WaitFields::default(),
-            jitter: Jitter::default(),
-        }
+        Self::from(&RejectionFormat::default())
     }
 }
 

@@ -139,7 +139,6 @@ impl LimitsHandle {
         self.layer.close();
     }
 
-    #[cfg(feature = "config")]
     pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
         self.layer.replace(policies)
     }

@@ -21,7 +21,7 @@
 //!
 //! A debt moves from a copy into the table while an heir of that table copies both, page by page, in any order. It must
 //! be found at least once. So it is cleared only after it was inserted, and after each heir that has begun to copy
-//! ([`Copying`]) has copied the pages that the key may be in. An heir that begins later finds it in the table.
+//! ([`PastDebts`]) has copied the pages that the key may be in. An heir that begins later finds it in the table.
 //!
 //! It may be found twice: in the copy, because it was not cleared yet, and in the table, where it may have grown since.
 //! Then the greatest debt counts ([`DebtCopies::get`]). The order of the copies does not say which one that is: they may
@@ -125,20 +125,11 @@ impl<S: Copy + Send + 'static> PageDebts for KeptStates<S> {
     }
 }
 
-/// An heir that copies from its predecessor.
-pub(super) trait Copying: Send + Sync {
-    /// Returns whether the pages are copied that a key may be in.
-    fn has_copied(&self, hash: u64) -> bool;
-
-    /// Copies the pages that a key may be in, unless they are copied.
-    fn copy_pages_of(&self, hash: u64);
-}
-
 /// Copies debts from a predecessor.
 pub(super) trait DebtSource<T>: Send + Sync {
-    /// Adds the heir to those [`Copying`] from the copies that the predecessor itself has, if any. Called before each
+    /// Adds the heir to those that copy from the copies that the predecessor itself has, if any. Called before each
     /// page.
-    fn announce(&self, heir: &Weak<dyn Copying>);
+    fn announce(&self, heir: &Weak<dyn PastDebts>);
 
     /// Passes each key of a page that owes something to `put`.
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<T>));
@@ -168,10 +159,16 @@ pub(super) trait PastDebts: Send + Sync {
 
     /// Adds an heir of this heir. To be called before that copies a page: then a thread that does not find it in
     /// [`missing`](DebtCopies::missing) has inserted its key before, and the heir finds the key in the table.
-    fn announce(&self, heir: &Weak<dyn Copying>);
+    fn announce(&self, heir: &Weak<dyn PastDebts>);
 
     /// Copies the pages that no request has needed yet, and drops the predecessor.
     fn copy_all(&self);
+
+    /// Returns whether the pages are copied that a key may be in.
+    fn has_copied(&self, hash: u64) -> bool;
+
+    /// Copies the pages that a key may be in, unless they are copied.
+    fn copy_pages_of(&self, hash: u64);
 }
 
 /// Copies of what an heir's keys owed in its predecessor's tables.
@@ -190,7 +187,7 @@ pub(super) struct DebtCopies<T, D> {
     /// How many pages were dropped, counted through all copies.
     dropped: AtomicUsize,
     /// The heirs of this heir that have begun to copy. Locked for as long as it takes to copy the list.
-    heirs: Mutex<Vec<Weak<dyn Copying>>>,
+    heirs: Mutex<Vec<Weak<dyn PastDebts>>>,
     /// The occupancy of the heir's table, which counts the keys that are forgotten.
     occupancy: Arc<Occupancy>,
 }
@@ -287,7 +284,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     }
 
     /// Returns the heirs of this heir that have begun to copy, and not copied the pages yet that a key may be in.
-    pub(super) fn missing(&self, hash: u64) -> Vec<Arc<dyn Copying>> {
+    pub(super) fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
         let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         heirs.iter().filter_map(Weak::upgrade).filter(|heir| !heir.has_copied(hash)).collect()
     }
@@ -330,7 +327,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     /// has moved there. Were all of them kept, each change between two floods of other keys would add a table.
     #[cold]
     fn copy_page(&self, source: &dyn DebtSource<T>, geometry: Geometry, index: usize) -> (Arc<PageCopy<D>>, u64) {
-        let this: Weak<dyn Copying> = Weak::<Self>::clone(&self.this);
+        let this: Weak<dyn PastDebts> = Weak::<Self>::clone(&self.this);
         source.announce(&this);
         let mut debtors = Vec::new();
         source.copy(geometry, index, &mut |debtor| debtors.push(debtor));
@@ -374,7 +371,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
         self.copies.iter().map(|copy| copy.geometry).collect()
     }
 
-    fn announce(&self, heir: &Weak<dyn Copying>) {
+    fn announce(&self, heir: &Weak<dyn PastDebts>) {
         let mut heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
         if !heirs.iter().any(|known| known.ptr_eq(heir)) {
             heirs.retain(|known| known.strong_count() > 0);
@@ -397,9 +394,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
             yield_now();
         }
     }
-}
 
-impl<T: Copy + 'static, D: PageDebts<Debt = T>> Copying for DebtCopies<T, D> {
     fn has_copied(&self, hash: u64) -> bool {
         let is_copied = |copy: &TableCopy<D>| {
             let sets = copy.geometry.candidate_sets(hash);
@@ -504,7 +499,7 @@ mod tests {
     }
 
     impl DebtSource<u64> for OneEach {
-        fn announce(&self, _: &Weak<dyn Copying>) {}
+        fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
         fn copy(&self, _: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
             put(Debtor { set: 0, tag: Tag::from_hash(page as u64), debt: 1, ends: self.paid_at });
@@ -542,7 +537,7 @@ mod tests {
     struct Twice;
 
     impl DebtSource<u64> for Twice {
-        fn announce(&self, _: &Weak<dyn Copying>) {}
+        fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<u64>)) {
             for debt in 1..=128 {

@@ -7,7 +7,7 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::debt_copies::{Copying, DebtSource, Debtor, MOST_COPIES};
+use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
 use super::keeps::{Keeps, KeepsAs, TablePart};
 use super::kept::{Kept, KeptTable, QuotaTable};
 use super::ledger::{Ledger, base_of};
@@ -64,7 +64,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             return None;
         }
         let with_capacity = |keys| Kept::new(&**algorithm, &self.store, keys);
-        let (made, takes_quotas) = (self.start.made().take(), self.start.takes_quotas());
+        let (made, takes_quotas) = (self.start.made.lock().take(), self.start.takes_quotas());
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
         // One instant for all of it, read once.
         let origin = Predecessor::new(predecessor, self.store.clock.now());
@@ -176,7 +176,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
         let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        if !rule.holds(tokens) && inherits_states && UnderQuota::keeping(algorithm).is_some() {
+        if tokens > rule.most_units(true) && inherits_states && UnderQuota::keeping(algorithm).is_some() {
             return Some(false);
         }
         if let Some(from) = self.bucket() {
@@ -296,7 +296,7 @@ impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
 }
 
 impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> {
-    fn announce(&self, heir: &Weak<dyn Copying>) {
+    fn announce(&self, heir: &Weak<dyn PastDebts>) {
         if let Some(past) = self.origin.table::<S>().inherited() {
             past.announce(heir);
         }

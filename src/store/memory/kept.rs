@@ -47,18 +47,20 @@ pub(super) enum KeptTable<S> {
     Locked(LockedTable<S>),
 }
 
-/// Evaluates one expression for whichever table it is.
+/// Evaluates one expression for whichever table it is, or another one for states behind locks.
 macro_rules! any_table {
     ($which:expr, $table:ident => $answer:expr) => {
+        any_table!($which, $table => $answer, $table => $answer)
+    };
+    ($which:expr, $words:ident => $answer:expr, $states:ident => $other_answer:expr) => {
         match $which {
-            KeptTable::Bucket($table) => $answer,
-            KeptTable::Fixed($table) => $answer,
-            KeptTable::Sliding($table) => $answer,
-            KeptTable::Locked($table) => $answer,
+            KeptTable::Bucket($words) => $answer,
+            KeptTable::Fixed($words) => $answer,
+            KeptTable::Sliding($words) => $answer,
+            KeptTable::Locked($states) => $other_answer,
         }
     };
 }
-#[cfg(feature = "test-util")]
 pub(super) use any_table;
 
 /// What the states in a table depend on, for heirs.

@@ -40,7 +40,7 @@ const MOST_BEFORE: usize = 256;
 impl<R: Codec> Ledger<R> {
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        Self { rule: rule.numbered(table.occupancy().number()), table, inherited: None, before: Vec::new() }
+        Self { rule: rule.numbered(table.occupancy.number()), table, inherited: None, before: Vec::new() }
     }
 
     pub(super) const fn rule(&self) -> &R {
@@ -63,9 +63,9 @@ impl<R: Codec> Ledger<R> {
         overflow: &[(Tag, u64)],
         source: Box<dyn DebtSource<u64>>,
     ) {
-        self.rule = rule.numbered(self.table.occupancy().number());
+        self.rule = rule.numbered(self.table.occupancy.number());
         let base = base_of(&rule, now);
-        let debts = DebtCopies::new(predecessor, &geometries, self.table.occupancy(), source);
+        let debts = DebtCopies::new(predecessor, &geometries, &self.table.occupancy, source);
         let inherited = Arc::new(InheritedStamps { debts, base });
         self.table.inherited = Some(Arc::clone(&inherited) as _);
         self.inherited = Some(inherited);
@@ -125,11 +125,11 @@ pub(super) fn base_of<R: Rule>(rule: &R, at: Timestamp) -> u64 {
 
 impl<R: Codec> Keeps for Ledger<R> {
     fn geometry(&self) -> Geometry {
-        self.table.geometry()
+        self.table.geometry
     }
 
     fn occupancy(&self) -> &Arc<Occupancy> {
-        self.table.occupancy()
+        &self.table.occupancy
     }
 
     fn size_in_bytes(&self) -> usize {
@@ -231,7 +231,7 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::debt_copies::{Copying, Debtor};
+    use crate::store::memory::debt_copies::Debtor;
     use crate::store::memory::table::{PaidAt, TickBucket, Ticks};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     impl DebtSource<u64> for FromBucket {
-        fn announce(&self, heir: &Weak<dyn Copying>) {
+        fn announce(&self, heir: &Weak<dyn PastDebts>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 
@@ -355,7 +355,7 @@ mod tests {
         let before = with_overflow();
         let tick = before.rule().read(NOW).count + before.rule().capacity();
         before.inherit_overflow(NOW, Tag::from_hash(HASH), tick);
-        let receipt = Receipt::of(PaidAt { table: before.table.occupancy().number(), tick });
+        let receipt = Receipt::of(PaidAt { table: before.table.occupancy.number(), tick });
         let heir = after(after(before));
         assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
         heir.refund(HASH, 2, receipt, NOW);

@@ -34,17 +34,16 @@ pub use self::when_full::WhenFull;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use self::heir::{Predecessor, TableChange};
 use self::keeps::Keeps;
-#[cfg(feature = "test-util")]
-use self::kept::any_table;
-use self::kept::{Kept, KeptTable, QuotaTable};
+use self::kept::{Kept, KeptTable, QuotaTable, any_table};
 use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
+use crate::util::lock::Lock;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 
@@ -75,7 +74,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     /// Makes the table at once, so that a limiter that cannot have its memory fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
-        *table.start.made() = Some(Kept::new(algorithm, &table.store, table.store.capacity));
+        *table.start.made.lock() = Some(Kept::new(algorithm, &table.store, table.store.capacity));
         table
     }
 }
@@ -83,7 +82,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
 /// A table before its first question, and after.
 struct TableStart<S> {
     /// A table that was made and not used yet: it may still inherit.
-    made: Mutex<Option<Kept<S>>>,
+    made: Lock<Option<Kept<S>>>,
     /// Shared with what heirs copy from.
     in_use: OnceLock<Arc<Kept<S>>>,
     /// Whether keys may have quotas of their own.
@@ -92,11 +91,7 @@ struct TableStart<S> {
 
 impl<S> TableStart<S> {
     const fn new(in_use: OnceLock<Arc<Kept<S>>>, takes_quotas: bool) -> Self {
-        Self { made: Mutex::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
-    }
-
-    fn made(&self) -> MutexGuard<'_, Option<Kept<S>>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { made: Lock::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
     }
 
     fn takes_quotas(&self) -> bool {
@@ -121,7 +116,7 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
     }
 
     pub(crate) fn size_in_bytes(&self) -> usize {
-        let made = self.start.made();
+        let made = self.start.made.lock();
         self.in_use().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
@@ -157,7 +152,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[inline(never)]
     fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
         self.start.in_use.get_or_init(|| {
-            let made = self.start.made().take();
+            let made = self.start.made.lock().take();
             Arc::new(made.unwrap_or_else(|| Kept::new(algorithm, &self.store, self.store.capacity)))
         })
     }
@@ -322,18 +317,18 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 }
             }
         }
-        match &kept.table {
-            KeptTable::Bucket(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            KeptTable::Fixed(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            KeptTable::Sliding(ledger) => ledger.refund(hash, units, receipt, self.store.clock.now()),
-            KeptTable::Locked(table) => table.refund(algorithm, hash, self.store.clock.now(), units, receipt),
-        }
+        let now = self.store.clock.now();
+        any_table!(
+            &kept.table,
+            words => words.refund(hash, units, receipt, now),
+            states => states.refund(algorithm, hash, now, units, receipt)
+        );
     }
 
     /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         self.start.takes_quotas.store(true, Ordering::Relaxed);
-        let mut made = self.start.made();
+        let mut made = self.start.made.lock();
         if let Some(kept) = self.in_use() {
             drop(made);
             if let Some(past) = self.quotas(algorithm, kept).inherited() {
@@ -353,13 +348,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges is no use of the table: it may still inherit.
         let now = self.store.clock.now();
-        let of_quotas = |kept: &Kept<S>| Some(kept.quotas.get()?.live(&UnderQuota::keeping(algorithm)?, now));
-        let live = self.in_use().map_or(0, |kept| match &kept.table {
-            _ if kept.quotas.get().is_some() => of_quotas(kept).unwrap_or(0),
-            KeptTable::Bucket(ledger) => ledger.live(now),
-            KeptTable::Fixed(ledger) => ledger.live(now),
-            KeptTable::Sliding(ledger) => ledger.live(now),
-            KeptTable::Locked(table) => table.live(algorithm, now),
+        let live = self.in_use().map_or(0, |kept| match kept.quotas.get() {
+            Some(quotas) => UnderQuota::keeping(algorithm).map_or(0, |under| quotas.live(&under, now)),
+            None => any_table!(&kept.table, words => words.live(now), states => states.live(algorithm, now)),
         });
         TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }

@@ -77,6 +77,7 @@ use crate::values::time::{Clock, Monotonic};
 /// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
 /// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each, and a
 /// third for a new key with [`WhenFull::Overflow`].
+#[must_use]
 #[doc(alias("in memory", "hash map"))]
 pub struct MemoryStore<C = Monotonic> {
     pub(super) capacity: usize,
@@ -103,7 +104,6 @@ impl MemoryStore {
     ///
     /// If `keys` is zero, or above 2^33 (2^27 where an address has 32 bits); and, when a limiter is made, if the memory
     /// cannot be had.
-    #[must_use]
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
@@ -121,13 +121,11 @@ impl Default for MemoryStore {
 
 impl<C> MemoryStore<C> {
     /// Reads the time from `clock`.
-    #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<D> {
         MemoryStore { capacity: self.capacity, when_full: self.when_full, clock: Arc::new(clock) }
     }
 
     /// Sets what happens to new keys for which there is no room.
-    #[must_use]
     pub const fn when_full(mut self, choice: WhenFull) -> Self {
         self.when_full = choice;
         self

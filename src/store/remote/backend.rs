@@ -146,7 +146,6 @@ impl<'a, A> Target<'a, A> {
     }
 
     /// The quota of the limiter, which is that of all keys that have none of their own.
-    #[must_use]
     pub const fn limiter_quota(&self) -> Quota {
         self.limiter
     }

@@ -65,7 +65,6 @@ impl Calls {
     ///
     /// A backend whose only node this is implements [`Backend::health`](super::Backend::health) as
     /// `vec![self.calls.health()]`.
-    #[must_use]
     pub fn health(&self) -> NodeHealth {
         self.0.gate.health()
     }

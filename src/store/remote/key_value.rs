@@ -81,6 +81,7 @@ pub trait KeyValue: Send + Sync + 'static {
 /// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
 /// converted, and what was used stays used. If a key holds something else, that is an error, and nothing is overwritten;
 /// [reset](crate::limiter::Mode::Reset) deletes it.
+#[must_use]
 pub struct KeyValueBackend<K, C = Wall> {
     store: Arc<K>,
     name: Box<str>,
@@ -98,7 +99,6 @@ const MAX_IN_FLIGHT: usize = 1_024;
 
 impl<K: KeyValue> KeyValueBackend<K> {
     /// Keeps the keys of the one limiter that is called `name` in `store`.
-    #[must_use]
     pub fn new(store: Arc<K>, name: &str) -> Self {
         let calls = calls(name, TIMEOUT, MAX_IN_FLIGHT);
         let (conversions, lost_swaps) = Default::default();
@@ -112,7 +112,6 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     /// # Panics
     ///
     /// If one of them is zero.
-    #[must_use]
     #[track_caller]
     pub fn bounded(self, timeout: Duration, max_in_flight: usize) -> Self {
         let calls = calls(&self.name, timeout, max_in_flight);
@@ -120,7 +119,6 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     }
 
     /// Decides by another clock, such as one that follows the server's, or a manual one in tests.
-    #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
         let Self { store, name, calls, conversions, lost_swaps, .. } = self;
         KeyValueBackend { store, name, calls, clock, conversions, lost_swaps }

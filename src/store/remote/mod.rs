@@ -16,7 +16,7 @@
 //!
 //! `testing::check_backend` (feature `test-util`) tests a backend of yours.
 
-#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "Redis has more uses for these"))]
+#![cfg_attr(not(feature = "redis"), allow(unused_imports, reason = "Redis has more uses for these"))]
 
 mod attempts;
 mod backend;

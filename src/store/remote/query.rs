@@ -296,7 +296,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let call = self.call_for(cost, count + extra, count, deadline);
         let (mut decisions, is_own) = match action {
             LeaseAction::More(0) => call.await?,
-            LeaseAction::More(_) => call.await.inspect_err(|_| self.forgo_lease())?,
+            // Another call may ask for the lease that a call which fails was to take.
+            LeaseAction::More(_) => call.await.inspect_err(|_| {
+                self.inner.leases.iter().for_each(|leases| leases.ask_again(self.tag));
+            })?,
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
                 let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests.into()));
                 // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
@@ -312,13 +315,6 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
         decisions.truncate(count as usize);
         Ok(decisions)
-    }
-
-    /// Lets another call ask for the lease that one was to take which has failed.
-    fn forgo_lease(&self) {
-        if let Some(leases) = &self.inner.leases {
-            leases.ask_again(self.tag);
-        }
     }
 
     /// Decides on `count` requests, of which `requests` are waiting for the answer. Returns also whether that was under the
@@ -426,10 +422,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records a standing that is in force.
     pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
-        if let Some(leases) = &self.inner.leases {
-            // A lease is spent before the server is asked.
-            leases.forget(self.tag);
-        }
+        // A lease is spent before the server is asked.
+        self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let known = Known { state, quota: self.algorithm.quota(), standing };
         self.inner.negative_cache.note(self.tag, Some(known), seen);
     }
@@ -510,9 +504,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     pub(crate) async fn reset(self) -> Answered {
         let (inner, (applied, _)) = (&*self.inner, self.apply_one(Transition::Reset).await?);
         inner.negative_cache.forget(self.tag, Monotonic.now());
-        if let Some(leases) = &inner.leases {
-            leases.forget(self.tag);
-        }
+        inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let _ = inner.fallback.reset(&self.algorithm, &Ask::reset(&self.key));
         Ok(self.algorithm.decide(None, applied.now, 0).0)
     }

@@ -40,6 +40,7 @@ use crate::store::OpenStore;
 ///
 /// A request that is dropped while it is being decided may have been charged. A lease that its call takes is kept all
 /// the same.
+#[must_use]
 pub struct RemoteStore<B> {
     pub(super) backend: B,
     pub(super) tags: Tags,
@@ -49,7 +50,6 @@ pub struct RemoteStore<B> {
 
 impl<B> RemoteStore<B> {
     /// Creates the settings of one limiter, whose keys `backend` keeps.
-    #[must_use]
     pub fn new(backend: B) -> Self {
         Self::tagged(backend, Tags::new(b""))
     }
@@ -60,10 +60,8 @@ impl<B> RemoteStore<B> {
 
     /// Keeps [names](super::Target::name) of keys from being guessed by who can read them on the server. Processes that
     /// share budgets must agree on it.
-    #[must_use]
-    pub fn secret(mut self, secret: &[u8]) -> Self {
-        self.tags = Tags::new(secret);
-        self
+    pub fn secret(self, secret: &[u8]) -> Self {
+        Self { tags: Tags::new(secret), ..self }
     }
 
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: for up to `most` requests
@@ -93,7 +91,6 @@ impl<B> RemoteStore<B> {
     /// # Panics
     ///
     /// If `most` or `lifetime` is zero, or `most` is greater than 1,024.
-    #[must_use]
     #[track_caller]
     pub fn leasing(mut self, most: u32, lifetime: Duration) -> Self {
         assert!((1..=Leases::MOST).contains(&most), "a lease must be for 1 to {} requests, not {most}", Leases::MOST);
@@ -105,10 +102,8 @@ impl<B> RemoteStore<B> {
     /// Lets no request wait for another one's call for the same key: requests that come while a call for it is in flight
     /// are decided side by side, instead of one batch after the other. That is sooner by up to a round trip, and at the
     /// cost of the server.
-    #[must_use]
-    pub fn without_coalescing(mut self) -> Self {
-        self.coalesces = false;
-        self
+    pub fn without_coalescing(self) -> Self {
+        Self { coalesces: false, ..self }
     }
 
     /// The backend.

@@ -55,6 +55,7 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 /// said by the time of that call; all other responses say when. And [`RateLimitLayer::reset`](crate::RateLimitLayer::reset)
 /// in one process lifts the ban in all. While the server does not answer, a process rejects the keys that it has banned, or
 /// has seen to be banned. A limit in memory is of one process, and so are its bans.
+#[must_use]
 #[doc(alias("ban", "block", "fail2ban"))]
 pub struct Penalty {
     rejections: Quota,
@@ -90,7 +91,6 @@ impl Penalty {
     /// # Panics
     ///
     /// If `ban` is zero, or longer than a [`Quota`]'s period may be.
-    #[must_use]
     #[track_caller]
     pub fn new(rejections: Quota, ban: Duration) -> Self {
         if let Err(error) = Quota::try_per(1, ban) {
@@ -100,7 +100,6 @@ impl Penalty {
     }
 
     /// Uses `clock`, for tests. Forgets all records.
-    #[must_use]
     pub fn with_clock(self, clock: impl Clock + Clone) -> Self {
         Self::by(self.rejections, self.ban, clock)
     }

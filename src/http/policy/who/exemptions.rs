@@ -48,7 +48,7 @@ pub struct Exemptions {
 /// The SHA-256 of a header value. The value itself is not kept, so that nothing can print it.
 type Hash = [u8; 32];
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 enum Path {
     Exact(Box<str>),
     /// All paths that begin with this, which ends in a slash.
@@ -209,15 +209,6 @@ impl fmt::Debug for Exemptions {
             .field("headers", &headers)
             .field("paths", &self.paths)
             .finish()
-    }
-}
-
-impl fmt::Debug for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(path) => write!(f, "{path:?}"),
-            Self::Below(prefix) => write!(f, "\"{prefix}*\""),
-        }
     }
 }
 

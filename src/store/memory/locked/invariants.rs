@@ -1,7 +1,7 @@
 //! What the locked table states of itself, checked in tests while no thread uses it. What a key may owe only its
 //! algorithm knows, and is not checked.
 
-use super::{LockedTable, open};
+use super::LockedTable;
 use crate::values::time::Timestamp;
 
 impl<S: Copy + Send + 'static> LockedTable<S> {
@@ -13,7 +13,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// - Keys are evicted, or turned away, only if that was chosen.
     pub(in crate::store::memory) fn check_invariants(&self, now: Timestamp) {
         let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
-        let tags: Vec<_> = self.sets.iter().map(|set| open(set).tags()).collect();
+        let tags: Vec<_> = self.sets.iter().map(|set| set.lock().tags()).collect();
         for (set, own) in tags.iter().enumerate() {
             for tag in own {
                 let (low, high) = self.candidates(tag.get());
@@ -25,7 +25,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
             }
         }
         for (group, set) in self.overflow.iter().enumerate() {
-            let mut tags = open(set).tags();
+            let mut tags = set.lock().tags();
             let slots = tags.len();
             tags.sort_unstable();
             tags.dedup();
@@ -40,7 +40,7 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::store::memory::debt_copies::{Copying, DebtSource, Debtor};
+    use crate::store::memory::debt_copies::{DebtSource, Debtor, PastDebts};
     use crate::store::memory::keeps::Keeps;
     use crate::store::memory::locked::set::Tag64;
     use crate::store::memory::table::{Geometry, Tag};
@@ -92,7 +92,7 @@ mod tests {
     fn a_quota_that_is_twice_in_an_overflow_set_is_found() {
         let table = table(WhenFull::Overflow);
         for _ in 0..2 {
-            assert!(open(&table.overflow[3]).insert(Tag64::new(HASH).unwrap(), (), |_, ()| false));
+            assert!(table.overflow[3].lock().insert(Tag64::new(HASH).unwrap(), (), |_, ()| false));
         }
         table.check_invariants(NOW);
     }
@@ -110,7 +110,7 @@ mod tests {
     fn a_key_that_is_also_inherited_is_found() {
         struct One;
         impl DebtSource<()> for One {
-            fn announce(&self, _: &Weak<dyn Copying>) {}
+            fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
             fn copy(&self, geometry: Geometry, _: usize, put: &mut dyn FnMut(Debtor<()>)) {
                 let [set, _] = geometry.candidate_sets(HASH);

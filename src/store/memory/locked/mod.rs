@@ -8,26 +8,28 @@ mod invariants;
 mod set;
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{Copying, DebtCopies, DebtSource, KeptStates, PastDebts};
+use super::debt_copies::{DebtCopies, DebtSource, KeptStates, PastDebts};
 use super::keeps::{Keeps, KeepsAs, TablePart};
 use super::occupancy::{self, Occupancy};
 use super::quota_state::{QuotaState, cast, is_same};
 use super::table::{GROUPS, Geometry, SETS_PER_PAGE, Tag};
 use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
+use crate::util::lock::Lock;
 use crate::values::time::{self, Timestamp};
 use crate::values::{Decision, Quota, Receipt};
 
 pub(super) struct LockedTable<S> {
     geometry: Geometry,
-    sets: Box<[Mutex<StateSet<S>>]>,
+    /// An algorithm that panics leaves its set as it was: states are replaced whole.
+    sets: Box<[Lock<StateSet<S>>]>,
     /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), with a slot for
     /// each quota of its keys.
-    overflow: Box<[Mutex<StateSet<S>>]>,
+    overflow: Box<[Lock<StateSet<S>>]>,
     when_full: WhenFull,
     /// Shared with the copies of what its keys inherit.
     occupancy: Arc<Occupancy>,
@@ -57,7 +59,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
         let geometry = Geometry::of(keys);
         let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
-        let sets_of = |count| reserved(count, keys, || Mutex::new(StateSet::new()));
+        let sets_of = |count| reserved(count, keys, || Lock::new(StateSet::new()));
         Self {
             geometry,
             sets: sets_of(geometry.sets()),
@@ -92,7 +94,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 
     fn lock(&self, set: usize) -> MutexGuard<'_, StateSet<S>> {
-        open(&self.sets[set])
+        self.sets[set].lock()
     }
 
     /// Decides, and keeps what is charged.
@@ -132,7 +134,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Returns the heirs that must copy the pages of a key before its inherited state is moved into the table. To be
     /// called with both candidate sets locked: an heir that is not among them then reads these sets after the move. The
     /// pages are to be copied with neither locked, since that locks them.
-    fn missing(&self, hash: u64) -> Vec<Arc<dyn Copying>> {
+    fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
         self.inherited.as_ref().map_or_else(Vec::new, |past| past.missing(hash))
     }
 
@@ -267,7 +269,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Locks a key's overflow set, if the table has such sets. To be locked after the key's candidate sets.
     fn overflow_set(&self, tag: Tag) -> Option<MutexGuard<'_, StateSet<S>>> {
         let group = usize::try_from(tag.group()).expect("some hundreds");
-        self.overflow.get(group).map(open)
+        self.overflow.get(group).map(Lock::lock)
     }
 
     /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
@@ -367,7 +369,7 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> KeepsAs<T> for LockedTable<S> 
         };
         let TablePart::Page(geometry, page) = part else {
             let sets = (0..).map(Tag::of_group).zip(&self.overflow);
-            return sets.for_each(|(tag, set)| open(set).each(|_, state| act(0, tag, state)));
+            return sets.for_each(|(tag, set)| set.lock().each(|_, state| act(0, tag, state)));
         };
         // Before the table, as in `Ledger`.
         if let Some(past) = &self.inherited {
@@ -376,15 +378,10 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> KeepsAs<T> for LockedTable<S> 
         if geometry == self.geometry {
             let sets = self.sets.iter().skip(page * SETS_PER_PAGE).take(SETS_PER_PAGE);
             for (index, set) in sets.enumerate() {
-                open(set).each(|tag, state| act(index, Tag::from_hash(tag.get()), state));
+                set.lock().each(|tag, state| act(index, Tag::from_hash(tag.get()), state));
             }
         }
     }
-}
-
-fn open<S>(set: &Mutex<StateSet<S>>) -> MutexGuard<'_, StateSet<S>> {
-    // An algorithm that panics leaves the set as it was: states are replaced whole.
-    set.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes so many of them, in memory that is requested at once.
@@ -479,7 +476,7 @@ mod tests {
     struct Inherited(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for Inherited {
-        fn announce(&self, _: &Weak<dyn Copying>) {}
+        fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
         fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
             put(Debtor { set: 0, tag: Tag::from_hash(HASH), debt: self.0, ends: u64::MAX });
@@ -510,7 +507,7 @@ mod tests {
     struct InFourPages(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for InFourPages {
-        fn announce(&self, _: &Weak<dyn Copying>) {}
+        fn announce(&self, _: &Weak<dyn PastDebts>) {}
 
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<FixedWindowState>)) {
             assert_eq!(geometry.pages(), 4);
@@ -529,7 +526,7 @@ mod tests {
     struct FromTable(Arc<LockedTable<FixedWindowState>>);
 
     impl DebtSource<FixedWindowState> for FromTable {
-        fn announce(&self, heir: &Weak<dyn Copying>) {
+        fn announce(&self, heir: &Weak<dyn PastDebts>) {
             self.0.inherited().into_iter().for_each(|past| past.announce(heir));
         }
 

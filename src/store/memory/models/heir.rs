@@ -8,7 +8,7 @@ use loom::sync::Arc;
 
 use super::{Modelled, beside, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
-use crate::store::memory::debt_copies::{Copying, DebtSource, Debtor};
+use crate::store::memory::debt_copies::{DebtSource, Debtor, PastDebts};
 use crate::store::memory::keeps::{Keeps, KeepsAs, TablePart};
 use crate::store::memory::ledger::{Ledger, base_of};
 use crate::store::memory::table::{FixedRule, Geometry, SlidingRule, Tag, TickBucket};
@@ -25,7 +25,7 @@ struct InheritedStamps<R> {
 }
 
 impl<R: Modelled> DebtSource<u64> for InheritedStamps<R> {
-    fn announce(&self, heir: &Weak<dyn Copying>) {
+    fn announce(&self, heir: &Weak<dyn PastDebts>) {
         self.from.inherited().into_iter().for_each(|past| past.announce(heir));
     }
 

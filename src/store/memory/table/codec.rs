@@ -12,11 +12,8 @@ pub(in crate::store::memory) trait Codec: Rule {
     type State: Copy + 'static;
 
     /// Returns the rule of a quota, in words that hold as many units as some key may owe, if there are such words. Those of
-    /// a bucket may not [hold](Self::holds) as many.
+    /// a bucket may not [hold](Self::most_units) as many.
     fn holding(quota: &Quota, staggered: bool, units: u64) -> Option<Self>;
-
-    /// Returns whether its words hold so many units. Of more, the rest is forgiven.
-    fn holds(&self, units: u64) -> bool;
 
     /// Returns the rule for the table of a number, which its receipts may carry.
     fn numbered(self, _: u64) -> Self {

@@ -142,12 +142,12 @@ pub(super) trait InheritedDebts: Send + Sync {
 
 pub(super) struct SetAssociativeTable {
     slots: Slots,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     pages: Box<[Page]>,
     stripes: Stripes,
     when_full: WhenFull,
     /// Shared with the copies of what its keys inherit.
-    occupancy: Arc<Occupancy>,
+    pub(super) occupancy: Arc<Occupancy>,
     /// What its keys owe from before a live change. Set before the table is used.
     pub(super) inherited: Option<Arc<dyn InheritedDebts>>,
 }
@@ -180,14 +180,6 @@ impl SetAssociativeTable {
         if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
             let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
         }
-    }
-
-    pub(super) const fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    pub(super) const fn occupancy(&self) -> &Arc<Occupancy> {
-        &self.occupancy
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {

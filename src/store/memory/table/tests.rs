@@ -172,10 +172,10 @@ fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
         let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), || Tick::at(5));
     };
     (1..=CAPACITY).for_each(arrive);
-    assert!(!table.occupancy().has_warned(), "it is no more than half full");
+    assert!(!table.occupancy.has_warned(), "it is no more than half full");
     (CAPACITY + 1..=CAPACITY * 5 / 4).for_each(arrive);
-    assert!(table.occupancy().has_warned());
-    assert_eq!(table.occupancy().evicted(), 0);
+    assert!(table.occupancy.has_warned());
+    assert_eq!(table.occupancy.evicted(), 0);
 }
 
 /// A thread sleeps between search and write: the page has been swept, and the word that it writes then must not look

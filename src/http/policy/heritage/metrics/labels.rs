@@ -5,67 +5,34 @@ use std::sync::{Arc, OnceLock};
 #[cfg(feature = "metrics")]
 use metrics::Label;
 
-/// The result of a request with one policy. A rejected request counts with the policies that reject it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Charged, and passed at once.
-    Allowed,
-    /// Charged, and passed after it waited for its turn.
-    Delayed,
-    /// Rejected.
-    Rejected,
-    /// Passed, although a shadow would have rejected it.
-    ShadowRejected,
-    /// The policy did not apply.
-    Skipped,
-    /// Rejected for lack of a key.
-    MissingKey,
-    /// The limiter could not decide, so the request passed uncounted, or was answered 503.
-    LimiterFailed,
-    /// The client disconnected before the decision, or before its turn.
-    Cancelled,
-}
+use crate::http::policy::named::named;
 
-impl Fate {
-    /// All fates, in their order.
-    pub(super) const ALL: [Self; 8] = [
-        Self::Allowed,
-        Self::Delayed,
-        Self::Rejected,
-        Self::ShadowRejected,
-        Self::Skipped,
-        Self::MissingKey,
-        Self::LimiterFailed,
-        Self::Cancelled,
-    ];
-
+named! {
+    /// The result of a request with one policy. A rejected request counts with the policies that reject it.
+    pub(crate) enum Fate by
     /// The name in labels and events.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Delayed => "delayed",
-            Self::Rejected => "rejected",
-            Self::ShadowRejected => "shadow-rejected",
-            Self::Skipped => "skipped",
-            Self::MissingKey => "missing-key",
-            Self::LimiterFailed => "limiter-failed",
-            Self::Cancelled => "cancelled",
-        }
+    pub(crate) as_str {
+        /// Charged, and passed at once.
+        Allowed = "allowed",
+        /// Charged, and passed after it waited for its turn.
+        Delayed = "delayed",
+        /// Rejected.
+        Rejected = "rejected",
+        /// Passed, although a shadow would have rejected it.
+        ShadowRejected = "shadow-rejected",
+        /// The policy did not apply.
+        Skipped = "skipped",
+        /// Rejected for lack of a key.
+        MissingKey = "missing-key",
+        /// The limiter could not decide, so the request passed uncounted, or was answered 503.
+        LimiterFailed = "limiter-failed",
+        /// The client disconnected before the decision, or before its turn.
+        Cancelled = "cancelled",
     }
 }
-
-// `Series` indexes its counters by fate.
-const _: () = {
-    let mut index = 0;
-    while index < Fate::ALL.len() {
-        assert!(Fate::ALL[index] as usize == index, "`ALL` has the order of the variants");
-        index += 1;
-    }
-};
 
 /// The labels of a policy's series.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 pub(super) struct Labels {
     pub(super) policy: Arc<str>,
     pub(super) route: OnceLock<Arc<str>>,

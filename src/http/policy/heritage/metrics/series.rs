@@ -2,7 +2,7 @@
 //!
 //! The facade can create series, but not remove them. So gauges are set to zero when their policy is gone.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
@@ -11,6 +11,7 @@ use super::PolicyMeter;
 use super::labels::{Fate, Labels};
 use super::observed::{self, Observed};
 use crate::store::Stats;
+use crate::util::lock::Lock;
 
 const REQUESTS: &str = "tower_sluice.rate_limiting.requests";
 const FAILURES: &str = "tower_sluice.rate_limiting.limiter_failures";
@@ -30,7 +31,7 @@ struct SeriesInner {
     handles: OnceLock<Handles>,
     /// The series of the queue, of a policy that delays.
     queue: OnceLock<Queue>,
-    observed: Mutex<Observed>,
+    observed: Lock<Observed>,
 }
 
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl PolicyMeter {
         let _ = self.queue();
         // The lock is held while the stats are read. Otherwise, of two observers, the one that reads first could write
         // last, and gauges would go back to the older stats.
-        let mut observed = self.observed();
+        let mut observed = self.series.0.observed.lock();
         if !observed.is_retired {
             observed.is_begun = true;
             let stats = stats();
@@ -111,7 +112,7 @@ impl PolicyMeter {
     /// Adds what a limiter that is no longer in force has counted since the last observation. The gauges already belong
     /// to the limiter that is in force.
     pub(crate) fn count_last(&self, stats: impl FnOnce() -> Stats) {
-        let mut observed = self.observed();
+        let mut observed = self.series.0.observed.lock();
         if observed.is_begun && !observed.is_retired {
             observed.add_counts(&self.labels, &stats());
         }
@@ -119,20 +120,16 @@ impl PolicyMeter {
 
     /// Sets the gauges to zero for good.
     pub(crate) fn retire(&self) {
-        let mut observed = self.observed();
+        let mut observed = self.series.0.observed.lock();
         // Set under the lock, so that an observation that waits for it does not raise the gauges again.
         observed.is_retired = true;
         observed.clear();
-    }
-
-    fn observed(&self) -> MutexGuard<'_, Observed> {
-        self.series.0.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for SeriesInner {
     fn drop(&mut self) {
-        let observed = self.observed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let observed = self.observed.lock();
         // Gauges that were retired are zero already, or are those of a later policy of this name: this one may be
         // dropped long after it was removed, with the last request that it decided on.
         if !observed.is_retired {

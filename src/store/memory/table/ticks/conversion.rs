@@ -75,10 +75,6 @@ impl Codec for TickBucket {
         Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
     }
 
-    fn holds(&self, tokens: u64) -> bool {
-        tokens <= self.most_units(true)
-    }
-
     fn numbered(self, number: u64) -> Self {
         Self { number, ..self }
     }

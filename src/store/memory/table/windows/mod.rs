@@ -116,15 +116,9 @@ impl Windows {
         Moment { nanos, window, by: window }
     }
 
-    /// Returns the instant by which a key is judged: later than the clock's if windows are staggered, by less than a
-    /// period.
+    /// Returns the instant by which a key is judged if windows are staggered: later than the clock's, by less than a period.
     ///
     /// Epochs are counted by the clock, so no key's time is earlier than that by which its page is swept.
-    #[inline(always)]
-    fn local(&self, now: Moment, tag: Tag) -> Moment {
-        if self.staggered { self.shifted(now, tag) } else { now }
-    }
-
     fn shifted(&self, now: Moment, tag: Tag) -> Moment {
         let nanos = now.nanos.saturating_add(multiply_high(tag.phase_draw(), self.period));
         // The phase is less than a period: so this is in the clock's window, or in the next one.
@@ -132,25 +126,8 @@ impl Windows {
         Moment { nanos, window, by: now.by.max(window) }
     }
 
-    #[allow(clippy::cast_possible_truncation)] // Epochs are so long that there are fewer than 2^32.
-    #[inline(always)]
-    const fn epoch(&self, now: Moment) -> u32 {
-        (now.window >> self.epoch_bits) as u32
-    }
-
-    /// Returns `now`, moved so that keys are judged no earlier than when `epoch` began.
-    #[inline(always)]
-    fn clamp(&self, now: Moment, epoch: u32) -> Moment {
-        Moment { by: now.by.max(self.begin(epoch)), ..now }
-    }
-
     const fn begin(&self, epoch: u32) -> u64 {
         (epoch as u64) << self.epoch_bits
-    }
-
-    fn epoch_start(&self, epoch: u32) -> Moment {
-        let window = self.begin(epoch);
-        Moment { nanos: self.start_of(window), window, by: window }
     }
 
     /// Returns how many windows after `earliest` the one is whose index, modulo 2^`bits`, is `index`; `None` if it is

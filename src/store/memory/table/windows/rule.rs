@@ -83,21 +83,23 @@ impl<S: WindowState> Rule for WindowRule<S> {
 
     #[inline(always)]
     fn local(&self, now: Moment, tag: Tag) -> Moment {
-        self.windows.local(now, tag)
+        if self.windows.staggered { self.windows.shifted(now, tag) } else { now }
     }
 
+    #[allow(clippy::cast_possible_truncation)] // Epochs are so long that there are fewer than 2^32.
     #[inline(always)]
     fn epoch(&self, now: Moment) -> u32 {
-        self.windows.epoch(now)
+        (now.window >> self.windows.epoch_bits) as u32
     }
 
     #[inline(always)]
     fn clamp(&self, now: Moment, epoch: u32) -> Moment {
-        self.windows.clamp(now, epoch)
+        Moment { by: now.by.max(self.windows.begin(epoch)), ..now }
     }
 
     fn epoch_start(&self, epoch: u32) -> Moment {
-        self.windows.epoch_start(epoch)
+        let window = self.windows.begin(epoch);
+        Moment { nanos: self.windows.start_of(window), window, by: window }
     }
 
     #[inline(always)]
@@ -217,10 +219,6 @@ impl<S: WindowState> Codec for WindowRule<S> {
         // A word has no room for a count of more than 32 bits.
         let limit = u32::try_from(quota.limit()).ok()?;
         Some(Self { windows, limit, count_bits, state: PhantomData })
-    }
-
-    fn holds(&self, count: u64) -> bool {
-        count <= self.most_units(true)
     }
 
     fn charged(&self, receipt: Receipt, _: &[(Self, Timestamp)]) -> Option<u64> {
