@@ -203,7 +203,7 @@ impl Limiter for Fickle {
 async fn a_request_that_another_policy_rejects_adds_nothing_to_the_debt_of_its_key() {
     let clock = clock();
     let bucket = policy(TokenBucket::new(Quota::per_minute(10)), &clock).settle_by_handler().owe_shortfalls();
-    let fickle = Policy::new("fickle", Fickle).when(|request| request.uri().path() == "/fickle");
+    let fickle = Policy::new("fickle", Arc::new(Fickle)).when(|request| request.uri().path() == "/fickle");
     let layer = RateLimitLayer::new([bucket, fickle]);
     assert_eq!(send(&layer, &[15], 0).await.0, 200);
     clock.advance(MINUTE);
