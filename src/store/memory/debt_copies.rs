@@ -584,17 +584,16 @@ mod tests {
     #[test]
     fn every_heir_that_has_begun_to_copy_is_missing_until_it_is_dropped() {
         let debts = copies(&[Geometry::with_sets(1)], OneEach { paid_at: 100 });
-        let heirs = [(); 3].map(|()| Arc::new(Late) as Arc<dyn Copying>);
-        for _ in 0..2 {
-            heirs.iter().for_each(|heir| debts.announce(&Arc::downgrade(heir)));
-        }
+        let heir = || Arc::new(Late) as Arc<dyn Copying>;
+        let announce = |heirs: &[Arc<dyn Copying>]| heirs.iter().for_each(|heir| debts.announce(&Arc::downgrade(heir)));
+        let mut heirs = vec![heir(), heir(), heir()];
+        announce(&heirs);
+        announce(&heirs);
         assert_eq!(debts.missing(7).len(), 3);
-        let [one, ..] = heirs;
-        debts.announce(&Arc::downgrade(&(Arc::new(Late) as Arc<dyn Copying>)));
-        debts.announce(&Arc::downgrade(&one));
-        assert_eq!(debts.missing(7).len(), 1);
-        let another = Arc::new(Late) as Arc<dyn Copying>;
-        debts.announce(&Arc::downgrade(&another));
+        heirs.truncate(1);
+        heirs.push(heir());
+        announce(&heirs);
+        assert_eq!(debts.missing(7).len(), 2);
         assert_eq!(debts.heirs.lock().unwrap().len(), 2, "those that are dropped take no room");
     }
 
