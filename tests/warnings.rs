@@ -172,7 +172,10 @@ fn an_extension_that_no_request_has_is_reported_once_with_its_type() {
     let layer = RateLimitLayer::new(policy());
     assert_eq!(send_all(&layer, many(99)), NOTHING);
     let log = send_all(&layer, many(1_000));
-    assert_once(&log, &["policy=\"by-account\"", "Account", "outside", "Arc", "#no-request-had-its-extension"]);
+    assert_once(
+        &log,
+        &["policy=\"by-account\"", "Account", "outside", "Arc", "answered 400", "#no-request-had-its-extension"],
+    );
     // The mistake of a successor may be another one.
     layer.handle().replace(policy()).unwrap();
     assert_once(&send_all(&layer, many(1_000)), &["policy=\"by-account\""]);
@@ -185,6 +188,11 @@ fn an_extension_that_no_request_has_is_reported_once_with_its_type() {
     let skipping = RateLimitLayer::new(policy().on_missing_key(MissingKey::Skip));
     assert_eq!(send_all(&skipping, many(999)), NOTHING);
     assert_once(&send_all(&skipping, many(2_000)), &["policy=\"by-account\"", "Account"]);
+
+    // A shadow rejects none.
+    let shadow = RateLimitLayer::new(policy().shadow());
+    assert_eq!(send_all(&shadow, many(999)), NOTHING);
+    assert_once(&send_all(&shadow, many(2_000)), &["policy=\"by-account\"", "passed unlimited"]);
 }
 
 #[test]

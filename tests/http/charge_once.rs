@@ -121,6 +121,21 @@ fn a_retry_of_a_request_that_is_over_is_free_so_many_times() {
 }
 
 #[test]
+fn unless_set_otherwise_a_retry_of_any_of_many_requests_is_free_once_within_a_day() {
+    let clock = ManualClock::new();
+    let policy = by_account("p", timed(FixedWindow::new(Quota::per(1_000, 720 * HOUR)), &clock));
+    let layer = layer(policy.charge_once(ChargeOnce::by_header(KEY).with_clock(clock.clone())));
+    let all = || (0..200).map(|number| left(&layer, post("a", &number.to_string()))).min().unwrap();
+    assert_eq!([all(), all()], [Some(800), Some(800)]);
+    assert_eq!(all(), Some(600), "the free retries are used up");
+    assert_eq!(["early", "late"].map(|key| left(&layer, post("a", key))), [Some(599), Some(598)]);
+    clock.advance(24 * HOUR - Duration::from_nanos(1));
+    assert_eq!(left(&layer, post("a", "early")), Some(598));
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(left(&layer, post("a", "late")), Some(597));
+}
+
+#[test]
 fn a_repetition_is_charged_while_the_first_request_is_in_flight() {
     let clock = ManualClock::new();
     let layer = layer(per_day(9, &clock).charge_once(once(&clock, 1)));

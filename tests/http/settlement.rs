@@ -11,9 +11,10 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{RateLimitFields, ResetForm};
 use tower_sluice::key::User;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Decision, Policy, Quota, RateLimitLayer, RateLimiter, Settlement};
+use tower_sluice::{Decision, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Settlement};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -180,6 +181,38 @@ async fn a_reset_and_a_refund_leave_no_debt_behind() {
     // Two of its own, of which one is refunded, and nothing for what was forgiven.
     send(&layer, &[1], 0).await;
     assert_eq!(peek(&layer).await.remaining(), 9);
+}
+
+/// Admits a peek and rejects the charge, as if another request came in between.
+struct Fickle;
+
+impl Limiter for Fickle {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        let is_peek = ask.mode() == Mode::Peek;
+        let decision = if is_peek { Decision::allow(1, 0) } else { Decision::reject(1, 0, Some(MINUTE)) };
+        decision.into()
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
+    }
+}
+
+/// Of 15 units the bucket had ten, and a minute later five are left. A charge that is rolled back takes none of them.
+#[tokio::test]
+async fn a_request_that_another_policy_rejects_adds_nothing_to_the_debt_of_its_key() {
+    let clock = clock();
+    let bucket = policy(TokenBucket::new(Quota::per_minute(10)), &clock).settle_by_handler().owe_shortfalls();
+    let fickle = Policy::new("fickle", Arc::new(Fickle)).when(|request| request.uri().path() == "/fickle");
+    let layer = RateLimitLayer::new([bucket, fickle]);
+    assert_eq!(send(&layer, &[15], 0).await.0, 200);
+    clock.advance(MINUTE);
+    for _ in 0..3 {
+        assert_eq!(peek(&layer).await.remaining(), 5);
+        assert_eq!(send_to(&layer, "/fickle", &[], 0).await.0, 503);
+    }
+    assert_eq!(send(&layer, &[5], 0).await.0, 200);
+    assert_eq!(peek(&layer).await.remaining(), 0);
 }
 
 /// A request that costs nothing when it comes, and all that is left when it is settled. Its fields were those of a key

@@ -327,6 +327,25 @@ fn charges_are_refunded_after_256_changes_and_no_more() {
     }
 }
 
+/// Limits of more than 32 bits have no words. Receipts of such a bucket count in the units of its rate.
+#[test]
+fn a_charge_of_a_large_bucket_is_refunded_after_a_change_that_keeps_its_rate_and_after_no_other() {
+    let (limit, units) = (1 << 40, 1 << 38);
+    let quota = Quota::per_day(limit);
+    for (to, refunded) in [(quota, units), (quota.burst(2 * limit), units), (Quota::per_day(limit / 2).burst(limit), 0)]
+    {
+        let clock = clock();
+        let before = Layers::limiter(quota, 64, &clock);
+        let key = PartitionKey::from(1_u64);
+        let charged = decided(before.decide(&Ask::charge(&key, units)));
+        let heir = inherit(&Layers::limiter(to, 64, &clock), &before).unwrap();
+        let left = || decided(heir.decide(&Ask::peek(&key, 0))).remaining();
+        let left_before = left();
+        heir.refund(&Ask::charge(&key, units), charged.receipt(), units);
+        assert_eq!(left() - left_before, refunded, "{to:?}");
+    }
+}
+
 /// Ticks of this quota take 66 ms, and none of them may be lost at a change: a thousand would be a minute.
 #[test]
 fn changes_cost_a_bucket_with_long_ticks_nothing() {

@@ -191,6 +191,24 @@ mod tests {
         assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()));
     }
 
+    /// Thirty units of twenty are charged. After an hour and a half at ten per hour, fifteen are owed: five are left.
+    #[test]
+    fn a_key_has_left_what_its_debt_leaves_of_the_burst() {
+        let (policy, clock) = policy(Quota::per_hour(10).burst(20));
+        let key = PartitionKey::from("a");
+        owe(&policy, &key, 30);
+        clock.advance(HOUR * 3 / 2);
+        let left = |quota: Option<Quota>, remaining| {
+            let decision = policy.after_debt(&key, quota, Decision::allow(20, remaining));
+            (decision.remaining(), decision.reset_after())
+        };
+        assert_eq!(left(None, 20), (5, HOUR * 3 / 2));
+        assert_eq!(left(None, 4), (4, HOUR * 3 / 2), "its limiter has less left");
+        assert_eq!(left(Some(Quota::per_hour(30).burst(20)), 20), (5, HOUR / 2));
+        assert_eq!(left(Some(Quota::per_hour(30).burst(15)), 15), (0, HOUR / 2));
+        assert_eq!(policy.after_debt_as_kept(&key, Decision::allow(20, 20)).remaining(), 5);
+    }
+
     /// Keys that owe something and stay away do not keep a later one from owing, and time frees their places. There were
     /// places for 65,536 debts, which only a later request of the same key freed: beyond, all others were forgiven for ever.
     #[test]

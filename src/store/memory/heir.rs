@@ -81,7 +81,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let begins_with_words = match &mut heir.table {
             _ if takes_quotas && !inherits_states => return None,
             _ if takes_quotas => {
-                let is_rescheduled = !terms.is_bucket && terms.schedule != before.schedule;
+                let is_rescheduled = terms.schedule != before.schedule;
                 heir.quotas = with_quotas(if is_rescheduled { TableChange::Schedule } else { TableChange::None });
                 false
             }

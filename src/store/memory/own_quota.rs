@@ -196,6 +196,11 @@ mod tests {
             assert!(pair[0].1 <= pair[1].1 || is_nearly_equal, "{} and {}", pair[0].2, pair[1].2);
             assert!(pair[0].1 < pair[1].1 || is_nearly_equal, "{} and {}", pair[0].2, pair[1].2);
         }
+        // Only among equals, however long a debt lasts.
+        for (limit, used) in limits.into_iter().flat_map(|limit| [(limit, 0), (limit, 1), (limit, limit)]) {
+            let decision = Decision::allow(limit, limit - used);
+            assert_eq!(rank(&decision, u64::MAX) >> 30, rank(&decision, 0) >> 30, "{used} of {limit}");
+        }
         // Nothing used comes first, and among equals what is owed for longer counts.
         assert!(of(most, 0) < of(most, 1) && of(most, 1) < rank(&Decision::allow(most, most - 1), 1 << 40));
     }

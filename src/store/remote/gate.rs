@@ -128,3 +128,32 @@ impl Drop for Watch {
         self.record(if thread::panicking() { panicked } else { Evidence::Unknown });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Tries to enter a gate all of whose slots are taken. Returns why it gave up, and after how long.
+    async fn give_up(gate: &Arc<CallGate>) -> (Option<GaveUp>, Duration) {
+        let began = Instant::now();
+        let limits = CallLimits { deadline: began + SECOND, requests: 1 };
+        (gate.enter(Arc::new(Semaphore::new(0)), limits).await.err(), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_is_awaited_for_half_of_the_time_and_not_at_all_while_the_breaker_is_open() {
+        let gate = CallGate::new("node".into(), SECOND);
+        let (reason, after) = give_up(&gate).await;
+        assert_eq!(reason, Some(GaveUp::TooManyInFlight));
+        // The timer has steps of a millisecond.
+        assert!((SECOND / 2..=SECOND / 2 + Duration::from_millis(1)).contains(&after), "{after:?}");
+        while !gate.is_failing() {
+            let mut breaker = gate.breaker.lock();
+            let permit = breaker.try_enter(Instant::now(), 1).expect("it is closed");
+            let _ = breaker.failed(&permit, Instant::now(), CallFailure::Silent);
+        }
+        assert_eq!(give_up(&gate).await, (Some(GaveUp::BreakerOpen), Duration::ZERO));
+    }
+}

@@ -189,6 +189,17 @@ mod tests {
         charges.close(key, 0, Some(took));
     }
 
+    /// Keys of one shard have equal hashes modulo `SHARDS`.
+    #[test]
+    fn the_keys_of_a_shard_use_all_of_its_slots() {
+        for shard in [0, 1, 15] {
+            let hashes = (0..RECENT as u64).map(|number| shard + number * SHARDS as u64);
+            let mut slots: Vec<_> = hashes.map(|hash| ChargeShard::slot(hash).0).collect();
+            slots.sort_unstable();
+            assert!(slots.into_iter().eq(0..RECENT));
+        }
+    }
+
     #[test]
     fn charges_are_expected_until_they_are_settled() {
         let (charges, key) = (OpenCharges::default(), PartitionKey::from("key"));

@@ -72,3 +72,29 @@ fn as_limited(limiter: &Description, quota: Option<Quota>) -> Option<Quota> {
         _ => quota,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+    use crate::limiter::{IntoLimiter, RateLimiter};
+    use crate::store::MemoryStore;
+
+    /// Otherwise responses would advertise a burst, or a period, that no limiter applies.
+    #[test]
+    fn the_quota_of_a_key_is_the_one_that_its_algorithm_applies() {
+        fn check(algorithm: impl Algorithm) {
+            let quota = Quota::per_hour(20).burst(50);
+            let applied = algorithm.under(quota).unwrap().quota();
+            let limiter = RateLimiter::new(algorithm, MemoryStore::default()).into_limiter().describe();
+            assert_eq!([Some(quota), None].map(|quota| as_limited(&limiter, quota)), [Some(applied), None]);
+        }
+        let own = Quota::per_minute(3);
+        check(TokenBucket::new(own));
+        check(LeakyBucket::new(own));
+        check(FixedWindow::new(own));
+        check(SlidingWindow::new(own));
+        #[cfg(feature = "calendar")]
+        check(crate::algorithm::CalendarWindow::monthly(3));
+    }
+}

@@ -298,11 +298,4 @@ impl fmt::Display for ExemptionError {
     }
 }
 
-impl Error for ExemptionError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Network(error) => error.source(),
-            _ => None,
-        }
-    }
-}
+impl Error for ExemptionError {}

@@ -327,3 +327,27 @@ fn half_per_longest_window(quota: Quota) -> Option<Quota> {
 fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock)).into_limiter()
 }
+
+#[cfg(all(test, feature = "calendar"))]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, CalendarWindow};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// Half of the quota at once, and the other half over the longest window: one with an hour more, since clocks go back.
+    #[test]
+    fn no_window_of_the_calendar_grants_more_free_retries_than_its_quota() {
+        for (window, hours) in [
+            (CalendarWindow::daily(100), 25),
+            (CalendarWindow::weekly(100), 7 * 24 + 1),
+            (CalendarWindow::monthly(100), 31 * 24 + 1),
+        ] {
+            let budget = budget_quota(Shape::CalendarWindow, window.quota(), 1).unwrap();
+            assert_eq!([budget.limit(), budget.max_burst()], [50, 50]);
+            let restored = budget.time_to_restore(50);
+            assert!((HOUR * hours..HOUR * hours * 5 / 4).contains(&restored), "{restored:?}");
+        }
+        assert!(budget_quota(Shape::CalendarWindow, CalendarWindow::daily(1).quota(), 1).is_none());
+    }
+}
