@@ -564,23 +564,14 @@ mod tests {
         }
     }
 
-    /// An heir that has copied no page.
-    struct Late;
-
-    impl Copying for Late {
-        fn has_copied(&self, _: u64) -> bool {
-            false
-        }
-
-        fn copy_pages_of(&self, _: u64) {}
-    }
-
     /// Two layers may change at once: a debt is cleared only after both heirs have copied it.
     #[test]
     fn every_heir_that_has_begun_to_copy_is_missing_until_it_is_dropped() {
         let debts = copies(&[Geometry::with_sets(1)], OneEach { paid_at: 100 });
-        let heir = || Arc::new(Late) as Arc<dyn Copying>;
-        let announce = |heirs: &[Arc<dyn Copying>]| heirs.iter().for_each(|heir| debts.announce(&Arc::downgrade(heir)));
+        // They have copied no page.
+        let heir = || copies(&[Geometry::with_sets(1)], OneEach { paid_at: 100 }) as Arc<dyn PastDebts>;
+        let announce =
+            |heirs: &[Arc<dyn PastDebts>]| heirs.iter().for_each(|heir| debts.announce(&Arc::downgrade(heir)));
         let mut heirs = vec![heir(), heir(), heir()];
         announce(&heirs);
         announce(&heirs);
