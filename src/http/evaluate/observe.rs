@@ -4,16 +4,10 @@ use super::entry::PolicyEntry;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
-/// The fate of a request that a policy has admitted.
-#[inline]
-pub(super) fn fate(admission: &Decision) -> Fate {
-    if admission.is_delayed() { Fate::Delayed } else { Fate::Allowed }
-}
-
 /// Records the decisions on a request that passes: no policy but a shadow has rejected it.
 pub(super) fn committed(policies: &[Policy], entries: &[PolicyEntry]) {
     for (policy, key, decision) in decided(policies, entries) {
-        let fate = if decision.is_allowed() { fate(decision) } else { Fate::ShadowRejected };
+        let fate = if decision.is_allowed() { Fate::of(decision) } else { Fate::ShadowRejected };
         policy.note(fate, Some(key), Some(decision));
     }
 }

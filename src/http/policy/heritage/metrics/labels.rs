@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use metrics::Label;
 
 use crate::http::policy::named::named;
+use crate::values::Decision;
 
 named! {
     /// The result of a request with one policy. A rejected request counts with the policies that reject it.
@@ -28,6 +29,14 @@ named! {
         LimiterFailed = "limiter-failed",
         /// The client disconnected before the decision, or before its turn.
         Cancelled = "cancelled",
+    }
+}
+
+impl Fate {
+    /// The fate of a request that its policy has admitted.
+    #[inline]
+    pub(crate) const fn of(admission: &Decision) -> Self {
+        if admission.is_delayed() { Self::Delayed } else { Self::Allowed }
     }
 }
 
