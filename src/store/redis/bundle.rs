@@ -1,4 +1,4 @@
-//! Bundles: calls with the same script and the same arguments for different keys, made as one.
+//! Calls of scripts, in bundles: those with the same script and the same arguments for different keys are made as one.
 //!
 //! As with Nagle's algorithm, a call that finds none in flight is made at once. One that does joins a bundle. The first
 //! one begins it, with a task that lets the other tasks of the runtime run once, and then sends what has come together:
@@ -25,8 +25,9 @@ use crate::util::undo::OnDrop;
 /// request each.
 const MOST: usize = 32;
 
-/// The bundles of one limiter.
-pub(super) struct Bundles {
+/// How a limiter calls scripts. Clones share their bundles.
+#[derive(Clone)]
+pub(crate) struct ScriptCaller {
     redis: Redis,
     state: Arc<BundleState>,
 }
@@ -59,66 +60,76 @@ struct Bundle {
 
 /// A call in a bundle.
 struct BundleMember {
-    key: Key,
+    keys: Keys,
     requests: u32,
     answer: oneshot::Sender<BundleAnswer>,
 }
 
+/// Those of one call.
+type Keys = SmallVec<[Key; 1]>;
+
 enum BundleAnswer {
     Reply(ScriptReply),
     Failed(Fault),
-    /// Nothing was charged. The key is to be asked for alone.
-    Alone(Key),
+    /// Nothing was charged. The call is to be made alone.
+    Alone(Keys),
 }
 
-impl Bundles {
-    pub(super) fn new(redis: &Redis) -> Self {
+impl ScriptCaller {
+    pub(crate) fn new(redis: &Redis) -> Self {
         Self { redis: redis.clone(), state: Arc::default() }
     }
 
-    /// Makes a call, in a bundle perhaps. What comes of it is what would come of the call by itself.
-    pub(super) async fn call(&self, mut call: ScriptCall, limits: CallLimits) -> Result<ScriptReply, Fault> {
+    /// Makes a call for one request, within the timeout.
+    pub(crate) async fn call_one(&self, call: ScriptCall) -> Result<ScriptReply, Fault> {
+        self.call(call, CallLimits { deadline: self.redis.deadline(), requests: 1 }).await
+    }
+
+    /// Makes a call, in a bundle perhaps. What comes of it is what would come of the call by itself. If this is dropped, or if
+    /// no answer came, the script may have run nevertheless; but not if this is dropped before its bundle was sent.
+    pub(crate) async fn call(&self, mut call: ScriptCall, limits: CallLimits) -> Result<ScriptReply, Fault> {
         // A text is for one key.
-        if !(call.script.is_for_each_key && call.texts.is_empty()) {
-            return Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?);
-        }
-        if let Some(answer) = self.join(&mut call, limits) {
+        let is_bundled = call.script.is_bundled && call.texts.is_empty();
+        if let Some(answer) = is_bundled.then(|| self.join(&mut call, limits)).flatten() {
             match answer.await {
                 Ok(BundleAnswer::Reply(reply)) => return Ok(reply),
                 Ok(BundleAnswer::Failed(fault)) => return Err(fault),
-                Ok(BundleAnswer::Alone(key)) => call.keys.push(key),
+                Ok(BundleAnswer::Alone(keys)) => call.keys = keys,
                 // The task of the bundle was dropped with its runtime.
                 Err(_) => return Err(FaultKind::Cancelled.into()),
             }
         }
-        let _in_flight = self.state.enter();
-        Ok(ScriptReply::read(self.redis.call_by(&call, limits.deadline, limits.requests).await?)?)
+        let _in_flight = is_bundled.then(|| self.state.enter());
+        Ok(ScriptReply::read(self.redis.call_by(&call, limits).await?, call.keys.len())?)
     }
 
-    /// Moves the key of a call into a bundle, and returns where the answer will be; `None` if it is to be made at once.
+    /// Moves the keys of a call into a bundle, and returns where the answer will be; `None` if it is to be made at once.
     fn join(&self, call: &mut ScriptCall, limits: CallLimits) -> Option<oneshot::Receiver<BundleAnswer>> {
         // Relaxed: it decides nothing but which of two ways is quicker.
         if self.state.in_flight.load(Ordering::Relaxed) == 0 || !self.redis.has_one_node() {
             return None;
         }
         let runtime = Handle::try_current().ok()?;
-        let (sender, answer) = oneshot::channel();
         let mut open = self.state.open.lock();
         let joined = open.bundles.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
+        // Otherwise it would be given up too late, or much too early.
+        let has_time = |bundle: &Bundle| {
+            let later = limits.deadline.checked_duration_since(bundle.deadline);
+            later.is_some_and(|later| later <= self.redis.timeout() / 16)
+        };
+        if joined.as_ref().is_some_and(|bundle| !has_time(bundle)) {
+            return None;
+        }
+        let (sender, answer) = oneshot::channel();
+        let member = BundleMember { keys: std::mem::take(&mut call.keys), requests: limits.requests, answer: sender };
         if let Some(bundle) = joined {
-            // Otherwise it would be given up too late, or much too early.
-            let later = limits.deadline.checked_duration_since(bundle.deadline)?;
-            if later > self.redis.timeout() / 16 {
-                return None;
-            }
-            bundle.members.push(BundleMember { key: call.keys.remove(0), requests: limits.requests, answer: sender });
+            bundle.members.push(member);
             return Some(answer);
         }
         open.begun += 1;
-        let number = open.begun;
-        let mut members = Vec::with_capacity(MOST);
-        members.push(BundleMember { key: call.keys.remove(0), requests: limits.requests, answer: sender });
-        let (runtime_id, args) = (runtime.id(), call.args.clone());
+        let (number, runtime_id, args) = (open.begun, runtime.id(), call.args.clone());
+        let mut members = Vec::with_capacity(MOST / member.keys.len().max(1));
+        members.push(member);
         let bundle =
             Bundle { number, runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members };
         open.bundles.push(bundle);
@@ -145,7 +156,7 @@ impl Bundle {
         self.runtime == runtime
             && std::ptr::eq(self.script, call.script)
             && self.args == call.args
-            && self.members.len() < MOST
+            && (self.members.len() + 1) * call.keys.len() <= MOST
     }
 }
 
@@ -158,24 +169,26 @@ async fn send(redis: Redis, begun: Begun) {
     members.retain(|member| !member.answer.is_closed());
     let Some(first) = members.first() else { return };
     // If the server is failing, one call may probe it, and no other waits for that one.
-    if members.len() == 1 || redis.is_failing(|| first.key.slot()) {
-        for BundleMember { key, answer, .. } in members {
-            let _ = answer.send(BundleAnswer::Alone(key));
+    if members.len() == 1 || redis.is_failing(|| first.keys[0].slot()) {
+        for BundleMember { keys, answer, .. } in members {
+            let _ = answer.send(BundleAnswer::Alone(keys));
         }
         return;
     }
-    let requests = members.iter().map(|member| member.requests).sum();
-    let (keys, answers): (Vec<_>, Vec<_>) = members.into_iter().map(|member| (member.key, member.answer)).unzip();
-    let call = ScriptCall { script, keys: keys.into(), args, texts: Vec::new() };
+    let (size, requests) = (first.keys.len(), members.iter().map(|member| member.requests).sum());
+    let mut keys = Keys::with_capacity(size * members.len());
+    let answers: Vec<_> = members.into_iter().map(|member| (keys.extend(member.keys), member.answer).1).collect();
+    let call = ScriptCall { script, keys, args, texts: Vec::new() };
     let _in_flight = begun.state.enter();
-    let value = redis.call_by(&call, deadline, requests).await;
-    let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len())?));
+    let value = redis.call_by(&call, CallLimits { deadline, requests }).await;
+    let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len(), size)?));
     let mut replies = replies.map(SmallVec::into_iter);
-    for (answer, key) in answers.into_iter().zip(call.keys) {
+    for (answer, keys) in answers.into_iter().zip(call.keys.chunks(size)) {
+        let alone = || BundleAnswer::Alone(keys.into());
         let outcome = match &mut replies {
-            Ok(replies) => replies.next().flatten().map_or(BundleAnswer::Alone(key), BundleAnswer::Reply),
+            Ok(replies) => replies.next().flatten().map_or_else(alone, BundleAnswer::Reply),
             // The script was not run: this is the one node of a cluster, which wants the keys of a call in one slot.
-            Err(fault) if fault.wants_single_keys() => BundleAnswer::Alone(key),
+            Err(fault) if fault.wants_single_keys() => alone(),
             Err(fault) => BundleAnswer::Failed(fault.clone()),
         };
         // One that was cancelled meanwhile needs no answer.

@@ -40,6 +40,7 @@ pub use self::store::{RedisStore, RedisTable};
 
 // For the queue, and for requests in flight.
 pub(crate) use self::backend::{failed, in_background};
+pub(crate) use self::bundle::ScriptCaller;
 pub(crate) use self::evalsha::{Script, ScriptCall};
 pub(crate) use self::key::{Key, KeyNames};
 pub(crate) use self::script::{BadReply, Grid, MicrosSpan, ScriptReply, whole};
