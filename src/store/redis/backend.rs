@@ -26,7 +26,13 @@ pub struct RedisBackend {
 impl RedisBackend {
     pub(super) fn new(redis: &Redis, name: &str) -> Self {
         let names = KeyNames::new(redis.prefix(), name, redis.secret());
-        Self { redis: redis.clone(), names, name: name.into(), scripts: ScriptCaller::new(redis), quotas: Quotas::default() }
+        Self {
+            redis: redis.clone(),
+            names,
+            name: name.into(),
+            scripts: ScriptCaller::new(redis),
+            quotas: Quotas::default(),
+        }
     }
 
     pub(super) fn tags(&self) -> Tags {

@@ -19,7 +19,6 @@ use super::key::Key;
 use super::script::ScriptReply;
 use crate::store::remote::CallLimits;
 use crate::util::lock::Lock;
-use crate::util::undo::OnDrop;
 
 /// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for so many, of one
 /// request each.
@@ -34,21 +33,13 @@ pub(crate) struct ScriptCaller {
 
 #[derive(Default)]
 struct BundleState {
-    /// Calls and bundles that are in flight.
+    /// Calls that are in flight, and bundles that are, or that will be.
     in_flight: AtomicUsize,
-    open: Lock<OpenBundles>,
-}
-
-/// The bundles that were not sent yet: in most cases one, or none.
-#[derive(Default)]
-struct OpenBundles {
-    bundles: Vec<Bundle>,
-    /// How many were begun.
-    begun: u64,
+    /// The bundles that were not sent yet, the oldest first: in most cases one, or none.
+    open: Lock<Vec<Bundle>>,
 }
 
 struct Bundle {
-    number: u64,
     /// Its task runs there. Other runtimes have bundles of their own: one that is not driven delays its own calls only.
     runtime: Id,
     script: &'static Script,
@@ -99,7 +90,7 @@ impl ScriptCaller {
                 Err(_) => return Err(FaultKind::Cancelled.into()),
             }
         }
-        let _in_flight = is_bundled.then(|| self.state.enter());
+        let _in_flight = is_bundled.then(|| InFlight::new(&self.state));
         Ok(ScriptReply::read(self.redis.call_by(&call, limits).await?, call.keys.len())?)
     }
 
@@ -111,7 +102,7 @@ impl ScriptCaller {
         }
         let runtime = Handle::try_current().ok()?;
         let mut open = self.state.open.lock();
-        let joined = open.bundles.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
+        let joined = open.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
         // Otherwise it would be given up too late, or much too early.
         let has_time = |bundle: &Bundle| {
             let later = limits.deadline.checked_duration_since(bundle.deadline);
@@ -126,28 +117,31 @@ impl ScriptCaller {
             bundle.members.push(member);
             return Some(answer);
         }
-        open.begun += 1;
-        let (number, runtime_id, args) = (open.begun, runtime.id(), call.args.clone());
         let mut members = Vec::with_capacity(MOST / member.keys.len().max(1));
         members.push(member);
-        let bundle =
-            Bundle { number, runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members };
-        open.bundles.push(bundle);
+        let (runtime_id, args) = (runtime.id(), call.args.clone());
+        open.push(Bundle { runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members });
         // Unlocked before the spawn: a runtime that shuts down drops the task on the spot, and that locks.
         drop(open);
-        let begun = Begun { state: Arc::clone(&self.state), number };
+        let begun = Begun { runtime: runtime_id, in_flight: InFlight::new(&self.state), has_taken: false };
         runtime.spawn(send(self.redis.clone(), begun));
         Some(answer)
     }
 }
 
-impl BundleState {
-    /// Counts a call, or a bundle, as in flight until the guard is dropped.
-    fn enter(&self) -> OnDrop<impl FnOnce()> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        OnDrop::new(|| {
-            self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        })
+/// Counts a call, or a bundle, as in flight until it is dropped.
+struct InFlight(Arc<BundleState>);
+
+impl InFlight {
+    fn new(state: &Arc<BundleState>) -> Self {
+        state.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -161,7 +155,7 @@ impl Bundle {
 }
 
 /// Runs as the task of a bundle.
-async fn send(redis: Redis, begun: Begun) {
+async fn send(redis: Redis, mut begun: Begun) {
     // The tasks that are ready now run first, and join it.
     yield_now().await;
     let Some(Bundle { script, args, deadline, mut members, .. }) = begun.take() else { return };
@@ -179,7 +173,6 @@ async fn send(redis: Redis, begun: Begun) {
     let mut keys = Keys::with_capacity(size * members.len());
     let answers: Vec<_> = members.into_iter().map(|member| (keys.extend(member.keys), member.answer).1).collect();
     let call = ScriptCall { script, keys, args, texts: Vec::new() };
-    let _in_flight = begun.state.enter();
     let value = redis.call_by(&call, CallLimits { deadline, requests }).await;
     let replies = value.and_then(|value| Ok(ScriptReply::read_each(&value, answers.len(), size)?));
     let mut replies = replies.map(SmallVec::into_iter);
@@ -196,18 +189,23 @@ async fn send(redis: Redis, begun: Begun) {
     }
 }
 
-/// A bundle that was begun, in the hands of its task. When this is dropped before the bundle was taken, as by a runtime that
-/// shuts down, the bundle is dropped with it, and its calls end.
+/// The task of a bundle. When this is dropped before the bundle was taken, as by a runtime that shuts down, the bundle is
+/// dropped with it, and its calls end.
 struct Begun {
-    state: Arc<BundleState>,
-    number: u64,
+    runtime: Id,
+    in_flight: InFlight,
+    has_taken: bool,
 }
 
 impl Begun {
-    fn take(&self) -> Option<Bundle> {
-        let bundles = &mut self.state.open.lock().bundles;
-        let index = bundles.iter().position(|bundle| bundle.number == self.number)?;
-        Some(bundles.swap_remove(index))
+    /// Takes the oldest bundle of this runtime, which has a task for each: whichever task runs first, calls keep their order.
+    fn take(&mut self) -> Option<Bundle> {
+        if std::mem::replace(&mut self.has_taken, true) {
+            return None;
+        }
+        let bundles = &mut self.in_flight.0.open.lock();
+        let index = bundles.iter().position(|bundle| bundle.runtime == self.runtime)?;
+        Some(bundles.remove(index))
     }
 }
 

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::{Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};
 use crate::algorithm::gcra::Tat;
-use crate::store::redis::{ScriptCall, ScriptReply};
 use crate::store::redis::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::random::Xorshift;
 use crate::store::redis::variant::{Changes, all_are_noticed};
+use crate::store::redis::{ScriptCall, ScriptReply};
 use crate::util::effort::rounds;
 use crate::values::{Quota, Receipt};
 
@@ -413,8 +413,8 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
     for batch in 0..40 {
         let scale = random.pick(&SCALES);
         let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
-        let queue =
-            QueueScript::new(&quota, usize::try_from(scale * random.below(4)).unwrap(), Duration::from_secs(8)).unwrap();
+        let queue = QueueScript::new(&quota, usize::try_from(scale * random.below(4)).unwrap(), Duration::from_secs(8))
+            .unwrap();
         let (mut timelines, mut now) = (HashMap::new(), START + random.below(1 << 40));
         for id in 0..4_u64 {
             let (text, _) = stored_timeline(&mut random, &queue.grid, now, scale);
@@ -433,7 +433,15 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
             keys.insert_many(1, foreign.iter().cloned());
             server.add(now, &ScriptCall { keys, ..queue.call(key(""), cost, patience) });
             for id in ids {
-                let (decision, next) = queue.arrive(timelines.get(&id), at(now), cost, patience);
+                // As it counts by now.
+                let timeline = timelines.get(&id).map(|timeline: &Timeline| {
+                    let holes = timeline
+                        .holes
+                        .iter()
+                        .map(|hole| Hole { first: hole.first.max(queue.grid.now(at(now))), ..*hole });
+                    Timeline { tat: timeline.tat, holes: holes.filter(|hole| hole.first < hole.last).collect() }
+                });
+                let (decision, next) = queue.arrive(timeline.as_ref(), at(now), cost, patience);
                 next.map(|next| timelines.insert(id, next));
                 expected.push((cost, decision));
             }

@@ -121,7 +121,8 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
 /// reads their keys.
 fn several(script: &'static Script, charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
     let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
-    let (mut call, mut quotas) = (ScriptCall::new(script, [], [charges.len() as u64]), SmallVec::<[OwnQuota; 4]>::new());
+    let (mut call, mut quotas) =
+        (ScriptCall::new(script, [], [charges.len() as u64]), SmallVec::<[OwnQuota; 4]>::new());
     for charge in charges {
         let algorithm = if are_charged && charge.is_possible { charge.algorithm } else { 0 };
         call.args.push(algorithm);

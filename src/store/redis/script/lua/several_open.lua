@@ -18,4 +18,4 @@ for before = 0, #KEYS - 1, size do
     local algorithm, old = ARGV[at - 1], get('GET', key)
     local own, texts = 6 * size + 4 * index - 2, 10 * size + 2 * index
     local admitted, beyond, tag, problem, state, expires = 0, 0, ''
-    if type(old) == 'table' then old, problem = false, old.err end
+    if get ~= call and type(old) == 'table' then old, problem = false, old.err end

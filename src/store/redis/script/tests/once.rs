@@ -295,7 +295,8 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     }
     assert_eq!(found(2, Value::Nil, Value::Nil, free("1")), Err(BadReply::State));
     assert_eq!(found(2, Value::Nil, free("-1"), free("-1")), Err(BadReply::State));
-    let short = ScriptReply::read(Value::Array(vec![Value::Int(0), Value::Int(0), Value::Int(1), Value::Nil]), 3).unwrap();
+    let short =
+        ScriptReply::read(Value::Array(vec![Value::Int(0), Value::Int(0), Value::Int(1), Value::Nil]), 3).unwrap();
     assert_eq!(short.once(&limit, &budget, 1), Err(BadReply::Shape));
 }
 

@@ -25,7 +25,7 @@ fn mistakes_in_buckets_are_noticed() {
                 ("now + ARGV[at + 1]", "now + ARGV[at]"),
                 ("if parts == '0' then parts = nil end", ""),
                 ("ARGV[at + 2] + 0, ARGV[at + 3] + 0", "ARGV[at + 3] + 0, ARGV[at + 2] + 0"),
-                ("string.match(old, '^-(%d+)$')", "string.match(old, '^-(.+)$')"),
+                ("string.find(old, '^-%d+$')", "string.find(old, '^-')"),
                 ("string.match(old, '^-(%d+)%+(%d+)$')", "string.match(old, '^-(%d+)%+(%d+)')"),
                 ("due >= 9007199254740992", "due > 9007199254740992"),
                 ("rest >= 9007199254740992", "rest > 9007199254740992"),
