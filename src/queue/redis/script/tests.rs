@@ -421,7 +421,8 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
             server.add_set(&key(format!("{batch} {id}")), &text);
             timelines.insert(id, queue.read(text.as_bytes(), at(now)).unwrap());
         }
-        let foreign = [key(format!("{batch} foreign")), key(format!("{batch} holes"))];
+        let foreign = ["foreign", "holes", "hash"].map(|name| key(format!("{batch} {name}")));
+        server.set_field(&foreign[2], "a", "b");
         server.add_set(&foreign[0], "hello");
         server.add_set(&foreign[1], "-1 1+0:2+0,-1");
         let mut expected = Vec::new();
@@ -452,7 +453,7 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
             let arrivals = text.split(|byte| *byte == b',').count() / 2 - 1;
             let replies = ScriptReply::read_each(&reply, arrivals, 1).unwrap();
             for (index, answer) in replies.into_iter().enumerate() {
-                assert_eq!(answer.is_none(), [1, 2].contains(&index));
+                assert_eq!(answer.is_none(), [1, 2, 3].contains(&index));
                 let Some(answer) = answer else { continue };
                 let (cost, decision) = expected.next().unwrap();
                 assert_eq!(queue.admission(&answer, cost, None).unwrap().0, decision, "{answer:?}");

@@ -193,14 +193,20 @@ pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
 #[test]
 pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
     let (_server, mut connection) = start();
-    let [list, foreign] = [key("list"), key("foreign")];
+    let [list, foreign, used_up] = ["list", "foreign", "used up"].map(key);
+    cmd("SET").arg(used_up.as_str()).arg("-9000000000000000").exec(&mut connection).unwrap();
     cmd("RPUSH").arg(list.as_str()).arg(1).exec(&mut connection).unwrap();
     let bucket = TokenBucket::new(Quota::per_second(10));
     for (run, value) in FOREIGN.into_iter().chain(["-1,1,-1", "@,", "-,1@1:1:1"]).enumerate() {
         cmd("SET").arg(foreign.as_str()).arg(value).exec(&mut connection).unwrap();
         let good = |name| key(format!("{run} {name}"));
-        let requests =
-            [[good("a"), good("b")], [good("c"), foreign.clone()], [list.clone(), good("d")], [good("a"), good("e")]];
+        let requests = [
+            [good("a"), good("b")],
+            [good("c"), foreign.clone()],
+            [list.clone(), good("d")],
+            [good("a"), good("e")],
+            [list.clone(), used_up.clone()],
+        ];
         // As in a bundle of requests whose second policy only reads.
         for second in [1, 0] {
             let charges = |keys: [_; 2]| {
@@ -213,7 +219,7 @@ pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
             let call =
                 ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..charges(requests[0].clone()) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
-            let replies = ScriptReply::read_each(&reply, 4, 2).unwrap();
+            let replies = ScriptReply::read_each(&reply, 5, 2).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             // A standing that is over: its key is only read, and shows what follows.
             if second == 0 && value.starts_with("!5:6!") {
@@ -222,7 +228,7 @@ pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
             // A key that is only read is not looked into by the script.
             let is_told = second == 0 && !value.contains(',') && !value.starts_with('!');
             let with_foreign = is_told.then_some(1);
-            assert_eq!(charged, [Some(1), with_foreign, None, Some(1)], "{value:?}, {second}");
+            assert_eq!(charged, [Some(1), with_foreign, None, Some(1), None], "{value:?}, {second}");
             let written: Vec<_> = ["c", "d"]
                 .map(|name| cmd("EXISTS").arg(good(name).as_str()).query::<u32>(&mut connection).unwrap())
                 .into();
