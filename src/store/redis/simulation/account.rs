@@ -53,10 +53,9 @@ impl Accounts {
                 charged.for_each(|(index, key)| self.charge(key, number(6 * index + 2), number(6 * index + 3), now));
             }
         } else if hash == REFUND.hash() {
-            if words.clone().next() == Some("1") {
-                if let Some((owed, _)) = self.owed.get_mut(&keys[0]) {
-                    *owed = owed.saturating_sub(number(1));
-                }
+            let refunded = self.owed.get_mut(&keys[0]).filter(|_| words.clone().next() == Some("1"));
+            if let Some((owed, _)) = refunded {
+                *owed = owed.saturating_sub(number(1));
             }
         }
     }
