@@ -50,13 +50,13 @@ const USAGE: &str = "\
 usage: scripts/bench [--quick] [--targets] [--instructions] [--app] [--only TEXT]...
        scripts/bench --against DIR [--quick]
        scripts/bench --pace [--quick]
-       scripts/bench --redis [--quick]
+       scripts/bench --redis [--quick] [--only TEXT]...
 
   --quick         everything once with small tables: whether it works, not how fast it is
   --targets       only the cells that the table of targets needs, in five minutes
   --instructions  only how many instructions a request takes, by callgrind: the same in each run
   --app           only an axum app under load
-  --only TEXT     only the cells whose names contain TEXT, with what they are compared to
+  --only TEXT     only the cells whose names contain TEXT, with what they are compared to; with --redis, the rows
   --list          the names of the cells
   --against DIR   instead: this checkout of the crate compared to the one in DIR, in six minutes (--quick: in one)
   --pace          instead: how evenly a queue lets requests leave, in three minutes
@@ -68,13 +68,14 @@ type Choice = Box<dyn Fn(Cell) -> bool>;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (mut quick, mut instead, mut chosen) = (false, None::<fn(bool) -> bool>, Vec::<Choice>::new());
+    let (mut quick, mut instead, mut chosen) = (false, None::<fn(bool, &[String]) -> bool>, Vec::<Choice>::new());
+    let mut texts = Vec::new();
     let mut other = None;
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => quick = true,
             #[cfg(feature = "servers")]
-            ("--pace", _) => instead = Some(pace::run),
+            ("--pace", _) => instead = Some(|quick, _| pace::run(quick)),
             #[cfg(feature = "servers")]
             ("--redis", _) => instead = Some(redis::run),
             // The script has built the other checkout, and gives its program in place of its folder.
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
             ("--app", _) => chosen.push(Box::new(|cell| cell == Cell::App)),
             ("--only", rest) => {
                 let text = rest.next().unwrap_or_default();
+                texts.push(text.clone());
                 chosen.push(Box::new(move |cell| cell.to_string().contains(&text)));
             }
             ("--help", _) => {
@@ -116,7 +118,7 @@ fn main() -> ExitCode {
         }
     }
     let holds = match (instead, other) {
-        (Some(run), _) => run(quick),
+        (Some(run), _) => run(quick, &texts),
         (None, Some(other)) => against::run(Path::new(&other), quick),
         (None, None) => run(quick, &chosen),
     };

@@ -40,7 +40,7 @@
 //! | of one policy | one round trip: one script, on the server's clock |
 //! | of several policies of a layer, on one server | one round trip for all |
 //! | of a key with a call in flight | a share in the next call (single flight) |
-//! | that comes while calls for other keys are in flight, not in a cluster | a share in a call for up to 32 keys (bundle) |
+//! | of one policy, of the same policies, or of a queue, that comes while such calls are in flight, not in a cluster | a share in a call for up to 32 keys (bundle) |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!

@@ -11,8 +11,8 @@ use super::local_counts::{CallEnd, LocalCounts, PATIENCE_DIVISOR, Release, Renew
 use super::renewers::Renewers;
 use super::script::{self, ProcessField};
 use crate::concurrency::rejected;
-use crate::store::redis::{BadReply, Fault, FaultKind, Key, KeyNames, Redis, ScriptCall, ScriptReply, failed};
-use crate::store::remote::KeyTag;
+use crate::store::redis::{Fault, FaultKind, Key, KeyNames, Redis, ScriptCall, ScriptCaller, ScriptReply, failed};
+use crate::store::remote::{CallLimits, KeyTag};
 use crate::util::keyed_hash::Secret;
 use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
@@ -29,6 +29,7 @@ pub(super) struct RedisWanted {
 /// What one process has in flight under one name. Shared by a limiter and its heirs, its permits and its tasks.
 pub(super) struct Process {
     redis: Redis,
+    scripts: ScriptCaller,
     names: KeyNames,
     name: Box<str>,
     /// Distinguishes it from the other processes.
@@ -46,6 +47,7 @@ impl Process {
         let id = Secret::random().hash(b"process") >> 12;
         Self {
             redis: redis.clone(),
+            scripts: ScriptCaller::new(redis),
             names: KeyNames::new(redis.prefix(), name, redis.secret()),
             name: name.into(),
             id,
@@ -98,14 +100,14 @@ impl Process {
     async fn call_take(self: Arc<Self>, tag: KeyTag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
         if cost == 0 || cost > limit {
             let call = script::take(self.key(tag), self.field(0), cost, limit, self.lease_micros());
-            let answer = self.call(&call).await.map_err(failed)?;
+            let answer = self.call(call).await.map_err(failed)?;
             return script::decision(&answer, cost, limit).map_err(failed);
         }
         let number = self.counts.begin(tag, Monotonic.now());
         // Dropped before its end, because its runtime was shut down, a call has ended in nobody knows what.
         let under_way = OnDrop::new(|| self.counts.took_none(tag, number, CallEnd::Unknown));
         let call = script::take(self.key(tag), self.field(number), cost, limit, self.lease_micros());
-        let answer = self.call(&call).await;
+        let answer = self.call(call).await;
         under_way.end();
         let decision = match answer {
             Ok(answer) => script::decision(&answer, cost, limit).map_err(Fault::from),
@@ -144,7 +146,7 @@ impl Process {
         let lost = Arc::clone(self);
         let under_way = OnDrop::new(move || lost.counts.released(tag, number, CallEnd::Unknown));
         runtime.spawn(async move {
-            let answer = process.call(&script::release(process.key(tag), process.field(number), units)).await;
+            let answer = process.call(script::release(process.key(tag), process.field(number), units)).await;
             under_way.end();
             let end = match answer {
                 Ok(answer) if answer.admitted == 1 => CallEnd::Ran,
@@ -169,7 +171,7 @@ impl Process {
         };
         let under_way = OnDrop::new(|| ends(CallEnd::Unknown));
         let call = script::renew(self.key(tag), self.field(renewal.number), renewal.units, self.lease_micros());
-        let answer = self.call(&call).await;
+        let answer = self.call(call).await;
         under_way.end();
         ends(if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
     }
@@ -181,9 +183,9 @@ impl Process {
         }
     }
 
-    async fn call(&self, call: &ScriptCall) -> Result<ScriptReply, Fault> {
-        let value = self.redis.call_by(call, Instant::now() + self.call_timeout(), 1).await?;
-        ScriptReply::read(value).map_err(|reply: BadReply| reply.into())
+    async fn call(&self, call: ScriptCall) -> Result<ScriptReply, Fault> {
+        let deadline = Instant::now() + self.call_timeout();
+        self.scripts.call(call, CallLimits { deadline, requests: 1 }).await
     }
 
     /// The longest time that a call takes: within the patience of a renewal, so that none leaves without the result of an

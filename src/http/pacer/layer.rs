@@ -13,7 +13,7 @@ use super::pace::{Rules, micros};
 use super::partners::{Partners, SharedByLines};
 use super::service::Pacer;
 #[cfg(feature = "redis")]
-use crate::store::redis::{KeyNames, Redis};
+use crate::store::redis::{KeyNames, Redis, ScriptCaller};
 use crate::values::{PartitionKey, Quota};
 
 /// Paces outgoing HTTP calls by what each partner's responses report, so that a partner with a limit rejects next to
@@ -244,7 +244,7 @@ impl<B: 'static> PacerLayer<B> {
     #[track_caller]
     pub fn shared(self, redis: &Redis, name: &str) -> Self {
         let names = KeyNames::new(redis.prefix(), name, redis.secret());
-        self.with_common(|common| common.shared = Some((redis.clone(), names)))
+        self.with_common(|common| common.shared = Some((ScriptCaller::new(redis), names)))
     }
 
     #[track_caller]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::smallvec;
 
 use super::pace::{CallReport, PacedDeparture, PacedTurn, Rules, SharedTurn, micros};
-use crate::store::redis::{BadReply, Fault, Key, KeyNames, Redis, Script, ScriptCall, ScriptReply, whole};
+use crate::store::redis::{BadReply, Fault, Key, KeyNames, Script, ScriptCall, ScriptCaller, ScriptReply, whole};
 use crate::values::PartitionKey;
 
 macro_rules! pace_script {
@@ -25,28 +25,29 @@ static LEARN: Script = pace_script!("learn");
 
 /// The pace of one partner on the server.
 pub(super) struct SharedPace {
-    redis: Redis,
+    scripts: ScriptCaller,
     key: Key,
 }
 
 /// Where the paces of a layer are shared, and under which names.
-pub(super) type Sharing = (Redis, KeyNames);
+pub(super) type Sharing = (ScriptCaller, KeyNames);
 
 impl SharedPace {
     /// The pace of the partner with this key.
-    pub(super) fn of((redis, names): &Sharing, partner: &PartitionKey) -> Self {
-        Self { redis: redis.clone(), key: names.key(names.tag(partner), 'p') }
+    pub(super) fn of((scripts, names): &Sharing, partner: &PartitionKey) -> Self {
+        Self { scripts: scripts.clone(), key: names.key(names.tag(partner), 'p') }
     }
 
     /// Makes [`PartnerPace::turn`](super::pace::PartnerPace::turn) on the server. One round trip.
     pub(super) async fn turn(&self, rules: &Rules, slot: Option<PacedDeparture>) -> Result<SharedTurn, Fault> {
-        Ok(read(&ScriptReply::read(self.redis.call(&turn(self.key.clone(), rules, slot)).await?)?)?)
+        Ok(read(&self.scripts.call_one(turn(self.key.clone(), rules, slot)).await?)?)
     }
 
     /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago. One round trip. If
     /// it fails, the next answer says as much.
     pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &CallReport, rules: &Rules) {
-        let _ = self.redis.call(&learn(self.key.clone(), number, micros(age), micros(took), report, rules)).await;
+        let call = learn(self.key.clone(), number, micros(age), micros(took), report, rules);
+        let _ = self.scripts.call_one(call).await;
     }
 }
 

@@ -14,7 +14,7 @@ use super::script::QueueScript;
 use crate::algorithm::GcraState;
 use crate::limiter::Limiter;
 use crate::queue::{LeakyQueue, closed, no_runtime};
-use crate::store::redis::{Key, KeyNames, Redis, ScriptReply, failed};
+use crate::store::redis::{Key, KeyNames, Redis, ScriptCaller, failed};
 use crate::store::remote::{KeyTag, NegativeCache, Observation};
 use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
@@ -22,7 +22,7 @@ use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
 /// What the waiters of one process share. The server keeps the schedules.
 pub(super) struct ProcessQueue {
-    pub(super) redis: Redis,
+    scripts: ScriptCaller,
     names: KeyNames,
     pub(super) script: QueueScript,
     /// Keys with a backlog. Some arrivals may wait behind it and others may not: each is checked by its own cost and
@@ -44,7 +44,7 @@ impl ProcessQueue {
         max_waiters: usize,
     ) -> Self {
         Self {
-            redis: redis.clone(),
+            scripts: ScriptCaller::new(redis),
             names: KeyNames::new(redis.prefix(), name, redis.secret()),
             script,
             negative_cache: NegativeCache::new(),
@@ -92,9 +92,9 @@ impl ProcessQueue {
         if let Some(rejection) = self.negative_cache.rejection(tag, sent, rejected) {
             return Ok(rejection);
         }
-        let value = self.redis.call(&self.script.call(self.name(tag), cost, patience)).await.map_err(failed)?;
+        let call = self.script.call(self.name(tag), cost, patience);
+        let answer = self.scripts.call_one(call).await.map_err(failed)?;
         let answered = Monotonic.now();
-        let answer = ScriptReply::read(value).map_err(failed)?;
         let (decision, state) = self.script.admission(&answer, cost, patience).map_err(failed)?;
         let backlogged = state.filter(|state| self.script.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
@@ -110,7 +110,7 @@ impl ProcessQueue {
         let tag = self.names.tag(key);
         if let Some(call) = self.script.refund(self.name(tag), cost, receipt) {
             // If the call fails, the reservation stays: fewer requests depart then, and never too many.
-            let _ = self.redis.call(&call).await;
+            let _ = self.scripts.call_one(call).await;
             self.negative_cache.forget(tag, Monotonic.now());
         }
     }

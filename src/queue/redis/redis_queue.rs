@@ -116,8 +116,10 @@ use crate::values::{
 /// # Memory and cost
 ///
 /// One round trip per arrival that gets a reservation. A flood of rejected requests costs about two calls per key and
-/// second, and otherwise a look at a table in this process, of 0.7 MiB for the last 8,192 keys with a backlog. Requests
-/// do not share their calls: all that arrive for a full queue before the first answer make one each.
+/// second, and otherwise a look at a table in this process, of 0.7 MiB for the last 8,192 keys with a backlog. Arrivals of
+/// the same cost and patience share a call for up to 32 of them while another is in flight, as the decisions of a
+/// [`RedisStore`](crate::store::redis::RedisStore#cost) do, but not in a cluster. All that arrive for a full queue before the
+/// first answer are asked about.
 ///
 /// Until its backlog is paid, a key takes some 150 bytes on the server, however many wait, and some 40 for each hole.
 /// Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. No task

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use tokio::runtime::Handle;
 
-use super::bundle::Bundles;
+use super::bundle::ScriptCaller;
 use super::connection::{Fault, FaultKind, Redis};
 use super::conversation::{KeyPart, Quotas, converse};
 use super::key::{Key, KeyNames};
@@ -19,14 +19,20 @@ pub struct RedisBackend {
     pub(super) redis: Redis,
     pub(super) names: KeyNames,
     pub(super) name: Box<str>,
-    pub(super) bundles: Bundles,
+    pub(super) scripts: ScriptCaller,
     pub(super) quotas: Quotas,
 }
 
 impl RedisBackend {
     pub(super) fn new(redis: &Redis, name: &str) -> Self {
         let names = KeyNames::new(redis.prefix(), name, redis.secret());
-        Self { redis: redis.clone(), names, name: name.into(), bundles: Bundles::new(redis), quotas: Quotas::default() }
+        Self {
+            redis: redis.clone(),
+            names,
+            name: name.into(),
+            scripts: ScriptCaller::new(redis),
+            quotas: Quotas::default(),
+        }
     }
 
     pub(super) fn tags(&self) -> Tags {
@@ -51,7 +57,7 @@ impl RedisBackend {
     /// Reads a state, and under which quota it is kept.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
         let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
-        let (answer, under) = (self.bundles.call(call, limits).await?, TextUnder::of(target));
+        let (answer, under) = (self.scripts.call(call, limits).await?, TextUnder::of(target));
         let (now, text) = (answer.now, answer.text(0)?);
         if text.standing.is_in_force(now) {
             return Ok(in_force(&under, &answer)?);
@@ -74,7 +80,7 @@ impl RedisBackend {
         let mut attempts = Attempts::new(limits.deadline);
         let (mut swap, mut owing) = (None, None);
         loop {
-            let answer = self.bundles.call(script::swap(self.key::<A>(target.tag()), swap), limits).await?;
+            let answer = self.scripts.call(script::swap(self.key::<A>(target.tag()), swap), limits).await?;
             if let Some(applied) = owing.filter(|_| answer.admitted > 0) {
                 return Ok(applied);
             }
@@ -94,7 +100,7 @@ impl RedisBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let (key, send) = (|| self.key::<A>(target.tag()), |call| self.bundles.call(call, limits));
+        let (key, send) = (|| self.key::<A>(target.tag()), |call| self.scripts.call(call, limits));
         match transition {
             Transition::Charge { cost, count } => {
                 let mut part = self.part(target.copied(), cost).times(count, limits.requests);
@@ -180,7 +186,7 @@ mod tests {
         let charge_at = async |asked| {
             let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
             let mut part = backend.part(Target::new(&window, None, window.quota(), tag), 1);
-            let send = |call| backend.bundles.call(call, limits);
+            let send = |call| backend.scripts.call(call, limits);
             converse(asked, &mut [&mut part], script::alone, send).await.unwrap();
             part.found.replay(&window, 1, 1).unwrap().0[0]
         };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::backend::{RedisBackend, failed};
 use super::conversation::{ConversationPart, KeyPart, Quotas, Subject, converse};
 use super::key::Key;
-use super::script::{self, BadReply, ScriptReply, Scripted};
-use crate::store::remote::{Answered, KeyQuery, Observation, StoreInner, Target};
+use super::script::{self, BadReply, Scripted};
+use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation, StoreInner, Target};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answers, Ask, Batching, Claim, Decision};
 
@@ -48,9 +48,9 @@ impl Claim for RedisClaim {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
         let mut claims: Vec<_> = std::iter::once(self).chain(others).map(|claim| claim.0).collect();
         Box::pin(async move {
-            let redis = &claims[0].backend().redis.clone();
-            let deadline = redis.deadline();
-            let send = |call| async move { Ok(ScriptReply::read(redis.call_by(&call, deadline, 1).await?)?) };
+            let backend = claims[0].backend();
+            let (scripts, deadline) = (backend.scripts.clone(), backend.redis.deadline());
+            let send = |call| scripts.call(call, CallLimits { deadline, requests: 1 });
             let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
             // Until a call is rejected. From then on, calls only report what is left.
             let mut charges_any = true;

@@ -110,7 +110,7 @@ async fn decide<A: Scripted>(
         )
     };
     let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };
-    let send = |call| backend.bundles.call(call, limits);
+    let send = |call| backend.scripts.call(call, limits);
     let (answer, seen) = converse(asked, &mut [&mut part], compose, send).await?;
     if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
         // No later than on the server.

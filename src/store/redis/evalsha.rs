@@ -11,17 +11,17 @@ use super::key::Key;
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     hash: OnceLock<String>,
-    /// Whether it charges any number of keys alike, each by itself.
-    pub(crate) is_for_each_key: bool,
+    /// Whether it decides on any number of requests that are charged alike, each by itself: then calls may share a run.
+    pub(crate) is_bundled: bool,
 }
 
 impl Script {
     pub(crate) const fn new(source: &'static str) -> Self {
-        Self { source, hash: OnceLock::new(), is_for_each_key: false }
+        Self { source, hash: OnceLock::new(), is_bundled: false }
     }
 
-    pub(crate) const fn for_each_key(source: &'static str) -> Self {
-        Self { source, hash: OnceLock::new(), is_for_each_key: true }
+    pub(crate) const fn bundled(source: &'static str) -> Self {
+        Self { source, hash: OnceLock::new(), is_bundled: true }
     }
 
     /// Returns the SHA-1 of the source, in hexadecimal, as `EVALSHA` takes it.

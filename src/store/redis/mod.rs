@@ -6,8 +6,7 @@
 //!    cache, and otherwise makes a query, which may share a call with others for its key.
 //! 2. `backend` holds a `conversation` about the key. So do `batch`, about the keys of several limiters, and `charge_once`,
 //!    about requests whose retries may be free.
-//! 3. `bundle` makes the calls, those for different keys of one limiter as one while others are in flight. A batch makes its
-//!    own: its script is for keys of any limiters.
+//! 3. `bundle` makes the calls, those that differ in their keys alone as one while others are in flight.
 //! 4. `script` has the Lua scripts: it makes the calls, and reads the replies. A call names its keys as `key` spells them,
 //!    and is plain data, see `evalsha`.
 //! 5. `connection` finds the node and sends it the call.
@@ -40,6 +39,7 @@ pub use self::store::{RedisStore, RedisTable};
 
 // For the queue, and for requests in flight.
 pub(crate) use self::backend::{failed, in_background};
+pub(crate) use self::bundle::ScriptCaller;
 pub(crate) use self::evalsha::{Script, ScriptCall};
 pub(crate) use self::key::{Key, KeyNames};
 pub(crate) use self::script::{BadReply, Grid, MicrosSpan, ScriptReply, whole};

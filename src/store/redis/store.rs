@@ -39,8 +39,9 @@ use crate::values::{Description, LimiterError};
 ///
 /// What is asked about different keys while a call of this store is in flight goes to the server as one run of the script
 /// for up to 32 keys, a *bundle*: it waits for no timer, only for the tasks that its runtime has ready, and takes the
-/// server and this process about half of what single calls take. Each key is decided as if it were alone. Neither in a
-/// cluster, nor for what several policies are charged together.
+/// server and this process about half of what single calls take. Each key is decided as if it were alone. Requests that the
+/// same policies of a layer decide in one call share bundles as well, ten of them where there are three policies. Not in a
+/// cluster.
 ///
 /// Requests with an idempotency key, of a policy that [charges retries once](crate::Policy::charge_once), are an exception:
 /// each is decided in a call of its own, and recorded by a second one that nobody waits for.
@@ -130,7 +131,7 @@ use crate::values::{Description, LimiterError};
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped while it is being decided may have been charged. A lease that its call takes is kept all
+/// A request that is dropped while it is being decided may have been charged; before its bundle was sent, it has not. A lease that its call takes is kept all
 /// the same, and the circuit breaker counts the outcome of the call all the same.
 #[derive(Debug)]
 pub struct RedisStore(RemoteStore<RedisBackend>);

@@ -112,7 +112,7 @@ fn scripts_count_as_the_model_does() {
             expected.push((answer, model.stored()));
         }
         for (step, (replies, (expected, stored))) in server.replies().chunks(3).zip(expected).enumerate() {
-            let answer = ScriptReply::read(replies[0].clone()).unwrap();
+            let answer = ScriptReply::read(replies[0].clone(), 1).unwrap();
             let found = from_redis_value::<(i64, BTreeMap<String, String>)>(Value::Array(replies[1..].into())).unwrap();
             assert_eq!(found, stored, "trace {trace}, step {step}");
             let total = answer.old(0).unwrap().map(|total| whole(total).unwrap());

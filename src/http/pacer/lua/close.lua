@@ -5,4 +5,4 @@ if is_changed then
     probe, free)
   call('SET', key, state, 'PX', format('%d', ceil(max(0, needed) / 1000) + 60000))
 end
-return reply[1] .. ' ' .. reply[2] .. ' ' .. departs .. ' ' .. format('%d %d', which, at)
+return reply[1] .. ',' .. reply[2] .. ',' .. departs .. ',' .. format('%d %d', which, at)

@@ -15,20 +15,22 @@ use crate::values::{Decision, Quota, Receipt};
 
 /// A queue is a bucket with holes: its scripts are made of the blocks of a bucket, and of some of its own.
 macro_rules! queue_script {
-    ($block:literal) => {
-        Script::new(concat!(
+    ($new:ident, $block:literal) => {
+        Script::$new(concat!(
             include_str!("../../../store/redis/script/lua/open.lua"),
+            include_str!("../../../store/redis/script/lua/each_key.lua"),
             include_str!("lua/open.lua"),
             include_str!("../../../store/redis/script/lua/bucket_read.lua"),
             include_str!(concat!("lua/", $block, ".lua")),
             include_str!("lua/close.lua"),
+            include_str!("../../../store/redis/script/lua/close.lua"),
         ))
     };
 }
 
-static QUEUE: Script = queue_script!("take");
+static QUEUE: Script = queue_script!(bundled, "take");
 
-static QUEUE_REFUND: Script = queue_script!("refund");
+static QUEUE_REFUND: Script = queue_script!(new, "refund");
 
 /// The schedule of a key that many processes share: a bucket that is paid after the fact.
 ///

@@ -234,12 +234,13 @@ impl Redis {
     /// Runs the script for one request, once at the most, within the timeout. If this is dropped, or if no answer came,
     /// it may have run nevertheless.
     pub(crate) async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
-        self.call_by(call, self.deadline(), 1).await
+        self.call_by(call, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
     /// Runs the script once at the most, within the time that the decision has left, and for so many requests: a
     /// failure counts for each. Finds the node, and follows redirections.
-    pub(crate) async fn call_by(&self, call: &ScriptCall, deadline: Instant, requests: u32) -> Result<Value, Fault> {
+    pub(crate) async fn call_by(&self, call: &ScriptCall, limits: CallLimits) -> Result<Value, Fault> {
+        let deadline = limits.deadline;
         // Most calls are made within a task, which is quicker to check.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(FaultKind::NoRuntime.into());
@@ -255,7 +256,7 @@ impl Redis {
             let (mut asking, mut may_retry, mut first_fault) = (false, true, None);
             for _ in 0..=MAX_HOPS {
                 // All attempts before this one were rejected before they charged, so sending the call again charges once.
-                match node.run(call, asking, CallLimits { deadline, requests }).await {
+                match node.run(call, asking, limits).await {
                     Ok(NodeReply::Value(value)) => return Ok(value),
                     Ok(NodeReply::Moved(to)) => {
                         topology.refresh_soon();

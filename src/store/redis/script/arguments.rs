@@ -120,7 +120,9 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
 /// Makes a call of charges of any algorithms, with the quotas of those that are possible. If not `are_charged`, it only
 /// reads their keys.
 fn several(script: &'static Script, charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
-    let (mut call, mut quotas) = (ScriptCall::new(script, [], []), SmallVec::<[OwnQuota; 4]>::new());
+    let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
+    let (mut call, mut quotas) =
+        (ScriptCall::new(script, [], [charges.len() as u64]), SmallVec::<[OwnQuota; 4]>::new());
     for charge in charges {
         let algorithm = if are_charged && charge.is_possible { charge.algorithm } else { 0 };
         call.args.push(algorithm);
@@ -140,8 +142,9 @@ pub(crate) fn is_once(call: &ScriptCall) -> bool {
 
 /// Whether a call charges the key at `index`, or only reads it.
 pub(crate) fn is_charge(call: &ScriptCall, index: usize) -> bool {
+    let are_several = is_once(call) || std::ptr::eq(call.script, &SEVERAL);
     // The count, or the number of an algorithm.
-    call.args[6 * index] > 0
+    call.args[if are_several { 1 + 6 * index } else { 0 }] > 0
 }
 
 /// Decides on one key, see [`ScriptCharge::alone`].

@@ -25,6 +25,8 @@ pub(crate) struct ManualServer {
     connection: Connection,
     hashes: Vec<(&'static str, String)>,
     pipeline: Pipeline,
+    /// How many keys each call of the pipeline has.
+    keys: Vec<usize>,
     _server: RedisServer,
 }
 
@@ -44,7 +46,7 @@ impl ManualServer {
             (script.source, load(&parts.join("call('MGET', 'seconds', 'micros')")))
         });
         let hashes = hashes.collect();
-        Self { connection, hashes, pipeline: Pipeline::new(), _server: server }
+        Self { connection, hashes, pipeline: Pipeline::new(), keys: Vec::new(), _server: server }
     }
 
     /// Adds a call that runs at `micros` to the pipeline.
@@ -53,6 +55,7 @@ impl ManualServer {
         self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros).ignore();
         let (_, hash) = self.hashes.iter().find(|(source, _)| *source == call.script.source).unwrap();
         self.pipeline.add_command(evalsha(call, hash));
+        self.keys.push(call.keys.len());
     }
 
     /// Adds a call of a script that does not ask for the time, and whose reply is not read.
@@ -93,6 +96,7 @@ impl ManualServer {
     pub(crate) fn error(&mut self) -> RedisError {
         let error = self.pipeline.query::<Value>(&mut self.connection).unwrap_err();
         self.pipeline.clear();
+        self.keys.clear();
         error
     }
 
@@ -115,7 +119,7 @@ impl ManualServer {
     pub(crate) fn answers_and_expiries(&mut self) -> Vec<(ScriptReply, i64)> {
         let mut replies = self.replies().into_iter();
         let mut pair = || {
-            let answer = ScriptReply::read(replies.next()?).unwrap();
+            let answer = ScriptReply::read(replies.next()?, 1).unwrap();
             match replies.next() {
                 Some(Value::Int(expiry)) => Some((answer, expiry)),
                 other => panic!("{other:?} is no expiry"),
@@ -126,13 +130,15 @@ impl ManualServer {
 
     /// Runs the pipeline.
     pub(crate) fn answers(&mut self) -> Vec<ScriptReply> {
-        self.replies().into_iter().map(|reply| ScriptReply::read(reply).unwrap()).collect()
+        let keys = self.keys.clone();
+        self.replies().into_iter().zip(keys).map(|(reply, keys)| ScriptReply::read(reply, keys).unwrap()).collect()
     }
 
     /// Runs the pipeline, and reads nothing.
     pub(crate) fn replies(&mut self) -> Vec<Value> {
         let replies = self.pipeline.query(&mut self.connection).unwrap();
         self.pipeline.clear();
+        self.keys.clear();
         replies
     }
 

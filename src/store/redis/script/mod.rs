@@ -165,7 +165,7 @@ macro_rules! by_algorithm {
 /// The script of one algorithm. It charges any number of keys alike, each by itself.
 macro_rules! each_key {
     ($read:literal, $take:literal) => {
-        Script::for_each_key(lua!("open", "each_key", "standing", "own_quota", $read, $take, "close"))
+        Script::bundled(lua!("open", "each_key", "standing", "own_quota", $read, $take, "close"))
     };
 }
 
@@ -189,7 +189,7 @@ fn script_of<A: Scripted>() -> &'static Script {
     }
 }
 
-pub(super) static SEVERAL: Script = Script::new(concat!(
+pub(super) static SEVERAL: Script = Script::bundled(concat!(
     lua!("several_open", "standing", "own_quota"),
     "if algorithm == '0' then\n  admitted = 1\n",
     by_algorithm!("take"),

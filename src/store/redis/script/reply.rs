@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use ::redis::Value;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::{KeyText, Scripted, whole};
 use crate::values::time::Timestamp;
@@ -55,47 +55,52 @@ impl Error for BadReply {}
 const MAX_MICROS: u64 = 1 << 52;
 
 impl ScriptReply {
-    /// Reads the reply of any script: on one key it is a text, on several an array.
-    pub(crate) fn read(reply: Value) -> Result<Self, BadReply> {
-        match reply {
-            Value::BulkString(text) => Self::of_one(&text),
-            Value::Array(items) => Self::of_several(items),
-            _ => Err(BadReply::Shape),
-        }
-    }
-
-    /// Reads `<seconds> <microseconds> <admitted> <old>`, the last of which is empty if the key held nothing.
-    fn of_one(text: &[u8]) -> Result<Self, BadReply> {
-        let mut parts = text.splitn(4, |byte| *byte == b' ');
-        let mut part = || parts.next().ok_or(BadReply::Shape);
-        let mut number = || whole(part()?).ok_or(BadReply::Shape);
-        let numbers = [number()?, number()?, number()?];
-        let old = part()?;
-        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.into())])
-    }
-
-    /// Reads the reply of a script to a call for several keys that are charged each by itself: one part for each key, in
-    /// their order, and none for a key that is to be asked for alone.
-    pub(crate) fn read_each(reply: &Value, keys: usize) -> Result<SmallVec<[Option<Self>; 32]>, BadReply> {
-        let Value::BulkString(text) = reply else { return Err(BadReply::Shape) };
-        let mut words = text.split(|byte| *byte == b' ');
-        let mut word = || words.next().ok_or(BadReply::Shape);
-        let number = |word| whole(word).ok_or(BadReply::Shape);
-        let (seconds, micros) = (number(word()?)?, number(word()?)?);
-        let of_key = |_| {
-            let (admitted, old) = (word()?, word()?);
-            if admitted == b"-" {
-                return Ok(None);
-            }
-            let old = (!old.is_empty()).then(|| old.into());
-            Self::new([seconds, micros, number(admitted)?], smallvec![old]).map(Some)
+    /// Reads the reply of any script to a call for one request, which had so many keys.
+    pub(crate) fn read(reply: Value, keys: usize) -> Result<Self, BadReply> {
+        let text = match reply {
+            Value::BulkString(text) => text,
+            Value::Array(items) => return Self::of_array(items),
+            _ => return Err(BadReply::Shape),
         };
-        let replies = (0..keys).map(of_key).collect::<Result<_, _>>()?;
+        // Whatever the last key holds.
+        let mut words = text.splitn(3 + keys, |byte| *byte == b',');
+        let time = [read_number(words.next())?, read_number(words.next())?];
+        Self::of_request(time, &mut words, keys)?.ok_or(BadReply::Shape)
+    }
+
+    /// Reads the reply to a call for several requests, which had so many keys each: `<seconds>,<microseconds>`, and for each
+    /// request `,<admitted>` and `,<old>` of each key, empty if that held nothing. `None` for a request that is to be asked
+    /// for alone.
+    pub(crate) fn read_each(
+        reply: &Value,
+        requests: usize,
+        keys: usize,
+    ) -> Result<SmallVec<[Option<Self>; 32]>, BadReply> {
+        let Value::BulkString(text) = reply else { return Err(BadReply::Shape) };
+        let mut words = text.split(|byte| *byte == b',');
+        let time = [read_number(words.next())?, read_number(words.next())?];
+        let replies = (0..requests).map(|_| Self::of_request(time, &mut words, keys)).collect::<Result<_, _>>()?;
         if words.next().is_some() { Err(BadReply::Shape) } else { Ok(replies) }
     }
 
-    /// Reads what [`of_one`](Self::of_one) does from an array, with what each of the keys held.
-    fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
+    fn of_request<'a>(
+        time: [u64; 2],
+        words: &mut impl Iterator<Item = &'a [u8]>,
+        keys: usize,
+    ) -> Result<Option<Self>, BadReply> {
+        let admitted = words.next();
+        let old = words.take(keys).map(|old| (!old.is_empty()).then(|| old.into())).collect::<SmallVec<_>>();
+        if old.len() < keys {
+            return Err(BadReply::Shape);
+        }
+        if admitted == Some(b"-") {
+            return Ok(None);
+        }
+        Self::new([time[0], time[1], read_number(admitted)?], old).map(Some)
+    }
+
+    /// Reads the same numbers, and what each of the keys held, from an array.
+    fn of_array(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(whole_number).ok_or(BadReply::Shape);
         let numbers = [number()?, number()?, number()?];
@@ -152,6 +157,10 @@ impl ScriptReply {
         let expected = decisions.iter().all(Decision::is_allowed);
         if u32::from(expected) == self.admitted { Ok(expected) } else { Err(BadReply::Disagreement) }
     }
+}
+
+fn read_number(word: Option<&[u8]>) -> Result<u64, BadReply> {
+    word.and_then(whole).ok_or(BadReply::Shape)
 }
 
 /// The server's replies have numbers of both kinds: `TIME` replies with digits, and Lua's numbers are integers.

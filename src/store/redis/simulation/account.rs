@@ -36,26 +36,26 @@ impl Accounts {
     pub(super) fn note(&mut self, hash: &str, keys: &[Vec<u8>], args: &[Vec<u8>], reply: &Reply, now: u64) {
         let number = |index: usize| args.get(index).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let number = |index| number(index).unwrap_or(0_u64);
+        let Reply::Text(text) = reply else { return };
+        let text = String::from_utf8_lossy(text);
+        // Behind the time.
+        let words = text.split(',').skip(2);
         if hash == BUCKET.hash() {
-            let Reply::Text(text) = reply else { return };
-            let text = String::from_utf8_lossy(text);
-            let mut words = text.split(' ').skip(2).step_by(2);
+            let mut words = words.step_by(2);
             for key in keys {
                 let admitted: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
                 self.charge(key, admitted * number(1), number(2), now);
             }
         } else if hash == SEVERAL.hash() {
-            let Reply::List(items) = reply else { return };
-            if items.get(2) == Some(&Reply::Number(1)) {
-                let charged = (0..).zip(keys).filter(|(index, _)| number(6 * index) > 0);
-                charged.for_each(|(index, key)| self.charge(key, number(6 * index + 1), number(6 * index + 2), now));
+            let size = usize::try_from(number(0)).unwrap();
+            for (keys, all) in keys.chunks(size).zip(words.step_by(1 + size)) {
+                let charged = (0..).zip(keys).filter(|(index, _)| all == "1" && number(1 + 6 * index) > 0);
+                charged.for_each(|(index, key)| self.charge(key, number(6 * index + 2), number(6 * index + 3), now));
             }
         } else if hash == REFUND.hash() {
-            let Reply::Text(text) = reply else { return };
-            if String::from_utf8_lossy(text).split(' ').nth(2) == Some("1") {
-                if let Some((owed, _)) = self.owed.get_mut(&keys[0]) {
-                    *owed = owed.saturating_sub(number(1));
-                }
+            let refunded = self.owed.get_mut(&keys[0]).filter(|_| words.clone().next() == Some("1"));
+            if let Some((owed, _)) = refunded {
+                *owed = owed.saturating_sub(number(1));
             }
         }
     }

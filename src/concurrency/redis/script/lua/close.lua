@@ -3,4 +3,4 @@ if admitted > 0 then
   call('PEXPIREAT', key, format('%d', (expires + 999) / 1000))
 end
 -- Seconds, microseconds, admitted, and the units that were in flight before.
-return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. format('%d', total)
+return reply[1] .. ',' .. reply[2] .. ',' .. admitted .. ',' .. format('%d', total)

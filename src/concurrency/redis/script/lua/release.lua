@@ -13,4 +13,4 @@ elseif left == 0 then
   released = 1
 end
 local time = call('TIME')
-return time[1] .. ' ' .. time[2] .. ' ' .. released .. ' '
+return time[1] .. ',' .. time[2] .. ',' .. released .. ','

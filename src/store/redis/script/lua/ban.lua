@@ -22,4 +22,4 @@ if banned <= now then
   call('SET', key, old, 'PXAT', format('%d', expires))
 end
 -- Seconds, microseconds, nothing admitted, what the key holds now.
-return reply[1] .. ' ' .. reply[2] .. ' 0 ' .. old
+return reply[1] .. ',' .. reply[2] .. ',0,' .. old

@@ -17,7 +17,7 @@ if old then
     if bucket and more + 0 < 2251799813685248 then old, tag, beyond = bucket, '~' .. more .. tag, more end
   end
   -- Digits only: `tonumber` by itself would read '-0x10' and '-1e15', too.
-  due = tonumber(string.match(old, '^-(%d+)$'))
+  due = string.find(old, '^-%d+$') and 0 - old
   if not due then
     due, rest = string.match(old, '^-(%d+)%+(%d+)$')
     due, rest = tonumber(due), tonumber(rest)

@@ -2,8 +2,7 @@
 --
 -- KEYS: the state, the budget, the record of the request. A record is how many free retries are left, '-<free>', and
 -- lives for as long as they are.
--- ARGV: for the state and for the budget which algorithm (0: it is only read), and five numbers for it, with zeros at the
--- end. Behind those of both, their quotas, as in several_open.lua.
+-- ARGV: as in several_open.lua, for the state and the budget: two keys.
 local ARGV, format, call, count = ARGV, string.format, redis.call, 1
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]
@@ -22,6 +21,6 @@ end
 -- Which key is charged: 1, the state, or 2, the budget, if the retry is free. 0 is a rejection.
 local charged = 0
 for index = free > 0 and 2 or 1, 1, -1 do
-  local key, at, old = KEYS[index], 6 * index - 4, olds[index]
-  local algorithm, own, texts = ARGV[at - 1], 9 + 4 * index, 19 + 2 * index
+  local key, at, old = KEYS[index], 6 * index - 3, olds[index]
+  local algorithm, own, texts = ARGV[at - 1], 10 + 4 * index, 20 + 2 * index
   local admitted, beyond, tag, problem, state, expires = 0, 0, ''

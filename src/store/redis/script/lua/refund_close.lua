@@ -7,4 +7,4 @@ elseif admitted > 0 then
   call('DEL', key)
 end
 -- Seconds, microseconds, admitted, old. In one text, because the server sends a table more slowly.
-return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old and old .. tag or '')
+return reply[1] .. ',' .. reply[2] .. ',' .. admitted .. ',' .. (old and old .. tag or '')

@@ -2,4 +2,4 @@
 local call = redis.call
 call('DEL', KEYS[1])
 local time = call('TIME')
-return time[1] .. ' ' .. time[2] .. ' 0 '
+return time[1] .. ',' .. time[2] .. ',0,'

@@ -1,17 +1,26 @@
-  end
-  until true
-  if problem then return redis.error_reply(problem) end
-  if admitted == 0 then all = 0 end
-  states[index], ends[index], reply[3 + index] = state and state .. tag, expires, old and old .. tag
-end
-if all == 1 then
-  for index = 1, #KEYS do
-    if states[index] then
-      call('SET', KEYS[index], states[index], 'PXAT', format('%d', (ends[index] + 999) / 1000))
+    end
+    until true
+    if not problem and (admitted == 0 or algorithm == '0') and old and string.find(old, ',', 1, true) then
+      -- What it holds cannot be told from what follows in the reply.
+      problem = 'SLUICE the key holds no state'
+    end
+    states[index], ends[index], reply[place + index] = state and state .. tag, expires, old and old .. tag or ''
+    if problem then
+      if get == call then return redis.error_reply(problem) end
+      -- The caller is to ask for this request alone.
+      all, reply[place + index] = '-', ''
+    elseif admitted == 0 and all == 1 then
+      all = 0
     end
   end
+  if all == 1 then
+    for index = 1, size do
+      if states[index] then
+        call('SET', KEYS[before + index], states[index], 'PXAT', format('%d', (ends[index] + 999) / 1000))
+      end
+    end
+  end
+  reply[place], place = all, place + size + 1
 end
--- Seconds, microseconds, whether all were admitted, old states. In the table that TIME made, and not as one text,
--- because states of keys that are only read were not checked.
-reply[3] = all
-return reply
+-- Seconds, microseconds; for each request whether all were admitted, old states.
+return table.concat(reply, ',')

@@ -10,4 +10,4 @@ if old == ARGV[2] then
   swapped = 1
 end
 -- Seconds, microseconds, whether it did, what the key held.
-return reply[1] .. ' ' .. reply[2] .. ' ' .. swapped .. ' ' .. old
+return reply[1] .. ',' .. reply[2] .. ',' .. swapped .. ',' .. old

@@ -1,4 +1,4 @@
-//! One run of a script for many keys: each is charged as if it were alone.
+//! One run of a script for many requests: each is charged as if it were alone.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use super::hostile::FOREIGN;
 use super::traces::{bucket_quota, cost, window_quota};
 use super::{ALL, NOW, start};
-use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide};
+use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide, decide_all};
 use crate::values::Quota;
 
 /// Runs with one quota, sent together.
@@ -59,7 +59,7 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xor
             expected.push((now, cost, count, decisions.collect::<Vec<_>>()));
         }
         for (reply, (now, cost, count, decisions)) in server.replies().iter().zip(expected) {
-            let replies = ScriptReply::read_each(reply, decisions.len()).unwrap();
+            let replies = ScriptReply::read_each(reply, decisions.len(), 1).unwrap();
             for (reply, decisions) in replies.into_iter().zip(decisions) {
                 let reply = reply.expect("nothing is wrong with this key");
                 assert_eq!(reply.now, at(now));
@@ -90,22 +90,22 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
         let (_server, mut connection) = start();
         let [list, foreign] = [key("list"), key("foreign")];
         cmd("RPUSH").arg(list.as_str()).arg(1).exec(&mut connection).unwrap();
-        // With a space, and under a quota that is none.
-        for (run, value) in FOREIGN.into_iter().chain(["-1 1 -1", "@ ", "- 1@1:1:1"]).enumerate() {
+        // With a comma, and under a quota that is none.
+        for (run, value) in FOREIGN.into_iter().chain(["-1,1,-1", "@,", "-,1@1:1:1"]).enumerate() {
             cmd("SET").arg(foreign.as_str()).arg(value).exec(&mut connection).unwrap();
             let keys = [key(format!("{run} a")), list.clone(), key(format!("{run} b")), foreign.clone()];
             let mut keys: SmallVec<_> = keys.into_iter().collect();
             keys.push(key(format!("{run} b")));
             let call = ScriptCall { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
-            let replies = ScriptReply::read_each(&reply, 5).unwrap();
+            let replies = ScriptReply::read_each(&reply, 5, 1).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
             // One of two is no different.
             let keys = [list.clone(), key(format!("{run} c"))].into_iter().collect();
             let call = ScriptCall { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
-            let replies = ScriptReply::read_each(&reply, 2).unwrap();
+            let replies = ScriptReply::read_each(&reply, 2, 1).unwrap();
             assert_eq!(replies[0].as_ref().map(|reply| reply.admitted), None);
             assert_eq!(replies[1].as_ref().map(|reply| reply.admitted), Some(1));
             assert_eq!(cmd("GET").arg(foreign.as_str()).query::<String>(&mut connection).unwrap(), value);
@@ -115,4 +115,126 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
     check(&TokenBucket::new(Quota::per_second(10)));
     check(&FixedWindow::new(Quota::per_second(10)));
     check(&SlidingWindow::new(Quota::per_second(10)));
+}
+
+/// Against Rust over a plain map: requests for a bucket and two windows, of which some share keys. One key may only be read.
+#[test]
+pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
+    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
+    let (mut batch, mut all, mut none) = (0, 0, 0);
+    while batch < 30 {
+        let quotas = [(); 3].map(|()| window_quota(&mut random));
+        let bucket = TokenBucket::new(quotas[0]);
+        let (fixed, sliding) = (FixedWindow::new(quotas[1]), SlidingWindow::new(quotas[2]));
+        if bucket.fits().and(fixed.fits()).and(sliding.fits()).is_err() {
+            continue;
+        }
+        let (mut first, mut second, mut third) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (mut expected, mut now) = (Vec::new(), START + random.below(1 << 49));
+        for _ in 0..RUNS {
+            let token = quotas[batch % 3].period_nanos() / 1_000 / quotas[batch % 3].limit();
+            now = (now + random.below(2 * token + 2)).min((1 << 52) - 1);
+            let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
+            let are_possible =
+                costs[0] <= bucket.max_cost() && costs[1] <= fixed.max_cost() && costs[2] <= sliding.max_cost();
+            let requests: Vec<[u64; 3]> =
+                (0..2 + random.below(9)).map(|_| [random.below(3), random.below(8), random.below(8)]).collect();
+            let names = |[a, b, c]: [u64; 3]| {
+                [key(format!("a {batch} {a}")), key(format!("b {batch} {b}")), key(format!("c {batch} {c}"))]
+            };
+            let [a, b, c] = names(requests[0]);
+            let alone = decide_all(
+                [
+                    ScriptCharge::new(&bucket, a, costs[0], at(now)),
+                    ScriptCharge::new(&fixed, b, costs[1], at(now)),
+                    ScriptCharge::new(&sliding, c, costs[2], at(now)),
+                ],
+                true,
+            );
+            server.add(now, &ScriptCall { keys: requests.iter().flat_map(|ids| names(*ids)).collect(), ..alone });
+            for [a, b, c] in requests.clone() {
+                let (one, next_first) = bucket.decide(first.get(&a).copied(), at(now), costs[0]);
+                let (two, next_second) = fixed.decide(second.get(&b).copied(), at(now), costs[1]);
+                let (three, next_third) = sliding.decide(third.get(&c).copied(), at(now), costs[2]);
+                let are_allowed = [one, two, three].iter().all(|decision| decision.is_allowed());
+                if are_allowed {
+                    next_first.map(|state| first.insert(a, state));
+                    next_second.map(|state| second.insert(b, state));
+                    next_third.map(|state| third.insert(c, state));
+                }
+                expected.push((costs, [one, two, three], are_allowed));
+                assert!(!are_allowed || are_possible);
+            }
+        }
+        let mut expected = expected.into_iter();
+        for reply in server.replies() {
+            let ::redis::Value::BulkString(text) = &reply else { panic!("{reply:?}") };
+            let requests = text.split(|byte| *byte == b',').count() / 4;
+            for answer in ScriptReply::read_each(&reply, requests, 3).unwrap() {
+                let answer = answer.expect("nothing is wrong with its keys");
+                let (costs, decisions, are_allowed) = expected.next().unwrap();
+                let found = [
+                    answer.decision(&bucket, 0, costs[0]).unwrap(),
+                    answer.decision(&fixed, 1, costs[1]).unwrap(),
+                    answer.decision(&sliding, 2, costs[2]).unwrap(),
+                ];
+                assert_eq!(found, decisions, "{bucket:?} {fixed:?} {sliding:?} {answer:?}");
+                assert_eq!(answer.were_charged(&found), Ok(are_allowed));
+                (all, none) = if are_allowed { (all + 1, none) } else { (all, none + 1) };
+            }
+        }
+        batch += 1;
+    }
+    println!("{all} charged, {none} not");
+    assert!(all > 300 && none > 300, "{all} charged, {none} not");
+}
+
+/// Whatever a key holds, other requests are charged, and nothing is that has this key.
+#[test]
+pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
+    let (_server, mut connection) = start();
+    let [list, foreign, used_up] = ["list", "foreign", "used up"].map(key);
+    cmd("SET").arg(used_up.as_str()).arg("-9000000000000000").exec(&mut connection).unwrap();
+    cmd("RPUSH").arg(list.as_str()).arg(1).exec(&mut connection).unwrap();
+    let bucket = TokenBucket::new(Quota::per_second(10));
+    for (run, value) in FOREIGN.into_iter().chain(["-1,1,-1", "@,", "-,1@1:1:1"]).enumerate() {
+        cmd("SET").arg(foreign.as_str()).arg(value).exec(&mut connection).unwrap();
+        let good = |name| key(format!("{run} {name}"));
+        let requests = [
+            [good("a"), good("b")],
+            [good("c"), foreign.clone()],
+            [list.clone(), good("d")],
+            [good("a"), good("e")],
+            [list.clone(), used_up.clone()],
+        ];
+        // As in a bundle of requests whose second policy only reads.
+        for second in [1, 0] {
+            let charges = |keys: [_; 2]| {
+                let [one, two] = keys;
+                decide_all(
+                    [ScriptCharge::new(&bucket, one, 1, NOW), ScriptCharge::new(&bucket, two, second, NOW)],
+                    true,
+                )
+            };
+            let call =
+                ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..charges(requests[0].clone()) };
+            let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
+            let replies = ScriptReply::read_each(&reply, 5, 2).unwrap();
+            let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
+            // A standing that is over: its key is only read, and shows what follows.
+            if second == 0 && value.starts_with("!5:6!") {
+                continue;
+            }
+            // A key that is only read is not looked into by the script.
+            let is_told = second == 0 && !value.contains(',') && !value.starts_with('!');
+            let with_foreign = is_told.then_some(1);
+            assert_eq!(charged, [Some(1), with_foreign, None, Some(1), None], "{value:?}, {second}");
+            let written: Vec<_> = ["c", "d"]
+                .map(|name| cmd("EXISTS").arg(good(name).as_str()).query::<u32>(&mut connection).unwrap())
+                .into();
+            assert_eq!(written, [u32::from(is_told), 0], "{value:?}, {second}");
+        }
+        assert_eq!(cmd("GET").arg(foreign.as_str()).query::<String>(&mut connection).unwrap(), value);
+        assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(&mut connection).unwrap(), 1);
+    }
 }

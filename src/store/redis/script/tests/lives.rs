@@ -142,7 +142,7 @@ pub(super) fn a_state_from_the_future_locks_no_client_out() {
 #[test]
 pub(super) fn the_server_caches_one_script_per_source() {
     let (_server, mut connection) = start();
-    let mut pipeline = Pipeline::new();
+    let (mut pipeline, mut keys) = (Pipeline::new(), Vec::new());
     for number in 1..=10_000_u64 {
         let quota = Quota::per_second(number);
         let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
@@ -156,10 +156,11 @@ pub(super) fn the_server_caches_one_script_per_source() {
             ),
             _ => refund(&sliding, &sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
         };
+        keys.push(call.keys.len());
         pipeline.add_command(evalsha(&call, &hash_of(call.script)));
     }
     let replies: Vec<Value> = pipeline.query(&mut connection).unwrap();
-    assert!(replies.into_iter().all(|reply| ScriptReply::read(reply).is_ok()));
+    assert!(replies.into_iter().zip(keys).all(|(reply, keys)| ScriptReply::read(reply, keys).is_ok()));
     let memory: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
     assert!(memory.contains(&format!("number_of_cached_scripts:{}\r\n", ALL.len())), "{memory}");
 }

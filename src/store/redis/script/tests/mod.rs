@@ -70,7 +70,8 @@ fn start() -> (RedisServer, Connection) {
 }
 
 fn run(connection: &mut Connection, call: &ScriptCall) -> ScriptReply {
-    ScriptReply::read(evalsha(call, &hash_of(call.script)).query(connection).unwrap()).unwrap()
+    let reply = evalsha(call, &hash_of(call.script)).query(connection).unwrap();
+    ScriptReply::read(reply, call.keys.len()).unwrap()
 }
 
 /// What the server has done with a request that may be a retry.

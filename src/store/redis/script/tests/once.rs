@@ -266,7 +266,7 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     let reply = |charged, state, budget, record| {
         let seconds = i64::try_from(START / 1_000_000).unwrap();
         let items = vec![Value::Int(seconds), Value::Int(0), Value::Int(charged), state, budget, record];
-        ScriptReply::read(Value::Array(items)).unwrap()
+        ScriptReply::read(Value::Array(items), 3).unwrap()
     };
     let found = |charged, state, budget_state, record| match reply(charged, state, budget_state, record)
         .once(&limit, &budget, 1)
@@ -295,7 +295,8 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     }
     assert_eq!(found(2, Value::Nil, Value::Nil, free("1")), Err(BadReply::State));
     assert_eq!(found(2, Value::Nil, free("-1"), free("-1")), Err(BadReply::State));
-    let short = ScriptReply::read(Value::Array(vec![Value::Int(0), Value::Int(0), Value::Int(1), Value::Nil])).unwrap();
+    let short =
+        ScriptReply::read(Value::Array(vec![Value::Int(0), Value::Int(0), Value::Int(1), Value::Nil]), 3).unwrap();
     assert_eq!(short.once(&limit, &budget, 1), Err(BadReply::Shape));
 }
 

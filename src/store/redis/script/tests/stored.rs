@@ -113,7 +113,7 @@ fn check<A: Scripted + Model + Debug>(
             asked.push((now, text, cost, count, refunded.map(|(_, receipt)| receipt)));
         }
         for (replies, (now, text, cost, count, receipt)) in server.replies().chunks(3).zip(asked) {
-            let answer = ScriptReply::read(replies[0].clone()).unwrap();
+            let answer = ScriptReply::read(replies[0].clone(), 1).unwrap();
             let context = || format!("{algorithm:?}, cost {cost}, {receipt:?} for {text} at {now}: {replies:?}");
             let kept = algorithm.read(text.as_bytes(), at(LAST)).unwrap();
             let clamped = algorithm.clamped(kept, at(now));
