@@ -48,6 +48,11 @@ impl Annotations {
         }
     }
 
+    /// Takes the fields, which are then written otherwise.
+    pub(super) fn take_fields(&mut self) -> Option<ResponseFields> {
+        self.fields.take()
+    }
+
     /// Annotates the response. Returns what ends with its body, if anything does.
     #[inline(always)]
     pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Box<OpenRequest>> {

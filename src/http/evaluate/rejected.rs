@@ -32,7 +32,8 @@ impl From<Rejection> for Rejected {
 impl Rejected {
     /// Makes the response.
     pub(crate) fn respond(mut self, layer: &LayerState, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let mut response = layer.settings.responder.respond(&mut self.rejection, head);
+        let fields = self.annotations.take_fields();
+        let mut response = layer.settings.responder.respond(&mut self.rejection, head, fields);
         // A rejected request is over.
         let _ = self.annotations.write(&mut response);
         if layer.settings.adds_verdict {

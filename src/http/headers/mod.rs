@@ -23,6 +23,7 @@ mod measure;
 mod merge;
 mod partition;
 mod plans;
+mod prepared;
 mod response_fields;
 mod server_timing;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::QuotaUnit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
+pub(crate) use self::prepared::PreparedFields;
 pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_seconds};

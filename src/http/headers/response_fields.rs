@@ -63,30 +63,41 @@ impl ResponseFields {
     #[inline]
     pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
-            Self::One { constants, left, within } => {
-                let within = within.map(NonZeroU64::from);
-                write_levels(status, headers, &[(constants, Level { left, within })]);
-            }
-            Self::Several(levels) => write_several(status, headers, &levels),
             Self::Deferred(deferred) => deferred.write(status, headers),
+            ref fields => {
+                if let Some((policies, ratelimit)) = fields.draft11() {
+                    write_draft11(status, headers, policies.clone(), ratelimit);
+                }
+            }
+        }
+    }
+
+    /// The values of `RateLimit-Policy` and `RateLimit`, if there are no other fields.
+    #[inline]
+    pub(super) fn draft11(&self) -> Option<(&'static HeaderValue, RateLimitValue)> {
+        match self {
+            Self::One { constants, left, within } => {
+                values_of(&[(constants, Level { left: *left, within: within.map(NonZeroU64::from) })])
+            }
+            Self::Several(levels) => values_of_several(levels),
+            Self::Deferred(_) => None,
         }
     }
 }
 
 #[cold]
-fn write_several(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
-    write_levels(status, headers, levels);
+fn values_of_several(levels: &[(&'static Constants, Level)]) -> Option<(&'static HeaderValue, RateLimitValue)> {
+    values_of(levels)
 }
 
 #[inline]
-fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
-    let Some((Constants { policies, .. }, _)) = levels.first() else { return };
+fn values_of(levels: &[(&'static Constants, Level)]) -> Option<(&'static HeaderValue, RateLimitValue)> {
     let mut out = Scratch::new();
     for (constants, level) in levels {
         draft11::push_state(&mut out, &constants.prefix, *level, None);
     }
     let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
-    write_draft11(status, headers, policies.clone(), RateLimitValue { text: value_of(&out), is_exhausted });
+    levels.first().map(|(constants, _)| (&constants.policies, RateLimitValue { text: value_of(&out), is_exhausted }))
 }
 
 /// A value of draft-11's `RateLimit`.

@@ -1,9 +1,9 @@
 //! `Responder`: makes the response to a rejected request.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::SystemTime;
 
-use http::{HeaderValue, Method, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Response, header};
 
 use super::grpc;
 use super::problem::{self, Problem};
@@ -11,7 +11,7 @@ use super::rejection::{Reason, Rejection};
 use crate::http::body::RejectionBody;
 use crate::http::grpc::{GrpcStatus, Protocol};
 use crate::http::head::RequestHead;
-use crate::http::headers::{Jitter, WaitFields, merge_retry_after};
+use crate::http::headers::{Jitter, PreparedFields, ResponseFields, WaitFields, merge_retry_after};
 
 /// The format of the body of a rejection, for plain HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -33,7 +33,6 @@ pub enum RejectionFormat {
 }
 
 /// Makes the responses to rejected requests.
-#[derive(Clone)]
 pub(crate) struct Responder {
     content: RejectionContent,
     /// The status of gRPC responses if a limit is exceeded.
@@ -41,10 +40,11 @@ pub(crate) struct Responder {
     pub(crate) wait: WaitFields,
     /// Lengthens the waits of rejections.
     pub(crate) jitter: Jitter,
+    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put together.
+    prepared: OnceLock<Option<PreparedFields>>,
 }
 
 /// The content of plain HTTP responses.
-#[derive(Clone)]
 enum RejectionContent {
     Problem(Problem),
     Text,
@@ -62,6 +62,7 @@ impl Default for Responder {
             grpc_status: GrpcStatus::default(),
             wait: WaitFields::default(),
             jitter: Jitter::default(),
+            prepared: OnceLock::new(),
         }
     }
 }
@@ -87,20 +88,36 @@ impl Responder {
         self.content = RejectionContent::Custom(respond);
     }
 
-    /// Makes the response to a rejected request. The fields of the wait and `Cache-Control` are set on custom
-    /// responses, too.
+    /// Makes the response to a rejected request, with these fields of the quota. The fields of the wait and
+    /// `Cache-Control` are set on custom responses, too.
     #[inline]
-    pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+    pub(crate) fn respond(
+        &self,
+        rejection: &mut Rejection,
+        head: &RequestHead<'_>,
+        quota: Option<ResponseFields>,
+    ) -> Response<RejectionBody> {
         // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
-        let mut response = match Protocol::of(head) {
+        let (protocol, is_head) = (Protocol::of(head), *head.method() == Method::HEAD);
+        if protocol == Protocol::Http && !is_head {
+            if let Some(fields) = self.prepared_fields(rejection, quota.as_ref()) {
+                let mut response = self.in_http(rejection, head);
+                *response.headers_mut() = fields;
+                return response;
+            }
+        }
+        let mut response = match protocol {
             Protocol::Http => self.in_http(rejection, head),
             protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
         };
-        if *head.method() == Method::HEAD {
+        if let Some(content_type) = self.content.content_type().filter(|_| protocol == Protocol::Http) {
+            response.headers_mut().append(header::CONTENT_TYPE, content_type);
+        }
+        if is_head {
             response = without_content(response);
         }
-        let headers = response.headers_mut();
+        let (status, headers) = (response.status(), response.headers_mut());
         match rejection.retry_after() {
             // A failed limiter knows no exact wait.
             Some(guess) if rejection.reason() == Reason::LimiterFailed => {
@@ -112,24 +129,49 @@ impl Responder {
         // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds. If the map of a custom
         // response is full, the field is left out: that is no reason to panic.
         let _ = headers.try_insert(header::CACHE_CONTROL, NO_STORE);
+        if let Some(quota) = quota {
+            quota.write(status, headers);
+        }
         response
     }
 
-    // `respond` is its only caller. Inlined, the response of more than a hundred bytes is built in place, not moved.
+    /// The fields of a response in plain HTTP, if all of them are prepared but for their numbers.
+    #[inline]
+    fn prepared_fields(&self, rejection: &Rejection, quota: Option<&ResponseFields>) -> Option<HeaderMap> {
+        let (status, wait, quota) = (rejection.status(), rejection.retry_after()?, quota?);
+        let prepare = || match &self.content {
+            RejectionContent::Custom(_) => None,
+            content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
+        };
+        let prepared = self.prepared.get_or_init(prepare).as_ref()?;
+        // An exhausted quota is not advertised on redirects, and nothing of it on informational responses.
+        let is_error = status.is_client_error() || status.is_server_error();
+        let is_exact = rejection.reason() != Reason::LimiterFailed;
+        if is_error && is_exact { prepared.filled(&self.wait, wait, quota) } else { None }
+    }
+
+    // Inlined, the response of more than a hundred bytes is built in place, not moved.
     #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let (body, content_type) = match &self.content {
-            RejectionContent::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
-            RejectionContent::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
-            RejectionContent::Empty => (Vec::new(), None),
+        let body = match &self.content {
+            RejectionContent::Problem(problem) => problem.json(rejection),
+            RejectionContent::Text => problem::sentence(rejection),
+            RejectionContent::Empty => Vec::new(),
             RejectionContent::Custom(respond) => return respond(rejection, head),
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();
-        if let Some(content_type) = content_type {
-            response.headers_mut().append(header::CONTENT_TYPE, content_type);
-        }
         response
+    }
+}
+
+impl RejectionContent {
+    fn content_type(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Problem(_) => Some(HeaderValue::from_static("application/problem+json")),
+            Self::Text => Some(HeaderValue::from_static("text/plain; charset=utf-8")),
+            Self::Empty | Self::Custom(_) => None,
+        }
     }
 }
 
@@ -139,12 +181,10 @@ impl Rejection {
     #[must_use]
     pub fn response(&self, head: &RequestHead<'_>) -> Response<RejectionBody> {
         static DEFAULT: LazyLock<Responder> = LazyLock::new(Responder::default);
-        DEFAULT.respond(&mut self.clone(), head)
+        DEFAULT.respond(&mut self.clone(), head, None)
     }
 }
 
-const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
-const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Turns the response to GET into that to HEAD (RFC 9110, section 9.3.2). hyper omits the content by itself in
