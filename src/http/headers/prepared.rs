@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
-use super::response_fields::ResponseFields;
+use super::response_fields::{ResponseFields, ratelimit};
 use super::wait::{RETRY_AFTER_MS, WaitFields, millis, retry_after};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
@@ -55,18 +55,19 @@ impl PreparedFields {
 
     /// Returns the fields of a rejection; `None` if it has other fields of the quota than draft-11's.
     pub(crate) fn filled(&self, form: &WaitFields, wait: Duration, quota: &ResponseFields) -> Option<HeaderMap> {
-        let (policies, mut ratelimit) = quota.draft11()?;
-        let mut fields = self.fields.clone();
-        for (value, field) in self.values.iter().zip(fields.values_mut()) {
-            *field = match value {
-                Value::Constant => continue,
-                Value::RetryAfter => retry_after(wait),
-                Value::ExactWait => form.exact_value(wait),
-                Value::WaitInMillis => millis(wait),
-                Value::RateLimitPolicy => policies.clone(),
-                Value::RateLimit => std::mem::replace(&mut ratelimit.text, BLANK),
-            };
-        }
-        Some(fields)
+        quota.with_levels(|levels| {
+            let mut fields = self.fields.clone();
+            for (value, field) in self.values.iter().zip(fields.values_mut()) {
+                *field = match value {
+                    Value::Constant => continue,
+                    Value::RetryAfter => retry_after(wait),
+                    Value::ExactWait => form.exact_value(wait),
+                    Value::WaitInMillis => millis(wait),
+                    Value::RateLimitPolicy => levels[0].0.policies.clone(),
+                    Value::RateLimit => ratelimit(levels),
+                };
+            }
+            fields
+        })
     }
 }

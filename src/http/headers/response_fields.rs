@@ -64,62 +64,53 @@ impl ResponseFields {
     pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
             Self::Deferred(deferred) => deferred.write(status, headers),
-            ref fields => {
-                if let Some((policies, ratelimit)) = fields.draft11() {
-                    write_draft11(status, headers, policies.clone(), ratelimit);
-                }
-            }
+            ref fields => drop(fields.with_levels(|levels| write_levels(status, headers, levels))),
         }
     }
 
-    /// The values of `RateLimit-Policy` and `RateLimit`, if there are no other fields.
+    /// Passes on the levels if all fields are those of draft-11, of at least one policy.
     #[inline]
-    pub(super) fn draft11(&self) -> Option<(&'static HeaderValue, RateLimitValue)> {
+    pub(super) fn with_levels<R>(&self, pass_on: impl FnOnce(&[(&'static Constants, Level)]) -> R) -> Option<R> {
         match self {
             Self::One { constants, left, within } => {
-                values_of(&[(constants, Level { left: *left, within: within.map(NonZeroU64::from) })])
+                Some(pass_on(&[(constants, Level { left: *left, within: within.map(NonZeroU64::from) })]))
             }
-            Self::Several(levels) => values_of_several(levels),
+            Self::Several(levels) => Some(pass_on(levels)),
             Self::Deferred(_) => None,
         }
     }
 }
 
-#[cold]
-fn values_of_several(levels: &[(&'static Constants, Level)]) -> Option<(&'static HeaderValue, RateLimitValue)> {
-    values_of(levels)
+#[inline]
+fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
+    let Some((Constants { policies, .. }, _)) = levels.first() else { return };
+    let is_exhausted = || levels.iter().any(|(_, level)| level.left == 0);
+    write_draft11(status, headers, policies.clone(), ratelimit(levels), is_exhausted);
 }
 
-#[inline]
-fn values_of(levels: &[(&'static Constants, Level)]) -> Option<(&'static HeaderValue, RateLimitValue)> {
+/// Makes the value of draft-11's `RateLimit`.
+pub(super) fn ratelimit(levels: &[(&'static Constants, Level)]) -> HeaderValue {
     let mut out = Scratch::new();
     for (constants, level) in levels {
         draft11::push_state(&mut out, &constants.prefix, *level, None);
     }
-    let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
-    levels.first().map(|(constants, _)| (&constants.policies, RateLimitValue { text: value_of(&out), is_exhausted }))
+    value_of(&out)
 }
 
-/// A value of draft-11's `RateLimit`.
-#[derive(Debug)]
-pub(super) struct RateLimitValue {
-    pub(super) text: HeaderValue,
-    /// Whether a policy has nothing left.
-    pub(super) is_exhausted: bool,
-}
-
-/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`.
+/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`, and `is_exhausted`
+/// returns whether a policy has nothing left.
 #[inline]
 pub(super) fn write_draft11(
     status: StatusCode,
     headers: &mut HeaderMap,
     policies: HeaderValue,
-    ratelimit: RateLimitValue,
+    ratelimit: HeaderValue,
+    is_exhausted: impl FnOnce() -> bool,
 ) {
     if !status.is_informational() {
         // A client might wait before it follows `Location` (draft-ietf-httpapi-ratelimit-headers-11, section 6).
-        let is_left_out = status.is_redirection() && ratelimit.is_exhausted;
-        draft11::write(headers, policies, (!is_left_out).then_some(ratelimit.text));
+        let is_left_out = status.is_redirection() && is_exhausted();
+        draft11::write(headers, policies, (!is_left_out).then_some(ratelimit));
     }
 }
 

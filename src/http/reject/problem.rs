@@ -1,7 +1,6 @@
 //! The bodies of rejections: problem details in JSON (RFC 9457), or one sentence of plain text.
 
 use http::StatusCode;
-use smallvec::SmallVec;
 
 use super::rejection::{BANNED, EXCEEDED, Reason, Rejection};
 
@@ -46,17 +45,27 @@ impl Problem {
             }
         };
         let wait = detail.wait();
-        let mut pieces = Pieces::from_slice(&[begin, &wait, detail.after.as_bytes()]);
-        let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
-        for violated in rejection.verdict().violated() {
+        let violated = || rejection.verdict().violated().map(|violated| violated.name().as_bytes());
+        // The exact length, if there is one name: one allocation.
+        let names: usize = violated().map(|name| name.len() + VIOLATED.len() + 1).sum();
+        let mut out = Vec::with_capacity(begin.len() + wait.len() + detail.after.len() + names + END.len());
+        out.extend_from_slice(begin);
+        out.extend_from_slice(&wait);
+        out.extend_from_slice(detail.after.as_bytes());
+        let (mut separator, mut end) = (VIOLATED, END);
+        for name in violated() {
+            out.extend_from_slice(separator);
             // A token: nothing to escape.
-            pieces.extend([separator, violated.name().as_bytes()]);
+            out.extend_from_slice(name);
             (separator, end) = (br#"",""#, br#""]}"#);
         }
-        pieces.push(end);
-        pieces.concat()
+        out.extend_from_slice(end);
+        out
     }
 }
+
+const VIOLATED: &[u8] = br#"","violated-policies":[""#;
+const END: &[u8] = br#""}"#;
 
 /// Writes the beginning of a body, with the detail up to the wait: `before`.
 #[cold]
@@ -79,9 +88,6 @@ fn beginning(base: Option<&str>, reason: Reason, status: StatusCode, before: &st
     push_escaped(&mut out, before);
     out
 }
-
-/// The pieces of a body, which are put together in one allocation of the exact length.
-type Pieces<'a> = SmallVec<[&'a [u8]; 8]>;
 
 /// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
