@@ -68,6 +68,12 @@ impl Verdict {
         Self { policies: policies.into_iter().collect(), is_rejected: false }
     }
 
+    /// The verdict of one policy.
+    #[inline]
+    pub(crate) fn of_one(policy: PolicyVerdict) -> Self {
+        Self { policies: SmallVec::from_buf([policy]), is_rejected: false }
+    }
+
     /// Marks the request as rejected, by policies or for another reason.
     pub(crate) fn rejected(self) -> Self {
         Self { is_rejected: true, ..self }

@@ -32,13 +32,13 @@ pub(crate) struct Rare {
     verdict: Option<Verdict>,
 }
 
-impl Default for Annotations {
-    fn default() -> Self {
-        Self::Known { fields: None, rare: None }
-    }
-}
-
 impl Annotations {
+    #[inline]
+    fn new(fields: Option<ResponseFields>, waited: Option<Duration>, verdict: Option<Verdict>) -> Self {
+        let is_rare = waited.is_some() || verdict.is_some();
+        Self::Known { fields, rare: is_rare.then(|| Box::new(Rare { waited, verdict })) }
+    }
+
     /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
     pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
@@ -106,23 +106,33 @@ impl Scope<'_> {
         writer.fields_of_one(reading(writer, 0, key, quota, decision))
     }
 
+    #[inline]
+    pub(super) fn plain_verdict(self, decision: &Decision) -> Verdict {
+        Verdict::of_one(PolicyVerdict::new(&self.in_force.policies[0], *decision, false))
+    }
+
     /// The annotations of a request that such a policy has admitted at once.
     #[inline]
     pub(super) fn annotate_plain(self, key: &PartitionKey, quota: Option<Quota>, decision: &Decision) -> Annotations {
-        Annotations::Known { fields: self.plain_fields(key, quota, decision), rare: None }
+        let verdict = self.layer.settings.adds_verdict.then(|| self.plain_verdict(decision));
+        Annotations::new(self.plain_fields(key, quota, decision), None, verdict)
+    }
+
+    /// The annotations of a request that no policy has decided on.
+    #[inline]
+    pub(super) fn annotate_undecided(self) -> Annotations {
+        Annotations::new(None, None, self.verdict(&[]))
     }
 
     /// The verdict on a request with these entries, if the layer adds one.
+    #[inline]
     pub(super) fn verdict(self, entries: &[PolicyEntry]) -> Option<Verdict> {
         self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries))
     }
 
     /// The annotations of a request with these entries.
     pub(super) fn annotate(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
-        let waited = self.waited(entries);
-        let is_rare = waited.is_some() || verdict.is_some();
-        let rare = is_rare.then(|| Box::new(Rare { waited, verdict }));
-        Annotations::Known { fields: self.fields(entries), rare }
+        Annotations::new(self.fields(entries), self.waited(entries), verdict)
     }
 
     pub(super) fn fields(self, entries: &[PolicyEntry]) -> Option<ResponseFields> {

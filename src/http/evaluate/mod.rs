@@ -73,12 +73,12 @@ pub(crate) fn evaluate(
     if !in_force.is_plain {
         return scope.evaluate_transaction(None, scope.patience(head), head);
     }
-    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path of an admitted
-    // request; every other outcome takes the path of several policies.
+    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path; bans, waits
+    // and failures take the path of several policies.
     let policy = &in_force.policies[0];
     let key = match entry::key(policy, head) {
         Ok(key) => key,
-        Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
+        Err(NoKey::Skipped) => return Evaluation::Admitted(scope.annotate_undecided()),
         Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
     };
     let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, &key), scope.patience(head));
@@ -87,6 +87,10 @@ pub(crate) fn evaluate(
             policy.report_health(None);
             policy.note(observe::fate(&decision), Some(&key), Some(&decision));
             Evaluation::Admitted(scope.annotate_plain(&key, quota, &decision))
+        }
+        Answer::Ready(Ok(decision)) if decision.ban().is_none() => {
+            policy.report_health(None);
+            scope.respond(scope.reject_plain(&key, quota, &decision), head)
         }
         answer => {
             let charged = (PolicyEntry::new(0, key, cost, quota), answer);
@@ -99,7 +103,7 @@ impl Scope<'_> {
     #[cold]
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
-        Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
+        Evaluation::Admitted(self.annotate_undecided())
     }
 
     /// Evaluates a request of a layer with several policies. Or continues with the answer to the charge of the only one.

@@ -12,10 +12,10 @@ use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
 use crate::http::headers::{LONGEST_ADVERTISED, ResponseFields, append_server_timing};
-use crate::http::policy::Policy;
+use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
 use crate::http::reload::LayerState;
-use crate::values::{LimiterError, PartitionKey};
+use crate::values::{Decision, LimiterError, PartitionKey, Quota};
 
 /// Why a request is rejected, and what its response reports besides.
 pub(crate) struct Rejected {
@@ -75,8 +75,7 @@ impl Scope<'_> {
         // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_banned = decisive.ban.is_some();
         let policy = decisive.policy_of(policies);
-        let is_shared = policy.who.key.is_shared() || decisive.key == PartitionKey::SHARED;
-        let status = policy.rejection_status(is_shared && !is_banned);
+        let status = policy.rejection_status(is_shared(policy, &decisive.key) && !is_banned);
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
         let rejection =
@@ -90,6 +89,17 @@ impl Scope<'_> {
             }
         }
         Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
+    }
+
+    /// Rejects a request by the only policy of a [plain](crate::http::reload::InForce::is_plain) layer, as
+    /// [`reject`](Self::reject) would: it has no penalty, and nothing else was charged.
+    #[cold]
+    pub(super) fn reject_plain(self, key: &PartitionKey, quota: Option<Quota>, decision: &Decision) -> Rejected {
+        let policy = &self.in_force.policies[0];
+        policy.note(Fate::Rejected, Some(key), Some(decision));
+        let status = policy.rejection_status(is_shared(policy, key));
+        let rejection = Rejection::limit_exceeded(status, self.plain_verdict(decision));
+        Rejected { rejection, fields: self.plain_fields(key, quota, decision), waited: None }
     }
 
     /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
@@ -116,6 +126,11 @@ impl Scope<'_> {
         let rejection = Rejection::limiter_failed(policy, error, verdict);
         Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
     }
+}
+
+/// Whether all clients share the key.
+fn is_shared(policy: &Policy, key: &PartitionKey) -> bool {
+    policy.who.key.is_shared() || *key == PartitionKey::SHARED
 }
 
 /// Makes policies that would have admitted the request report what is left without it.

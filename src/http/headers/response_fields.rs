@@ -69,19 +69,29 @@ impl ResponseFields {
     }
 
     /// Passes on the levels if all fields are those of draft-11, of at least one policy.
-    #[inline]
+    #[inline(always)]
     pub(super) fn with_levels<R>(&self, pass_on: impl FnOnce(&[(&'static Constants, Level)]) -> R) -> Option<R> {
         match self {
             Self::One { constants, left, within } => {
                 Some(pass_on(&[(constants, Level { left: *left, within: within.map(NonZeroU64::from) })]))
             }
-            Self::Several(levels) => Some(pass_on(levels)),
+            Self::Several(levels) => Some(pass_on_several(levels, pass_on)),
             Self::Deferred(_) => None,
         }
     }
 }
 
-#[inline]
+/// Apart, so that the code for one policy has no loop.
+#[cold]
+#[inline(never)]
+fn pass_on_several<R>(
+    levels: &[(&'static Constants, Level)],
+    pass_on: impl FnOnce(&[(&'static Constants, Level)]) -> R,
+) -> R {
+    pass_on(levels)
+}
+
+#[inline(always)]
 fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
     let Some((Constants { policies, .. }, _)) = levels.first() else { return };
     let is_exhausted = || levels.iter().any(|(_, level)| level.left == 0);
@@ -89,6 +99,7 @@ fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static
 }
 
 /// Makes the value of draft-11's `RateLimit`.
+#[inline(always)]
 pub(super) fn ratelimit(levels: &[(&'static Constants, Level)]) -> HeaderValue {
     let mut out = Scratch::new();
     for (constants, level) in levels {

@@ -198,3 +198,162 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
     }
     Response::from_parts(parts, RejectionBody::from(()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use http::{HeaderName, Request, StatusCode};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::http::headers::{Described, PolicyReading, QuotaUnit, RateLimitFields, Writer};
+    use crate::http::verdict::{PolicyVerdict, Verdict};
+    use crate::values::{Decision, Quota, Terms};
+
+    const NAMES: [&str; 2] = ["p", "q"];
+
+    #[derive(Clone, Debug)]
+    struct Case {
+        waits: Vec<Option<Duration>>,
+        is_ban: bool,
+        status: u16,
+        format: RejectionFormat,
+        exact: Option<&'static str>,
+        in_millis: bool,
+        has_quota: bool,
+    }
+
+    fn case() -> impl Strategy<Value = Case> {
+        let nanos = prop_oneof![0..5_000_000_000_u64, 0..20_000_000_000_000_u64, 0..4_000_000_000_000_000_u64];
+        let waits = prop::collection::vec(prop::option::weighted(0.9, nanos.prop_map(Duration::from_nanos)), 1..=2);
+        let format = prop::sample::select(vec![
+            RejectionFormat::Problem,
+            RejectionFormat::ProblemWithTypes("https://a.example/\"".into()),
+            RejectionFormat::ProblemWithoutType,
+            RejectionFormat::Text,
+            RejectionFormat::Empty,
+        ]);
+        let status = prop::sample::select(vec![429, 429, 503, 418, 302]);
+        let exact = prop::option::of(prop::sample::select(vec!["x-rate-limited-for", "x-wait", "cache-control"]));
+        let all = (waits, any::<bool>(), status, format, exact, any::<bool>(), any::<bool>());
+        all.prop_map(|(waits, is_ban, status, format, exact, in_millis, has_quota)| Case {
+            waits,
+            is_ban,
+            status,
+            format,
+            exact,
+            in_millis,
+            has_quota,
+        })
+    }
+
+    /// The status, the fields in their order, and the body.
+    type Rendered = (u16, Vec<(String, String)>, String);
+
+    fn rejection_of(case: &Case) -> Rejection {
+        let decisions = case.waits.iter().map(|wait| Decision::reject(60, 0, *wait));
+        let verdict = Verdict::of(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
+        let status = StatusCode::from_u16(case.status).unwrap();
+        if case.is_ban { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) }
+    }
+
+    fn rendered(case: &Case) -> Rendered {
+        let mut rejection = rejection_of(case);
+        let decisions: Vec<_> = rejection.verdict().policies().iter().map(|policy| *policy.decision()).collect();
+        let terms = Some(Terms::fixed_window(Quota::per_minute(60)));
+        let described = |name| Described { name, terms, unit: QuotaUnit::Requests, is_conditional: false };
+        let writer = Writer::new(&RateLimitFields::draft11(), NAMES.into_iter().take(decisions.len()).map(described));
+        let writer = Arc::new(writer.unwrap());
+        let reading = |(policy, decision)| PolicyReading { policy, decision, quota: None, mark: None };
+        let quota = writer.fields(decisions.iter().enumerate().map(reading)).filter(|_| case.has_quota);
+
+        let mut responder = Responder { wait: WaitFields::new().without_exact_wait(), ..Responder::default() };
+        responder.set_format(&case.format);
+        if let Some(name) = case.exact {
+            responder.wait = responder.wait.exact_wait_named(HeaderName::from_static(name));
+        }
+        if case.in_millis {
+            responder.wait = responder.wait.exact_wait_in_millis().retry_after_ms();
+        }
+        let response = responder.respond(&mut rejection, &RequestHead::from(&Request::new(())), quota);
+        let (parts, mut body) = response.into_parts();
+        let fields = parts.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+        let body = match body.poll_frame(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(frame)) => frame.into_data().unwrap().to_vec(),
+            _ => Vec::new(),
+        };
+        (parts.status.as_u16(), fields.collect(), String::from_utf8(body).unwrap())
+    }
+
+    fn naively_rendered(case: &Case) -> Rendered {
+        const LONGEST: u128 = 2_147_483;
+        let rejection = rejection_of(case);
+        let (Case { status, format, .. }, detail) = (case, rejection.detail());
+        let names: Vec<_> = rejection.verdict().violated().map(|it| format!("\"{}\"", it.name())).collect();
+        let seconds = |wait: Duration| wait.as_nanos().div_ceil(1_000_000_000).clamp(1, LONGEST);
+        let (fragment, title) = match status {
+            _ if case.is_ban => ("#abnormal-usage-detected", "Abnormal Usage Detected"),
+            503 => ("#temporary-reduced-capacity", "Temporary Reduced Capacity"),
+            _ => ("#quota-exceeded", "Quota Exceeded"),
+        };
+        let usual_title = rejection.status().canonical_reason().unwrap();
+        let problem = |kind: &str, title: &str| {
+            let names = names.join(",");
+            format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}","violated-policies":[{names}]}}"#)
+        };
+        let (content_type, body) = match format {
+            RejectionFormat::Problem => ("json", problem(&format!("{}{fragment}", problem::DRAFT), title)),
+            RejectionFormat::ProblemWithTypes(_) => ("json", problem(&format!("https://a.example/\\\"{fragment}"), title)),
+            RejectionFormat::ProblemWithoutType => ("json", problem("about:blank", usual_title)),
+            RejectionFormat::Text => ("text", format!("{detail}\n")),
+            RejectionFormat::Empty => ("", String::new()),
+        };
+        let mut fields: Vec<(String, String)> = Vec::new();
+        let mut set = |name: &str, value: String| match fields.iter_mut().find(|(known, _)| known == name) {
+            Some((_, there)) => *there = value,
+            None => fields.push((name.to_owned(), value)),
+        };
+        match content_type {
+            "json" => set("content-type", "application/problem+json".to_owned()),
+            "text" => set("content-type", "text/plain; charset=utf-8".to_owned()),
+            _ => {}
+        }
+        if let Some(wait) = rejection.retry_after() {
+            let (grain, width) = if case.in_millis { (1_000_000, 3) } else { (1_000, 6) };
+            let (per_second, grains) = (1_000_000_000 / grain, wait.as_nanos().div_ceil(grain).max(1));
+            let grains = grains.min(LONGEST * per_second);
+            set("retry-after", seconds(wait).to_string());
+            if let Some(name) = case.exact {
+                set(name, format!("{}.{:0width$}", grains / per_second, grains % per_second));
+            }
+            if case.in_millis {
+                set("retry-after-ms", wait.as_nanos().div_ceil(1_000_000).clamp(1, (1 << 31) - 1).to_string());
+            }
+        }
+        set("cache-control", "no-store".to_owned());
+        if case.has_quota {
+            let decisions = NAMES.iter().zip(rejection.verdict().policies());
+            let list = |member: &dyn Fn(&str, Option<Duration>) -> String| {
+                let members = decisions.clone().map(|(name, it)| member(name, it.decision().retry_after()));
+                members.collect::<Vec<_>>().join(", ")
+            };
+            set("ratelimit-policy", list(&|name, _| format!("\"{name}\";q=60;w=60")));
+            if *status != 302 {
+                let t = |wait: Option<Duration>| wait.map_or(String::new(), |wait| format!(";t={}", seconds(wait)));
+                set("ratelimit", list(&|name, wait| format!("\"{name}\";r=0{}", t(wait))));
+            }
+        }
+        (*status, fields, body)
+    }
+
+    proptest! {
+        /// Prepared or not, the bytes are the same.
+        #[test]
+        fn responses_are_those_of_a_naive_renderer(case in case()) {
+            prop_assert_eq!(rendered(&case), naively_rendered(&case));
+        }
+    }
+}

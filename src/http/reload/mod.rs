@@ -228,7 +228,7 @@ impl PastPolicies {
 /// The policies in force. Immutable: a change replaces it.
 pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
-    /// Whether there is one policy, its limiter alone decides, and responses have no annotations but its fields.
+    /// Whether there is one policy, and its limiter alone decides.
     pub(crate) is_plain: bool,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
@@ -254,7 +254,7 @@ impl InForce {
             is_conditional: policy.who.is_conditional(),
         });
         let writer = Writer::new(&settings.fields, described).map(Arc::new);
-        let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
+        let is_plain = matches!(&*policies, [policy] if policy.is_plain());
         let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(Policy::is_open_ended);
         Arc::new(Self { policies: policies.into(), is_plain, delays, is_open_ended, writer })
