@@ -51,23 +51,16 @@ impl<const N: usize> Text<N> {
 
     #[inline(never)]
     fn push_long(&mut self, number: u64) {
-        let (upper, lower) = (number / HUNDRED_MILLION, number % HUNDRED_MILLION);
-        match upper {
-            0..100 => self.push_pair(upper),
-            100..HUNDRED_MILLION => self.push_short(upper),
-            _ => {
-                self.push_short(upper / HUNDRED_MILLION);
-                self.push_last(eight_digits(upper % HUNDRED_MILLION), 8);
-            }
-        }
-        self.push_last(eight_digits(lower), 8);
+        self.push_number(number / HUNDRED_MILLION);
+        self.push_last(eight_digits(number % HUNDRED_MILLION), 8);
     }
 
     /// Appends a number below a hundred.
     #[inline]
     fn push_pair(&mut self, number: u64) {
-        let digit = |digit: u64| b"0123456789"[(digit % 10) as usize];
-        if number < 10 { self.push(&[digit(number)]) } else { self.push(&[digit(number / 10), digit(number)]) }
+        // As in `eight_digits`.
+        let tens = (number * 103) >> 10;
+        self.push_last((tens | (number - 10 * tens) << 8) << 48, 1 + u32::from(number >= 10));
     }
 
     /// Appends a number below a hundred million.

@@ -10,7 +10,8 @@
 
 // From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
 // (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response
-// arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs).
+// arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs). The fields of a
+// rejection are all ours: they are copied instead (`PreparedFields`, prepared.rs).
 
 mod decimal;
 mod decision_fields;
