@@ -33,12 +33,6 @@ pub(crate) struct Rare {
 }
 
 impl Annotations {
-    #[inline]
-    fn new(fields: Option<ResponseFields>, waited: Option<Duration>, verdict: Option<Verdict>) -> Self {
-        let is_rare = waited.is_some() || verdict.is_some();
-        Self::Known { fields, rare: is_rare.then(|| Box::new(Rare { waited, verdict })) }
-    }
-
     /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
     pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
@@ -74,6 +68,11 @@ fn settle<B>(mut open: Box<OpenRequest>, response: &mut Response<B>) -> Option<B
 }
 
 impl Rare {
+    /// `None` if there is nothing to report.
+    fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
+        (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
+    }
+
     #[cold]
     fn extend_request(&self, extensions: &mut Extensions) {
         if let Some(verdict) = &self.verdict {
@@ -114,25 +113,31 @@ impl Scope<'_> {
     /// The annotations of a request that such a policy has admitted at once.
     #[inline]
     pub(super) fn annotate_plain(self, key: &PartitionKey, quota: Option<Quota>, decision: &Decision) -> Annotations {
-        let verdict = self.layer.settings.adds_verdict.then(|| self.plain_verdict(decision));
-        Annotations::new(self.plain_fields(key, quota, decision), None, verdict)
+        let rare = if self.layer.settings.adds_verdict { self.plain_rare(decision) } else { None };
+        Annotations::Known { fields: self.plain_fields(key, quota, decision), rare }
+    }
+
+    // Not inlined, so that a layer without the verdict moves nothing of it.
+    #[cold]
+    #[inline(never)]
+    fn plain_rare(self, decision: &Decision) -> Option<Box<Rare>> {
+        Rare::new(None, Some(self.plain_verdict(decision)))
     }
 
     /// The annotations of a request that no policy has decided on.
-    #[inline]
+    #[cold]
     pub(super) fn annotate_undecided(self) -> Annotations {
-        Annotations::new(None, None, self.verdict(&[]))
+        Annotations::Known { fields: None, rare: Rare::new(None, self.verdict(&[])) }
     }
 
     /// The verdict on a request with these entries, if the layer adds one.
-    #[inline]
     pub(super) fn verdict(self, entries: &[PolicyEntry]) -> Option<Verdict> {
         self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries))
     }
 
     /// The annotations of a request with these entries.
     pub(super) fn annotate(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
-        Annotations::new(self.fields(entries), self.waited(entries), verdict)
+        Annotations::Known { fields: self.fields(entries), rare: Rare::new(self.waited(entries), verdict) }
     }
 
     pub(super) fn fields(self, entries: &[PolicyEntry]) -> Option<ResponseFields> {

@@ -14,6 +14,9 @@ use super::partition::Mark;
 use super::writer::{PolicyReading, Writer};
 use crate::values::{Decision, Quota};
 
+/// What draft-11's fields report of one policy.
+pub(super) type PolicyLevel = (&'static Constants, Level);
+
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
 /// holds them.
 #[derive(Debug)]
@@ -21,7 +24,7 @@ pub(crate) enum ResponseFields {
     /// Draft-11's alone, of one policy: its [`Level`], if its seconds have 32 bits.
     One { constants: &'static Constants, left: u64, within: Option<NonZeroU32> },
     /// Draft-11's alone, of several policies, or of one for centuries.
-    Several(Box<[(&'static Constants, Level)]>),
+    Several(Box<[PolicyLevel]>),
     /// Fields that depend on the response, or on the time of the day.
     Deferred(Box<DeferredFields>),
 }
@@ -70,7 +73,7 @@ impl ResponseFields {
 
     /// Passes on the levels if all fields are those of draft-11, of at least one policy.
     #[inline(always)]
-    pub(super) fn with_levels<R>(&self, pass_on: impl FnOnce(&[(&'static Constants, Level)]) -> R) -> Option<R> {
+    pub(super) fn with_levels<R>(&self, pass_on: impl FnOnce(&[PolicyLevel]) -> R) -> Option<R> {
         match self {
             Self::One { constants, left, within } => {
                 Some(pass_on(&[(constants, Level { left: *left, within: within.map(NonZeroU64::from) })]))
@@ -84,15 +87,12 @@ impl ResponseFields {
 /// Apart, so that the code for one policy has no loop.
 #[cold]
 #[inline(never)]
-fn pass_on_several<R>(
-    levels: &[(&'static Constants, Level)],
-    pass_on: impl FnOnce(&[(&'static Constants, Level)]) -> R,
-) -> R {
+fn pass_on_several<R>(levels: &[PolicyLevel], pass_on: impl FnOnce(&[PolicyLevel]) -> R) -> R {
     pass_on(levels)
 }
 
 #[inline(always)]
-fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
+fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[PolicyLevel]) {
     let Some((Constants { policies, .. }, _)) = levels.first() else { return };
     let is_exhausted = || levels.iter().any(|(_, level)| level.left == 0);
     write_draft11(status, headers, policies.clone(), ratelimit(levels), is_exhausted);
@@ -100,7 +100,7 @@ fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static
 
 /// Makes the value of draft-11's `RateLimit`.
 #[inline(always)]
-pub(super) fn ratelimit(levels: &[(&'static Constants, Level)]) -> HeaderValue {
+pub(super) fn ratelimit(levels: &[PolicyLevel]) -> HeaderValue {
     let mut out = Scratch::new();
     for (constants, level) in levels {
         draft11::push_state(&mut out, &constants.prefix, *level, None);

@@ -138,16 +138,15 @@ impl Responder {
     /// The fields of a response in plain HTTP, if all of them are prepared but for their numbers.
     #[inline]
     fn prepared_fields(&self, rejection: &Rejection, quota: Option<&ResponseFields>) -> Option<HeaderMap> {
-        let (status, wait, quota) = (rejection.status(), rejection.retry_after()?, quota?);
+        let (wait, quota) = (rejection.retry_after()?, quota?);
         let prepare = || match &self.content {
             RejectionContent::Custom(_) => None,
             content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
         };
         let prepared = self.prepared.get_or_init(prepare).as_ref()?;
-        // An exhausted quota is not advertised on redirects, and nothing of it on informational responses.
-        let is_error = status.is_client_error() || status.is_server_error();
-        let is_exact = rejection.reason() != Reason::LimiterFailed;
-        if is_error && is_exact { prepared.filled(&self.wait, wait, quota) } else { None }
+        // The wait of a failed limiter is a guess, with other fields. All statuses are those of errors, whose fields of the
+        // quota are complete.
+        if rejection.reason() == Reason::LimiterFailed { None } else { prepared.filled(&self.wait, wait, quota) }
     }
 
     // Inlined, the response of more than a hundred bytes is built in place, not moved.
@@ -236,7 +235,7 @@ mod tests {
             RejectionFormat::Text,
             RejectionFormat::Empty,
         ]);
-        let status = prop::sample::select(vec![429, 429, 503, 418, 302]);
+        let status = prop::sample::select(vec![429, 429, 503, 418]);
         let exact = prop::option::of(prop::sample::select(vec!["x-rate-limited-for", "x-wait", "cache-control"]));
         let all = (waits, any::<bool>(), status, format, exact, any::<bool>(), any::<bool>());
         all.prop_map(|(waits, is_ban, status, format, exact, in_millis, has_quota)| Case {
@@ -255,7 +254,8 @@ mod tests {
 
     fn rejection_of(case: &Case) -> Rejection {
         let decisions = case.waits.iter().map(|wait| Decision::reject(60, 0, *wait));
-        let verdict = Verdict::of(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
+        let verdict =
+            Verdict::of(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
         let status = StatusCode::from_u16(case.status).unwrap();
         if case.is_ban { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) }
     }
@@ -302,11 +302,15 @@ mod tests {
         let usual_title = rejection.status().canonical_reason().unwrap();
         let problem = |kind: &str, title: &str| {
             let names = names.join(",");
-            format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}","violated-policies":[{names}]}}"#)
+            format!(
+                r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}","violated-policies":[{names}]}}"#
+            )
         };
         let (content_type, body) = match format {
             RejectionFormat::Problem => ("json", problem(&format!("{}{fragment}", problem::DRAFT), title)),
-            RejectionFormat::ProblemWithTypes(_) => ("json", problem(&format!("https://a.example/\\\"{fragment}"), title)),
+            RejectionFormat::ProblemWithTypes(_) => {
+                ("json", problem(&format!("https://a.example/\\\"{fragment}"), title))
+            }
             RejectionFormat::ProblemWithoutType => ("json", problem("about:blank", usual_title)),
             RejectionFormat::Text => ("text", format!("{detail}\n")),
             RejectionFormat::Empty => ("", String::new()),
@@ -341,10 +345,8 @@ mod tests {
                 members.collect::<Vec<_>>().join(", ")
             };
             set("ratelimit-policy", list(&|name, _| format!("\"{name}\";q=60;w=60")));
-            if *status != 302 {
-                let t = |wait: Option<Duration>| wait.map_or(String::new(), |wait| format!(";t={}", seconds(wait)));
-                set("ratelimit", list(&|name, wait| format!("\"{name}\";r=0{}", t(wait))));
-            }
+            let t = |wait: Option<Duration>| wait.map_or(String::new(), |wait| format!(";t={}", seconds(wait)));
+            set("ratelimit", list(&|name, wait| format!("\"{name}\";r=0{}", t(wait))));
         }
         (*status, fields, body)
     }
