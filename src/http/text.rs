@@ -51,8 +51,16 @@ impl<const N: usize> Text<N> {
 
     #[inline(never)]
     fn push_long(&mut self, number: u64) {
-        self.push_number(number / HUNDRED_MILLION);
-        self.push_last(eight_digits(number % HUNDRED_MILLION), 8);
+        let (upper, lower) = (number / HUNDRED_MILLION, number % HUNDRED_MILLION);
+        match upper {
+            0..100 => self.push_pair(upper),
+            100..HUNDRED_MILLION => self.push_short(upper),
+            _ => {
+                self.push_short(upper / HUNDRED_MILLION);
+                self.push_last(eight_digits(upper % HUNDRED_MILLION), 8);
+            }
+        }
+        self.push_last(eight_digits(lower), 8);
     }
 
     /// Appends a number below a hundred.

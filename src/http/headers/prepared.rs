@@ -49,16 +49,23 @@ impl PreparedFields {
         Some(prepared)
     }
 
-    /// Returns the fields of a rejection; `None` if it has other fields of the quota than draft-11's.
-    pub(crate) fn filled(&self, form: &WaitFields, wait: Duration, quota: &ResponseFields) -> Option<HeaderMap> {
-        quota.with_levels(|levels| {
-            let mut fields = self.fields.clone();
+    /// Sets all fields of a rejection; returns `false` if it has other fields of the quota than draft-11's.
+    #[inline]
+    pub(crate) fn fill(
+        &self,
+        fields: &mut HeaderMap,
+        form: &WaitFields,
+        wait: Duration,
+        quota: &ResponseFields,
+    ) -> bool {
+        let fill = |levels: &[PolicyLevel]| {
+            *fields = self.fields.clone();
             for (value, maker) in fields.values_mut().zip(&self.makers) {
                 if let Some(make) = maker {
                     *value = make(form, wait, levels);
                 }
             }
-            fields
-        })
+        };
+        quota.with_levels(fill).is_some()
     }
 }

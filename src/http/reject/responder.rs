@@ -100,19 +100,17 @@ impl Responder {
         // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
         let (protocol, is_head) = (Protocol::of(head), *head.method() == Method::HEAD);
-        if protocol == Protocol::Http && !is_head {
-            if let Some(fields) = self.prepared_fields(rejection, quota.as_ref()) {
-                let mut response = self.in_http(rejection, head);
-                *response.headers_mut() = fields;
-                return response;
-            }
-        }
         let mut response = match protocol {
             Protocol::Http => self.in_http(rejection, head),
             protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
         };
-        if let Some(content_type) = self.content.content_type().filter(|_| protocol == Protocol::Http) {
-            response.headers_mut().append(header::CONTENT_TYPE, content_type);
+        if protocol == Protocol::Http {
+            if !is_head && self.fill_prepared(response.headers_mut(), rejection, quota.as_ref()) {
+                return response;
+            }
+            if let Some(content_type) = self.content.content_type() {
+                response.headers_mut().append(header::CONTENT_TYPE, content_type);
+            }
         }
         if is_head {
             response = without_content(response);
@@ -135,18 +133,19 @@ impl Responder {
         response
     }
 
-    /// The fields of a response in plain HTTP, if all of them are prepared but for their numbers.
+    /// Sets all fields of a response in plain HTTP; returns `false` if they are not prepared.
     #[inline]
-    fn prepared_fields(&self, rejection: &Rejection, quota: Option<&ResponseFields>) -> Option<HeaderMap> {
-        let (wait, quota) = (rejection.retry_after()?, quota?);
+    fn fill_prepared(&self, fields: &mut HeaderMap, rejection: &Rejection, quota: Option<&ResponseFields>) -> bool {
+        let (Some(wait), Some(quota)) = (rejection.retry_after(), quota) else { return false };
         let prepare = || match &self.content {
             RejectionContent::Custom(_) => None,
             content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
         };
-        let prepared = self.prepared.get_or_init(prepare).as_ref()?;
         // The wait of a failed limiter is a guess, with other fields. All statuses are those of errors, whose fields of the
         // quota are complete.
-        if rejection.reason() == Reason::LimiterFailed { None } else { prepared.filled(&self.wait, wait, quota) }
+        let is_exact = rejection.reason() != Reason::LimiterFailed;
+        let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| is_exact);
+        prepared.is_some_and(|prepared| prepared.fill(fields, &self.wait, wait, quota))
     }
 
     // Inlined, the response of more than a hundred bytes is built in place, not moved.
