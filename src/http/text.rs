@@ -66,9 +66,8 @@ impl<const N: usize> Text<N> {
     /// Appends a number below a hundred.
     #[inline]
     fn push_pair(&mut self, number: u64) {
-        // As in `eight_digits`.
-        let tens = (number * 103) >> 10;
-        self.push_last((tens | (number - 10 * tens) << 8) << 48, 1 + u32::from(number >= 10));
+        let digit = |digit: u64| b"0123456789"[(digit % 10) as usize];
+        if number < 10 { self.push(&[digit(number)]) } else { self.push(&[digit(number / 10), digit(number)]) }
     }
 
     /// Appends a number below a hundred million.
