@@ -1,6 +1,5 @@
 //! Annotations: the response fields and extensions that report the decisions on a request.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Extensions, Response};
@@ -15,97 +14,132 @@ use crate::values::{Decision, PartitionKey, Quota};
 
 /// Response fields and extensions, computed at decision time and applied when the response arrives. Every response
 /// future holds them, so the rare parts are boxed.
-#[derive(Default)]
-pub(crate) struct Annotations {
-    fields: Option<ResponseFields>,
-    rare: Option<Box<Rare>>,
-}
-
-const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
-
-/// The annotations that few layers use.
-#[allow(clippy::large_enum_variant, reason = "it is behind a pointer, and short-lived")]
-enum Rare {
+pub(crate) enum Annotations {
     Known {
-        /// The time that the request waited for its turn.
-        waited: Option<Duration>,
-        verdict: Option<Verdict>,
+        fields: Option<ResponseFields>,
+        rare: Option<Box<Rare>>,
     },
     /// The request is over when its response is, or parts of it.
     Open(Box<OpenRequest>),
 }
 
-impl Annotations {
-    pub(super) fn open(open: OpenRequest) -> Self {
-        Self { fields: None, rare: Some(Box::new(Rare::Open(Box::new(open)))) }
-    }
+const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
 
+/// The annotations that few layers use.
+pub(crate) struct Rare {
+    /// The time that the request waited for its turn.
+    waited: Option<Duration>,
+    verdict: Option<Verdict>,
+}
+
+impl Annotations {
     /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
     pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
-        if let Some(rare) = &self.rare {
-            rare.extend_request(extensions);
+        match self {
+            Self::Known { rare: None, .. } => {}
+            Self::Known { rare: Some(rare), .. } => rare.extend_request(extensions),
+            Self::Open(open) => open.extend(extensions),
         }
     }
 
     /// Annotates the response. Returns what ends with its body, if anything does.
     #[inline(always)]
     pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
-        if let Some(fields) = self.fields {
-            fields.write(response.status(), response.headers_mut());
+        match self {
+            Self::Known { fields, rare } => {
+                if let Some(fields) = fields {
+                    fields.write(response.status(), response.headers_mut());
+                }
+                if let Some(rare) = rare {
+                    rare.write(response);
+                }
+                None
+            }
+            Self::Open(open) => settle(open, response),
         }
-        self.rare.and_then(|rare| rare.write(response))
     }
 }
 
+#[cold]
+fn settle<B>(mut open: Box<OpenRequest>, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
+    open.settle_head(&(&*response).into()).write(response);
+    Some(open).filter(|open| open.lasts())
+}
+
 impl Rare {
+    /// `None` if there is nothing to report.
+    fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
+        (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
+    }
+
     #[cold]
     fn extend_request(&self, extensions: &mut Extensions) {
-        match self {
-            Self::Open(open) => open.extend(extensions),
-            Self::Known { verdict: Some(verdict), .. } => verdict.extend_request(extensions),
-            Self::Known { verdict: None, .. } => {}
+        if let Some(verdict) = &self.verdict {
+            verdict.extend_request(extensions);
         }
     }
 
     #[cold]
     #[allow(clippy::boxed_local, reason = "the hot path passes a pointer on")]
-    fn write<B>(self: Box<Self>, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
-        match *self {
-            Self::Open(mut open) => {
-                let annotations = open.settle_head(&(&*response).into());
-                annotations.write(response);
-                Some(open).filter(|open| open.lasts())
-            }
-            Self::Known { waited, verdict } => {
-                if let Some(waited) = waited {
-                    headers::append_server_timing(response.headers_mut(), waited);
-                }
-                if let Some(verdict) = verdict {
-                    verdict.insert_into(response.extensions_mut());
-                }
-                None
-            }
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) {
+        if let Some(waited) = self.waited {
+            headers::append_server_timing(response.headers_mut(), waited);
+        }
+        if let Some(verdict) = self.verdict {
+            verdict.insert_into(response.extensions_mut());
         }
     }
 }
 
+/// The decision of a plain policy on a request.
+#[derive(Clone, Copy)]
+pub(super) struct PlainDecision<'a> {
+    /// The policy's index.
+    pub(super) policy: usize,
+    pub(super) key: &'a PartitionKey,
+    pub(super) quota: Option<Quota>,
+    pub(super) decision: &'a Decision,
+}
+
 impl Scope<'_> {
-    /// The annotations of a request that the policies of a [plain](crate::http::reload::InForce::is_plain) layer have
-    /// admitted at once: by policy, the key, its quota, and the decision.
+    /// The fields after the decisions of the policies of a [plain](crate::http::reload::InForce::is_plain) layer.
     #[inline]
-    pub(super) fn annotate_plain<'a, I>(self, decided: I) -> Annotations
-    where
-        I: IntoIterator<Item = (usize, &'a PartitionKey, Option<Quota>, &'a Decision), IntoIter: Clone>,
-    {
-        let write = |writer: &Arc<Writer>| {
-            let mut readings =
-                decided.into_iter().map(|(policy, key, quota, decision)| reading(writer, policy, key, quota, decision));
-            let all = readings.clone();
-            let first = readings.next()?;
-            if readings.next().is_none() { writer.fields_of_one(first) } else { writer.fields(all) }
-        };
-        Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
+    pub(super) fn plain_fields<'a>(
+        self,
+        decided: impl Iterator<Item = PlainDecision<'a>> + Clone,
+    ) -> Option<ResponseFields> {
+        let writer = self.in_force.writer.as_ref()?;
+        let of = |it: PlainDecision<'a>| reading(writer, it.policy, it.key, it.quota, it.decision);
+        let mut readings = decided.clone().map(of);
+        let first = readings.next()?;
+        if readings.next().is_none() { writer.fields_of_one(first) } else { writer.fields(decided.map(of)) }
+    }
+
+    #[inline]
+    pub(super) fn plain_verdict<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>>) -> Verdict {
+        let policies = &self.in_force.policies;
+        Verdict::of(decided.map(|it| PolicyVerdict::new(&policies[it.policy], *it.decision, false)))
+    }
+
+    /// The annotations of a request that such policies have admitted at once.
+    #[inline]
+    pub(super) fn annotate_plain<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>> + Clone) -> Annotations {
+        let rare = if self.layer.settings.adds_verdict { self.plain_rare(decided.clone()) } else { None };
+        Annotations::Known { fields: self.plain_fields(decided), rare }
+    }
+
+    // Not inlined, so that a layer without the verdict moves nothing of it.
+    #[cold]
+    #[inline(never)]
+    fn plain_rare<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>>) -> Option<Box<Rare>> {
+        Rare::new(None, Some(self.plain_verdict(decided)))
+    }
+
+    /// The annotations of a request that no policy has decided on.
+    #[cold]
+    pub(super) fn annotate_undecided(self) -> Annotations {
+        Annotations::Known { fields: None, rare: Rare::new(None, self.verdict(&[])) }
     }
 
     /// The verdict on a request with these entries, if the layer adds one.
@@ -115,18 +149,21 @@ impl Scope<'_> {
 
     /// The annotations of a request with these entries.
     pub(super) fn annotate(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Annotations {
-        let write = |writer: &Arc<Writer>| {
-            let of = |entry| reading_of(writer, entry);
-            match entries {
-                [entry] => writer.fields_of_one(of(entry)?),
-                _ => writer.fields(entries.iter().filter_map(of)),
-            }
-        };
-        let fields = self.in_force.writer.as_ref().and_then(write);
-        let (settings, policies) = (&self.layer.settings, &*self.in_force.policies);
-        let waited = if settings.adds_timing { total_wait(policies, entries) } else { None };
-        let is_rare = waited.is_some() || verdict.is_some();
-        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
+        Annotations::Known { fields: self.fields(entries), rare: Rare::new(self.waited(entries), verdict) }
+    }
+
+    pub(super) fn fields(self, entries: &[PolicyEntry]) -> Option<ResponseFields> {
+        let writer = self.in_force.writer.as_ref()?;
+        let of = |entry| reading_of(writer, entry);
+        match entries {
+            [entry] => writer.fields_of_one(of(entry)?),
+            _ => writer.fields(entries.iter().filter_map(of)),
+        }
+    }
+
+    /// The time that the request waited, if its response reports it.
+    pub(super) fn waited(self, entries: &[PolicyEntry]) -> Option<Duration> {
+        if self.layer.settings.adds_timing { total_wait(&self.in_force.policies, entries) } else { None }
     }
 }
 

@@ -36,6 +36,7 @@ use std::time::Duration;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
+use self::annotations::PlainDecision;
 use self::entry::{Entries, NoKey, PolicyEntry};
 pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
@@ -77,9 +78,8 @@ pub(crate) fn evaluate(
         policies if in_force.is_plain => return scope.evaluate_several(policies, head),
         _ => return scope.evaluate_transaction(Transaction::within(scope.patience(head)), None, head),
     };
-    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path of an admitted
-    // request; every other outcome takes the path of several policies. The key is borrowed from where it was made, and so is
-    // the decision: to move one takes as long as a tenth of a decision.
+    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path.
+    // The key and the decision are borrowed from where they were made: each is a cache line.
     if !policy.applies_to(head) {
         return scope.skip(policy);
     }
@@ -92,7 +92,7 @@ pub(crate) fn evaluate(
                 shared = key;
                 &shared
             }
-            Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
+            Err(NoKey::Skipped) => return Evaluation::Admitted(scope.annotate_undecided()),
             Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
         },
     };
@@ -100,9 +100,15 @@ pub(crate) fn evaluate(
     let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, key), scope.patience(head));
     let answer = policy.limiter.decide(&Ask::charge(key, cost).under(quota).within(patience));
     if let Answer::Ready(Ok(decision)) = &answer {
+        let decided = PlainDecision { policy: 0, key, quota, decision };
         if decision.is_allowed() {
             policy.note_admission(key, decision);
-            return Evaluation::Admitted(scope.annotate_plain([(0, key, quota, decision)]));
+            return Evaluation::Admitted(scope.annotate_plain(std::iter::once(decided)));
+        }
+        // A ban of a server, a wait or a failure takes the path of several policies.
+        if decision.ban().is_none() {
+            policy.report_health(None);
+            return scope.respond(scope.reject_plain(policy, decided), head);
         }
     }
     let mut transaction = Transaction::within(patience);
@@ -114,14 +120,14 @@ impl Scope<'_> {
     #[cold]
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
-        Evaluation::Admitted(self.annotate(&[], self.verdict(&[])))
+        Evaluation::Admitted(self.annotate_undecided())
     }
 
     /// Lets a request pass to which the only policy does not apply.
     #[cold]
     fn skip(self, policy: &Policy) -> Evaluation {
         let _ = entry::skip(policy);
-        Evaluation::Admitted(Annotations::default())
+        Evaluation::Admitted(self.annotate_undecided())
     }
 
     /// Evaluates a transaction: from the beginning, if it has no entries yet; or from the entry on that has this answer, if

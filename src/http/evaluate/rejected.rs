@@ -1,40 +1,44 @@
 //! Rejected requests: their status and reason, and the penalties that note them. [`Rejection::limit_exceeded`] computes
 //! the wait that they advertise, from the verdict.
 
+use std::time::Duration;
+
 use http::Response;
 
-use super::annotations::{Annotations, verdict_of};
+use super::annotations::{PlainDecision, verdict_of};
 use super::entry::PolicyEntry;
 use super::observe;
 use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
-use crate::http::headers::LONGEST_ADVERTISED;
-use crate::http::policy::Policy;
+use crate::http::headers::{LONGEST_ADVERTISED, ResponseFields, append_server_timing};
+use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
 use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
 
-/// Why a request is rejected, and the annotations of its response.
+/// Why a request is rejected, and what its response reports besides.
 pub(crate) struct Rejected {
     rejection: Rejection,
-    /// Without a verdict: the rejection has it.
-    annotations: Annotations,
+    fields: Option<ResponseFields>,
+    /// The time that the request waited for its turn.
+    waited: Option<Duration>,
 }
 
 /// A rejection before any policy has decided.
 impl From<Rejection> for Rejected {
     fn from(rejection: Rejection) -> Self {
-        Self { rejection, annotations: Annotations::default() }
+        Self { rejection, fields: None, waited: None }
     }
 }
 
 impl Rejected {
     /// Makes the response.
     pub(crate) fn respond(mut self, layer: &LayerState, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let mut response = layer.settings.responder.respond(&mut self.rejection, head);
-        // A rejected request is over.
-        let _ = self.annotations.write(&mut response);
+        let mut response = layer.settings.responder.respond(&mut self.rejection, head, self.fields);
+        if let Some(waited) = self.waited {
+            append_server_timing(response.headers_mut(), waited);
+        }
         if layer.settings.adds_verdict {
             self.rejection.into_verdict().insert_into(response.extensions_mut());
         }
@@ -71,8 +75,7 @@ impl Scope<'_> {
         // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_banned = decisive.ban.is_some();
         let policy = decisive.policy_of(policies);
-        let is_shared = policy.who.key.is_shared() || decisive.key == PartitionKey::SHARED;
-        let status = policy.rejection_status(is_shared && !is_banned);
+        let status = policy.rejection_status(is_shared(policy, &decisive.key) && !is_banned);
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
         let rejection =
@@ -85,7 +88,18 @@ impl Scope<'_> {
                 }
             }
         }
-        Rejected { rejection, annotations: self.annotate(entries, None) }
+        Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
+    }
+
+    /// Rejects a request by the only policy of a [plain](crate::http::reload::InForce::is_plain) layer, as
+    /// [`reject`](Self::reject) would: it has no penalty, and nothing else was charged.
+    #[cold]
+    pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
+        policy.note(Fate::Rejected, Some(decided.key), Some(decided.decision));
+        let status = policy.rejection_status(is_shared(policy, decided.key));
+        let decided = std::iter::once(decided);
+        let rejection = Rejection::limit_exceeded(status, self.plain_verdict(decided.clone()));
+        Rejected { rejection, fields: self.plain_fields(decided), waited: None }
     }
 
     /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
@@ -110,8 +124,13 @@ impl Scope<'_> {
         uncharge(&self.in_force.policies, entries);
         let verdict = verdict_of(&self.in_force.policies, entries);
         let rejection = Rejection::limiter_failed(policy, error, verdict);
-        Rejected { rejection, annotations: self.annotate(entries, None) }
+        Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
     }
+}
+
+/// Whether all clients share the key.
+fn is_shared(policy: &Policy, key: &PartitionKey) -> bool {
+    policy.who.key.is_shared() || *key == PartitionKey::SHARED
 }
 
 /// Makes policies that would have admitted the request report what is left without it.

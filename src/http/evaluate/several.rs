@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use super::Evaluation;
+use super::annotations::PlainDecision;
 use super::entry::{self, AskContext, NoKey, PolicyEntry};
 use super::rejected::Rejected;
 use super::scope::Scope;
@@ -67,9 +68,11 @@ impl Scope<'_> {
         for (entry, decision) in entries.iter().zip(&decisions) {
             policy_of(entry).note_admission(&entry.key, decision);
         }
-        let decided = entries.iter().zip(&decisions);
-        let readings = decided.map(|(entry, decision)| (entry.policy as usize, &entry.key, entry.quota, decision));
-        Evaluation::Admitted(self.annotate_plain(readings))
+        let decided = entries.iter().zip(&decisions).map(|(entry, decision)| {
+            let PlainEntry { key, quota, policy, .. } = entry;
+            PlainDecision { policy: *policy as usize, key, quota: *quota, decision }
+        });
+        Evaluation::Admitted(self.annotate_plain(decided))
     }
 }
 

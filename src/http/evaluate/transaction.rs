@@ -121,7 +121,7 @@ impl Transaction {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_one(scope, &self.entries) {
                 let open = OpenRequest::of(scope, std::mem::take(&mut self.entries));
-                return TransactionProgress::Done(Ok(Annotations::open(open)));
+                return TransactionProgress::Done(Ok(Annotations::Open(Box::new(open))));
             }
         }
         TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))

@@ -10,7 +10,8 @@
 
 // From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
 // (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response
-// arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs).
+// arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs). The fields of a
+// rejection are all ours: they are copied instead (`PreparedFields`, prepared.rs).
 
 mod decimal;
 mod decision_fields;
@@ -23,6 +24,7 @@ mod measure;
 mod merge;
 mod partition;
 mod plans;
+mod prepared;
 mod response_fields;
 mod server_timing;
 #[cfg(test)]
@@ -39,6 +41,7 @@ pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::QuotaUnit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
+pub(crate) use self::prepared::PreparedFields;
 pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_seconds};

@@ -13,6 +13,9 @@ use super::measure::Level;
 use super::writer::{PolicyReading, Reading, Writer};
 use crate::values::Decision;
 
+/// What draft-11's fields report of one policy.
+pub(super) type PolicyLevel = (&'static Constants, Level);
+
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
 /// holds them.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(crate) enum ResponseFields {
     /// Draft-11's alone, of one policy: its [`Level`], if its seconds have 32 bits.
     One { constants: &'static Constants, left: u64, within: Option<NonZeroU32> },
     /// Draft-11's alone, of several policies, or of one for centuries.
-    Several(Box<[(&'static Constants, Level)]>),
+    Several(Box<[PolicyLevel]>),
     /// Fields that depend on the response, or on the time of the day.
     Deferred(Box<DeferredFields>),
 }
@@ -53,52 +56,62 @@ impl ResponseFields {
     #[inline]
     pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
-            Self::One { constants, left, within } => {
-                let within = within.map(NonZeroU64::from);
-                write_levels(status, headers, &[(constants, Level { left, within })]);
-            }
-            Self::Several(levels) => write_several(status, headers, &levels),
             Self::Deferred(deferred) => deferred.write(status, headers),
+            ref fields => drop(fields.with_levels(|levels| write_levels(status, headers, levels))),
+        }
+    }
+
+    /// Passes on the levels if all fields are those of draft-11, of at least one policy.
+    #[inline(always)]
+    pub(super) fn with_levels<R>(&self, pass_on: impl FnOnce(&[PolicyLevel]) -> R) -> Option<R> {
+        match self {
+            Self::One { constants, left, within } => {
+                Some(pass_on(&[(constants, Level { left: *left, within: within.map(NonZeroU64::from) })]))
+            }
+            Self::Several(levels) => Some(pass_on_several(levels, pass_on)),
+            Self::Deferred(_) => None,
         }
     }
 }
 
+/// Apart, so that the code for one policy has no loop.
 #[cold]
-fn write_several(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
-    write_levels(status, headers, levels);
+#[inline(never)]
+fn pass_on_several<R>(levels: &[PolicyLevel], pass_on: impl FnOnce(&[PolicyLevel]) -> R) -> R {
+    pass_on(levels)
 }
 
-#[inline]
-fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
+#[inline(always)]
+fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[PolicyLevel]) {
     let Some((Constants { policies, .. }, _)) = levels.first() else { return };
+    let is_exhausted = || levels.iter().any(|(_, level)| level.left == 0);
+    write_draft11(status, headers, policies.clone(), ratelimit(levels), is_exhausted);
+}
+
+/// Makes the value of draft-11's `RateLimit`.
+#[inline(always)]
+pub(super) fn ratelimit(levels: &[PolicyLevel]) -> HeaderValue {
     let mut out = Scratch::new();
     for (constants, level) in levels {
         draft11::push_state(&mut out, &constants.prefix, *level, None);
     }
-    let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
-    write_draft11(status, headers, policies.clone(), RateLimitValue { text: value_of(&out), is_exhausted });
+    value_of(&out)
 }
 
-/// A value of draft-11's `RateLimit`.
-#[derive(Debug)]
-pub(super) struct RateLimitValue {
-    pub(super) text: HeaderValue,
-    /// Whether a policy has nothing left.
-    pub(super) is_exhausted: bool,
-}
-
-/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`.
+/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`, and `is_exhausted`
+/// returns whether a policy has nothing left.
 #[inline]
 pub(super) fn write_draft11(
     status: StatusCode,
     headers: &mut HeaderMap,
     policies: HeaderValue,
-    ratelimit: RateLimitValue,
+    ratelimit: HeaderValue,
+    is_exhausted: impl FnOnce() -> bool,
 ) {
     if !status.is_informational() {
         // A client might wait before it follows `Location` (draft-ietf-httpapi-ratelimit-headers-11, section 6).
-        let is_left_out = status.is_redirection() && ratelimit.is_exhausted;
-        draft11::write(headers, policies, (!is_left_out).then_some(ratelimit.text));
+        let is_left_out = status.is_redirection() && is_exhausted();
+        draft11::write(headers, policies, (!is_left_out).then_some(ratelimit));
     }
 }
 

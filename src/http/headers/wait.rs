@@ -43,10 +43,10 @@ pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AF
 #[must_use]
 #[doc(alias("Retry-After", "retry after"))]
 pub struct WaitFields {
-    exact: Option<HeaderName>,
+    pub(super) exact: Option<HeaderName>,
     /// The decimals of the exact wait, in seconds.
     decimals: u32,
-    millis: bool,
+    pub(super) millis: bool,
 }
 
 impl WaitFields {
@@ -82,13 +82,15 @@ impl WaitFields {
     pub(crate) fn write(&self, headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
         merge_retry_after(headers, wait, now);
         if let Some(name) = &self.exact {
-            set(headers, name, exact(wait, self.decimals));
+            set(headers, name, self.exact_value(wait));
         }
         if self.millis {
-            let millis = wait.as_nanos().div_ceil(1_000_000);
-            let millis = u64::try_from(millis).unwrap_or(MAX_RETRY_AFTER_MS).clamp(1, MAX_RETRY_AFTER_MS);
-            set(headers, RETRY_AFTER_MS, decimal::value(millis));
+            set(headers, RETRY_AFTER_MS, millis(wait));
         }
+    }
+
+    pub(super) fn exact_value(&self, wait: Duration) -> HeaderValue {
+        exact(wait, self.decimals)
     }
 }
 
@@ -104,6 +106,15 @@ pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
     seconds_ceil(wait).clamp(1, MAX_RETRY_AFTER)
 }
 
+pub(super) fn retry_after(wait: Duration) -> HeaderValue {
+    decimal::value(retry_after_seconds(wait))
+}
+
+pub(super) fn millis(wait: Duration) -> HeaderValue {
+    let millis = wait.as_nanos().div_ceil(1_000_000);
+    decimal::value(u64::try_from(millis).unwrap_or(MAX_RETRY_AFTER_MS).clamp(1, MAX_RETRY_AFTER_MS))
+}
+
 /// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and the value that is set
 /// already, be it seconds or a date in any of the three forms. Any other value is replaced.
 ///
@@ -111,8 +122,7 @@ pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
 pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
     // One look-up: nearly always nothing is set yet. If the map is full, the field is left out: that is no reason to
     // fail a response.
-    let value = decimal::value(retry_after_seconds(wait));
-    if headers.try_append(RETRY_AFTER, value).unwrap_or(false) {
+    if headers.try_append(RETRY_AFTER, retry_after(wait)).unwrap_or(false) {
         unite_retry_after(headers, now);
     }
 }

@@ -16,7 +16,7 @@ use super::interned::{Constants, intern};
 use super::measure::{Level, Measure};
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use super::plans::Plans;
-use super::response_fields::{DeferredFields, RateLimitValue, ResponseFields, write_draft11};
+use super::response_fields::{DeferredFields, ResponseFields, write_draft11};
 use super::x_ratelimit;
 use crate::util::keyed_hash::Secret;
 use crate::values::{Decision, PartitionKey, Quota, Terms};
@@ -238,8 +238,9 @@ impl Writer {
             let hides = self.secret.is_some() && is_publicly_cacheable(headers);
             let readings =
                 readings.clone().map(|reading| PolicyReading { mark: reading.mark.filter(|_| !hides), ..reading });
-            if let (Some(policies), Some(ratelimit)) = (self.policies_of(&readings), self.ratelimit(readings)) {
-                write_draft11(status, headers, policies, ratelimit);
+            if let (Some(policies), Some(ratelimit)) = (self.policies_of(&readings), self.ratelimit(readings.clone())) {
+                let is_exhausted = || self.measured(readings).any(|measured| measured.level.left == 0);
+                write_draft11(status, headers, policies, ratelimit, is_exhausted);
             }
         }
         if self.x_ratelimit.is_none() && self.generation != Generation::Draft07 {
@@ -284,14 +285,12 @@ impl Writer {
     }
 
     /// Makes the value of draft-11's `RateLimit`; `None` if no policy among these is advertised.
-    pub(super) fn ratelimit<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<RateLimitValue> {
+    pub(super) fn ratelimit<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<HeaderValue> {
         let mut out = Scratch::new();
-        let mut is_exhausted = false;
         for Measured { policy_fields, level, mark, .. } in self.measured(readings) {
-            is_exhausted |= level.left == 0;
             draft11::push_state(&mut out, &policy_fields.prefix, level, mark);
         }
-        (!out.is_empty()).then(|| RateLimitValue { text: value_of(&out), is_exhausted })
+        (!out.is_empty()).then(|| value_of(&out))
     }
 
     fn policy_fields(&self, policy: usize) -> Option<&PolicyFields> {

@@ -1,8 +1,8 @@
 //! The bodies of rejections: problem details in JSON (RFC 9457), or one sentence of plain text.
 
-use smallvec::SmallVec;
+use http::StatusCode;
 
-use super::rejection::{Reason, Rejection};
+use super::rejection::{BANNED, EXCEEDED, Reason, Rejection};
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
@@ -13,87 +13,87 @@ const ABUSE: (&str, &str) = ("#abnormal-usage-detected", "Abnormal Usage Detecte
 const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduced Capacity");
 
 /// Writes problem details.
-#[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    /// `None` to write `about:blank`, which means just the status.
-    types: Option<Types>,
-}
-
-/// The beginnings of the bodies of each type, up to the status.
-#[derive(Clone, Debug)]
-struct Types {
-    quota: Box<[u8]>,
-    capacity: Box<[u8]>,
-    abuse: Box<[u8]>,
+    /// The address of the types. `None` to write `about:blank`, which means just the status.
+    base: Option<Box<str>>,
+    /// The beginnings of most bodies, up to the number of the wait.
+    beginnings: [(Reason, StatusCode, Box<[u8]>); 3],
 }
 
 impl Problem {
     /// Writes types under the address `base`, or none.
     pub(crate) fn new(base: Option<&str>) -> Self {
-        let types = base.map(|base| {
-            let begin = |(fragment, title): (&str, &str)| {
-                let mut out = Vec::new();
-                push_type(&mut out, base, fragment, title);
-                out.into()
-            };
-            Types { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE) }
-        });
-        Self { types }
+        let beginnings = [
+            (Reason::LimitExceeded, StatusCode::TOO_MANY_REQUESTS, EXCEEDED),
+            (Reason::LimitExceeded, StatusCode::SERVICE_UNAVAILABLE, EXCEEDED),
+            (Reason::Banned, StatusCode::TOO_MANY_REQUESTS, BANNED),
+        ]
+        .map(|(reason, status, before)| (reason, status, beginning(base, reason, status, before).into()));
+        Self { base: base.map(Box::from), beginnings }
     }
 
     /// Writes the body of a rejection.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
-        let (status, detail) = (rejection.status(), rejection.pieces());
-        let (mut blank, mut escaped) = (Vec::new(), Vec::new());
-        let begin: &[u8] = match (&self.types, rejection.reason()) {
-            // A server error: all clients share the limit.
-            (Some(types), Reason::LimitExceeded) if status.is_server_error() => &types.capacity,
-            (Some(types), Reason::LimitExceeded) => &types.quota,
-            (Some(types), Reason::LimiterFailed) => &types.capacity,
-            (Some(types), Reason::Banned) => &types.abuse,
-            (Some(_), Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured) | (None, _) => {
-                push_type(&mut blank, "about:blank", "", status.canonical_reason().unwrap_or("Rejected"));
-                &blank
+        let (reason, status, detail) = (rejection.reason(), rejection.status(), rejection.pieces());
+        let mut known = self.beginnings.iter().filter(|_| detail.seconds.is_some());
+        let made;
+        let begin = match known.find(|(its_reason, its_status, _)| (*its_reason, *its_status) == (reason, status)) {
+            Some((_, _, begin)) => begin,
+            None => {
+                made = beginning(self.base.as_deref(), reason, status, detail.before);
+                &*made
             }
         };
         let wait = detail.wait();
-        let before: &[u8] = if detail.seconds.is_some() {
-            detail.before.as_bytes()
-        } else {
-            push_escaped(&mut escaped, detail.before);
-            &escaped
-        };
-        let status = status.as_str().as_bytes();
-        let mut pieces =
-            Pieces::from_slice(&[begin, status, br#","detail":""#, before, &wait, detail.after.as_bytes()]);
-        let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
-        for violated in rejection.verdict().violated() {
+        let violated = || rejection.verdict().violated().map(|violated| violated.name().as_bytes());
+        // The exact length, if there is one name: one allocation.
+        let names: usize = violated().map(|name| name.len() + VIOLATED.len() + 1).sum();
+        let mut out = Vec::with_capacity(begin.len() + wait.len() + detail.after.len() + names + END.len());
+        out.extend_from_slice(begin);
+        out.extend_from_slice(&wait);
+        out.extend_from_slice(detail.after.as_bytes());
+        let (mut separator, mut end) = (VIOLATED, END);
+        for name in violated() {
+            out.extend_from_slice(separator);
             // A token: nothing to escape.
-            pieces.extend([separator, violated.name().as_bytes()]);
+            out.extend_from_slice(name);
             (separator, end) = (br#"",""#, br#""]}"#);
         }
-        pieces.push(end);
-        pieces.concat()
+        out.extend_from_slice(end);
+        out
     }
 }
 
-/// The pieces of a body, which are put together in one allocation of the exact length.
-type Pieces<'a> = SmallVec<[&'a [u8]; 16]>;
+const VIOLATED: &[u8] = br#"","violated-policies":[""#;
+const END: &[u8] = br#""}"#;
+
+/// Writes the beginning of a body, with the detail up to the wait: `before`.
+#[cold]
+fn beginning(base: Option<&str>, reason: Reason, status: StatusCode, before: &str) -> Vec<u8> {
+    let kind = match reason {
+        // A server error: all clients share the limit.
+        Reason::LimitExceeded if status.is_server_error() => Some(CAPACITY),
+        Reason::LimitExceeded => Some(QUOTA),
+        Reason::LimiterFailed => Some(CAPACITY),
+        Reason::Banned => Some(ABUSE),
+        Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured => None,
+    };
+    let blank = ("", status.canonical_reason().unwrap_or("Rejected"));
+    let (base, (fragment, title)) = base.zip(kind).unwrap_or(("about:blank", blank));
+    let mut out = br#"{"type":""#.to_vec();
+    push_escaped(&mut out, base);
+    for piece in [fragment, r#"","title":""#, title, r#"","status":"#, status.as_str(), r#","detail":""#] {
+        out.extend_from_slice(piece.as_bytes());
+    }
+    push_escaped(&mut out, before);
+    out
+}
 
 /// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
     let detail = rejection.pieces();
     let wait = detail.wait();
     [detail.before.as_bytes(), &*wait, detail.after.as_bytes(), b"\n".as_slice()].concat()
-}
-
-fn push_type(out: &mut Vec<u8>, base: &str, fragment: &str, title: &str) {
-    out.extend_from_slice(br#"{"type":""#);
-    push_escaped(out, base);
-    out.extend_from_slice(fragment.as_bytes());
-    out.extend_from_slice(br#"","title":""#);
-    out.extend_from_slice(title.as_bytes());
-    out.extend_from_slice(br#"","status":"#);
 }
 
 /// Appends the inside of a JSON string (RFC 8259, section 7).

@@ -83,6 +83,10 @@ pub(crate) struct Sentence<'a> {
     pub(crate) after: &'static str,
 }
 
+/// The details of rejections that advertise a wait, up to the wait.
+pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
+pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
+
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
@@ -173,17 +177,16 @@ impl Rejection {
         if answer.borrow().is_allowed() {
             return Ok(answer);
         }
-        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), *answer.borrow())]);
+        let verdict = Verdict::of_one(PolicyVerdict::named(policy.into(), *answer.borrow()));
         Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
     }
 
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
-        Self::by_policies(Reason::LimitExceeded, "The limit is used up; retry in ", status, verdict)
+        Self::by_policies(Reason::LimitExceeded, EXCEEDED, status, verdict)
     }
 
     pub(crate) fn banned(status: StatusCode, verdict: Verdict) -> Self {
-        let before = "Too many retries before the advertised wait was over; retry in ";
-        Self::by_policies(Reason::Banned, before, status, verdict)
+        Self::by_policies(Reason::Banned, BANNED, status, verdict)
     }
 
     /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait

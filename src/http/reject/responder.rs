@@ -1,9 +1,9 @@
 //! `Responder`: makes the response to a rejected request.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::SystemTime;
 
-use http::{HeaderValue, Method, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Response, header};
 
 use super::grpc;
 use super::problem::{self, Problem};
@@ -11,7 +11,7 @@ use super::rejection::{Reason, Rejection};
 use crate::http::body::RejectionBody;
 use crate::http::grpc::{GrpcStatus, Protocol};
 use crate::http::head::RequestHead;
-use crate::http::headers::{Jitter, WaitFields, merge_retry_after};
+use crate::http::headers::{Jitter, PreparedFields, ResponseFields, WaitFields, merge_retry_after};
 
 /// The format of the body of a rejection, for plain HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -33,7 +33,7 @@ pub enum RejectionFormat {
 }
 
 /// Makes the responses to rejected requests.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Responder {
     content: RejectionContent,
     /// The status of gRPC responses if a limit is exceeded.
@@ -41,10 +41,11 @@ pub(crate) struct Responder {
     pub(crate) wait: WaitFields,
     /// Lengthens the waits of rejections.
     pub(crate) jitter: Jitter,
+    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put together.
+    prepared: OnceLock<Option<PreparedFields>>,
 }
 
 /// The content of plain HTTP responses.
-#[derive(Clone)]
 enum RejectionContent {
     Problem(Problem),
     Text,
@@ -82,20 +83,34 @@ impl Responder {
         self.content = RejectionContent::Custom(respond);
     }
 
-    /// Makes the response to a rejected request. The fields of the wait and `Cache-Control` are set on custom
-    /// responses, too.
+    /// Makes the response to a rejected request, with these fields of the quota. The fields of the wait and
+    /// `Cache-Control` are set on custom responses, too.
     #[inline]
-    pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+    pub(crate) fn respond(
+        &self,
+        rejection: &mut Rejection,
+        head: &RequestHead<'_>,
+        quota: Option<ResponseFields>,
+    ) -> Response<RejectionBody> {
         // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
-        let mut response = match Protocol::of(head) {
+        let (protocol, is_head) = (Protocol::of(head), *head.method() == Method::HEAD);
+        let mut response = match protocol {
             Protocol::Http => self.in_http(rejection, head),
             protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
         };
-        if *head.method() == Method::HEAD {
+        if protocol == Protocol::Http {
+            if !is_head && self.fill_prepared(response.headers_mut(), rejection, quota.as_ref()) {
+                return response;
+            }
+            if let Some(content_type) = self.content.content_type() {
+                response.headers_mut().append(header::CONTENT_TYPE, content_type);
+            }
+        }
+        if is_head {
             response = without_content(response);
         }
-        let headers = response.headers_mut();
+        let (status, headers) = (response.status(), response.headers_mut());
         match rejection.retry_after() {
             // A failed limiter knows no exact wait.
             Some(guess) if rejection.reason() == Reason::LimiterFailed => {
@@ -107,24 +122,49 @@ impl Responder {
         // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds. If the map of a custom
         // response is full, the field is left out: that is no reason to panic.
         let _ = headers.try_insert(header::CACHE_CONTROL, NO_STORE);
+        if let Some(quota) = quota {
+            quota.write(status, headers);
+        }
         response
     }
 
-    // `respond` is its only caller. Inlined, the response of more than a hundred bytes is built in place, not moved.
+    /// Sets all fields of a response in plain HTTP; returns `false` if they are not prepared.
+    #[inline]
+    fn fill_prepared(&self, fields: &mut HeaderMap, rejection: &Rejection, quota: Option<&ResponseFields>) -> bool {
+        let (Some(wait), Some(quota)) = (rejection.retry_after(), quota) else { return false };
+        let prepare = || match &self.content {
+            RejectionContent::Custom(_) => None,
+            content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
+        };
+        // The wait of a failed limiter is a guess, with other fields. All statuses are those of errors, whose fields of the
+        // quota are complete.
+        let is_exact = rejection.reason() != Reason::LimiterFailed;
+        let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| is_exact);
+        prepared.is_some_and(|prepared| prepared.fill(fields, &self.wait, wait, quota))
+    }
+
+    // Inlined, the response of more than a hundred bytes is built in place, not moved.
     #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let (body, content_type) = match &self.content {
-            RejectionContent::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
-            RejectionContent::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
-            RejectionContent::Empty => (Vec::new(), None),
+        let body = match &self.content {
+            RejectionContent::Problem(problem) => problem.json(rejection),
+            RejectionContent::Text => problem::sentence(rejection),
+            RejectionContent::Empty => Vec::new(),
             RejectionContent::Custom(respond) => return respond(rejection, head),
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();
-        if let Some(content_type) = content_type {
-            response.headers_mut().append(header::CONTENT_TYPE, content_type);
-        }
         response
+    }
+}
+
+impl RejectionContent {
+    fn content_type(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Problem(_) => Some(HeaderValue::from_static("application/problem+json")),
+            Self::Text => Some(HeaderValue::from_static("text/plain; charset=utf-8")),
+            Self::Empty | Self::Custom(_) => None,
+        }
     }
 }
 
@@ -134,12 +174,10 @@ impl Rejection {
     #[must_use]
     pub fn response(&self, head: &RequestHead<'_>) -> Response<RejectionBody> {
         static DEFAULT: LazyLock<Responder> = LazyLock::new(Responder::default);
-        DEFAULT.respond(&mut self.clone(), head)
+        DEFAULT.respond(&mut self.clone(), head, None)
     }
 }
 
-const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
-const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Turns the response to GET into that to HEAD (RFC 9110, section 9.3.2). hyper omits the content by itself in
@@ -152,4 +190,166 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
         }
     }
     Response::from_parts(parts, RejectionBody::from(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use http::{HeaderName, Request, StatusCode};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::http::headers::{Described, PolicyReading, QuotaUnit, RateLimitFields, Writer};
+    use crate::http::verdict::{PolicyVerdict, Verdict};
+    use crate::values::{Decision, Quota, Terms};
+
+    const NAMES: [&str; 2] = ["p", "q"];
+
+    #[derive(Clone, Debug)]
+    struct Case {
+        waits: Vec<Option<Duration>>,
+        is_ban: bool,
+        status: u16,
+        format: RejectionFormat,
+        exact: Option<&'static str>,
+        in_millis: bool,
+        has_quota: bool,
+    }
+
+    fn case() -> impl Strategy<Value = Case> {
+        let nanos = prop_oneof![0..5_000_000_000_u64, 0..20_000_000_000_000_u64, 0..4_000_000_000_000_000_u64];
+        let waits = prop::collection::vec(prop::option::weighted(0.9, nanos.prop_map(Duration::from_nanos)), 1..=2);
+        let format = prop::sample::select(vec![
+            RejectionFormat::Problem,
+            RejectionFormat::ProblemWithTypes("https://a.example/\"".into()),
+            RejectionFormat::ProblemWithoutType,
+            RejectionFormat::Text,
+            RejectionFormat::Empty,
+        ]);
+        let status = prop::sample::select(vec![429, 429, 503, 418]);
+        let exact = prop::option::of(prop::sample::select(vec!["x-rate-limited-for", "x-wait", "cache-control"]));
+        let all = (waits, any::<bool>(), status, format, exact, any::<bool>(), any::<bool>());
+        all.prop_map(|(waits, is_ban, status, format, exact, in_millis, has_quota)| Case {
+            waits,
+            is_ban,
+            status,
+            format,
+            exact,
+            in_millis,
+            has_quota,
+        })
+    }
+
+    /// The status, the fields in their order, and the body.
+    type Rendered = (u16, Vec<(String, String)>, String);
+
+    fn rejection_of(case: &Case) -> Rejection {
+        let decisions = case.waits.iter().map(|wait| Decision::reject(60, 0, *wait));
+        let verdict =
+            Verdict::of(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
+        let status = StatusCode::from_u16(case.status).unwrap();
+        if case.is_ban { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) }
+    }
+
+    fn rendered(case: &Case) -> Rendered {
+        let mut rejection = rejection_of(case);
+        let decisions: Vec<_> = rejection.verdict().policies().iter().map(|policy| *policy.decision()).collect();
+        let terms = Some(Terms::fixed_window(Quota::per_minute(60)));
+        let described = |name| Described { name, terms, unit: QuotaUnit::Requests, is_conditional: false };
+        let writer = Writer::new(&RateLimitFields::draft11(), NAMES.into_iter().take(decisions.len()).map(described));
+        let writer = Arc::new(writer.unwrap());
+        let reading = |(policy, decision)| PolicyReading { policy, decision, quota: None, mark: None };
+        let quota = writer.fields(decisions.iter().enumerate().map(reading)).filter(|_| case.has_quota);
+
+        let mut responder = Responder { wait: WaitFields::new().without_exact_wait(), ..Responder::default() };
+        responder.set_format(&case.format);
+        if let Some(name) = case.exact {
+            responder.wait = responder.wait.exact_wait_named(HeaderName::from_static(name));
+        }
+        if case.in_millis {
+            responder.wait = responder.wait.exact_wait_in_millis().retry_after_ms();
+        }
+        let response = responder.respond(&mut rejection, &RequestHead::from(&Request::new(())), quota);
+        let (parts, mut body) = response.into_parts();
+        let fields = parts.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+        let body = match body.poll_frame(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(frame)) => frame.into_data().unwrap().to_vec(),
+            _ => Vec::new(),
+        };
+        (parts.status.as_u16(), fields.collect(), String::from_utf8(body).unwrap())
+    }
+
+    fn naively_rendered(case: &Case) -> Rendered {
+        const LONGEST: u128 = 2_147_483;
+        let rejection = rejection_of(case);
+        let (Case { status, format, .. }, detail) = (case, rejection.detail());
+        let names: Vec<_> = rejection.verdict().violated().map(|it| format!("\"{}\"", it.name())).collect();
+        let seconds = |wait: Duration| wait.as_nanos().div_ceil(1_000_000_000).clamp(1, LONGEST);
+        let (fragment, title) = match status {
+            _ if case.is_ban => ("#abnormal-usage-detected", "Abnormal Usage Detected"),
+            503 => ("#temporary-reduced-capacity", "Temporary Reduced Capacity"),
+            _ => ("#quota-exceeded", "Quota Exceeded"),
+        };
+        let usual_title = rejection.status().canonical_reason().unwrap();
+        let problem = |kind: &str, title: &str| {
+            let names = names.join(",");
+            format!(
+                r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}","violated-policies":[{names}]}}"#
+            )
+        };
+        let (content_type, body) = match format {
+            RejectionFormat::Problem => ("json", problem(&format!("{}{fragment}", problem::DRAFT), title)),
+            RejectionFormat::ProblemWithTypes(_) => {
+                ("json", problem(&format!("https://a.example/\\\"{fragment}"), title))
+            }
+            RejectionFormat::ProblemWithoutType => ("json", problem("about:blank", usual_title)),
+            RejectionFormat::Text => ("text", format!("{detail}\n")),
+            RejectionFormat::Empty => ("", String::new()),
+        };
+        let mut fields: Vec<(String, String)> = Vec::new();
+        let mut set = |name: &str, value: String| match fields.iter_mut().find(|(known, _)| known == name) {
+            Some((_, there)) => *there = value,
+            None => fields.push((name.to_owned(), value)),
+        };
+        match content_type {
+            "json" => set("content-type", "application/problem+json".to_owned()),
+            "text" => set("content-type", "text/plain; charset=utf-8".to_owned()),
+            _ => {}
+        }
+        if let Some(wait) = rejection.retry_after() {
+            let (grain, width) = if case.in_millis { (1_000_000, 3) } else { (1_000, 6) };
+            let (per_second, grains) = (1_000_000_000 / grain, wait.as_nanos().div_ceil(grain).max(1));
+            let grains = grains.min(LONGEST * per_second);
+            set("retry-after", seconds(wait).to_string());
+            if let Some(name) = case.exact {
+                set(name, format!("{}.{:0width$}", grains / per_second, grains % per_second));
+            }
+            if case.in_millis {
+                set("retry-after-ms", wait.as_nanos().div_ceil(1_000_000).clamp(1, (1 << 31) - 1).to_string());
+            }
+        }
+        set("cache-control", "no-store".to_owned());
+        if case.has_quota {
+            let decisions = NAMES.iter().zip(rejection.verdict().policies());
+            let list = |member: &dyn Fn(&str, Option<Duration>) -> String| {
+                let members = decisions.clone().map(|(name, it)| member(name, it.decision().retry_after()));
+                members.collect::<Vec<_>>().join(", ")
+            };
+            set("ratelimit-policy", list(&|name, _| format!("\"{name}\";q=60;w=60")));
+            let t = |wait: Option<Duration>| wait.map_or(String::new(), |wait| format!(";t={}", seconds(wait)));
+            set("ratelimit", list(&|name, wait| format!("\"{name}\";r=0{}", t(wait))));
+        }
+        (*status, fields, body)
+    }
+
+    proptest! {
+        /// Prepared or not, the bytes are the same.
+        #[test]
+        fn responses_are_those_of_a_naive_renderer(case in case()) {
+            prop_assert_eq!(rendered(&case), naively_rendered(&case));
+        }
+    }
 }

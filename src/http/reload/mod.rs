@@ -227,7 +227,7 @@ impl PastPolicies {
 /// The policies in force. Immutable: a change replaces it.
 pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
-    /// Whether the limiters alone decide, at once if there are several, and responses have no annotations but their fields.
+    /// Whether the limiters alone decide; at once, if there are several.
     pub(crate) is_plain: bool,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
@@ -255,7 +255,7 @@ impl InForce {
         let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_one = policies.len() == 1;
         let is_plain = |policy: &Policy| policy.is_plain() && (is_one || policy.answers_at_once());
-        let is_plain = !policies.is_empty() && policies.iter().all(is_plain) && !settings.adds_verdict;
+        let is_plain = !policies.is_empty() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(Policy::is_open_ended);
         Arc::new(Self { policies: policies.into(), is_plain, delays, is_open_ended, writer })

@@ -83,6 +83,14 @@ async fn the_verdict_is_attached_only_if_it_is_enabled() {
 }
 
 #[tokio::test]
+async fn a_request_to_which_no_policy_applies_has_a_verdict_without_policies() {
+    let layer = RateLimitLayer::builder(Policy::new("p", one()).when(|_| false)).verdict().build();
+    let answer = send(&layer, request(&[])).await;
+    assert_eq!(answer.verdict.map(|verdict| (verdict.is_allowed(), verdict.policies().len())), Some((true, 0)));
+    assert!(!answer.headers.contains_key("ratelimit-policy"));
+}
+
+#[tokio::test]
 async fn exempt_preflights_have_a_verdict_without_policies() {
     let layer =
         RateLimitLayer::builder(Policy::new("p", one())).verdict().exempt_preflights(Quota::per_hour(1)).build();

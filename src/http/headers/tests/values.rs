@@ -145,7 +145,7 @@ fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
     let state = |terms: Terms, decision: Decision| {
         let writer = writer_of(&RateLimitFields::draft11(), &[("p", terms)]);
         let ratelimit = writer.ratelimit([reading(0, &decision)].into_iter()).unwrap();
-        ratelimit.text.to_str().unwrap().to_owned()
+        ratelimit.to_str().unwrap().to_owned()
     };
     let allow = |left, reset| Decision::allow(100, left).with_reset_after(Duration::from_millis(reset));
     let fixed = Terms::fixed_window(Quota::per_minute(100));
@@ -176,5 +176,5 @@ fn a_tick_does_not_add_a_second() {
     let writer = writer_of(&RateLimitFields::draft11(), &[("p", Terms::bucket(Quota::per_minute(5)))]);
     let decision = Decision::allow(5, 4).with_reset_after(Duration::from_nanos(11_999_999_993));
     let ratelimit = writer.ratelimit([reading(0, &decision)].into_iter()).unwrap();
-    assert_eq!(ratelimit.text, r#""p";r=4;t=48"#);
+    assert_eq!(ratelimit, r#""p";r=4;t=48"#);
 }
