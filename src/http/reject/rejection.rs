@@ -177,7 +177,7 @@ impl Rejection {
         if answer.borrow().is_allowed() {
             return Ok(answer);
         }
-        let verdict = Verdict::of_one(PolicyVerdict::named(policy.into(), *answer.borrow()));
+        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), *answer.borrow())]);
         Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
     }
 
