@@ -160,7 +160,8 @@ fn run(title: &'static str, quick: bool, choices: &[Choice]) -> bool {
     let most = if quick { 1 } else { cells.iter().map(|cell| cell.repetitions()).max().unwrap_or(0) };
     let mut failed = 0;
     let mut measure = |report: &mut Report, cell: Cell, repetition: usize| {
-        progress(&format!("{:3} s  {}/{most}  {cell}", begun.elapsed().as_secs(), repetition + 1));
+        let turn = if repetition < most { format!("{}/{most}", repetition + 1) } else { "again".to_owned() };
+        progress(&format!("{:3} s  {turn}  {cell}", begun.elapsed().as_secs()));
         match in_a_process(&program, cell, quick) {
             Ok(figures) => report.add(cell, repetition, figures),
             Err(problem) => {

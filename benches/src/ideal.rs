@@ -22,6 +22,8 @@ struct Set([AtomicU64; 8]);
 pub struct Ideal {
     secret: [u64; 2],
     sets: Vec<Set>,
+    /// When it was made, in nanoseconds: ticks are counted from there, so that they fit.
+    start: u64,
     /// A tick is two to this power of nanoseconds.
     shift: u32,
     /// What a request costs, and what a key may owe, in ticks.
@@ -36,7 +38,8 @@ impl Ideal {
         let cost = (period.div_ceil(1 << shift)) as u64;
         let mut sets = Vec::new();
         sets.resize_with((2 * keys).div_ceil(8), Set::default);
-        Self { secret: [seed.hash_one(0), seed.hash_one(1)], sets, shift, cost, most: cost * u64::from(burst) }
+        let (secret, start) = ([seed.hash_one(0), seed.hash_one(1)], Monotonic.now().as_nanos());
+        Self { secret, sets, start, shift, cost, most: cost * u64::from(burst) }
     }
 
     /// Charges the key for one request, if it is admitted.
@@ -46,7 +49,7 @@ impl Ideal {
         let set = ((u128::from(hash >> 32) * self.sets.len() as u128) >> 32) as usize;
         // No tag is zero: a word of zeros is free.
         let tag = hash & TAG | 1;
-        let now = Monotonic.now().as_nanos() >> self.shift;
+        let now = (Monotonic.now().as_nanos() - self.start) >> self.shift;
         loop {
             let words = self.sets[set].0.iter().map(|slot| (slot, slot.load(Ordering::Acquire)));
             let mut own_or_free = words.filter(|(_, word)| word & TAG == tag || *word == 0);
