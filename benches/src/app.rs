@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tower::layer::layer_fn;
 
 use crate::Figures;
-use crate::floor::{Minimal, Pass};
+use crate::floor::{Minimal, Pass, asks};
 use crate::layer::{ALL, ONE, Row, Time, limiter, ours, theirs};
 use crate::machine;
 use crate::ours::Adds;
@@ -39,7 +39,7 @@ pub fn serve(row: &str) {
     let app = match row {
         BARE => app,
         PASS => app.layer(layer_fn(Pass)),
-        MINIMAL => app.layer(layer_fn(|inner| Minimal { limiter: limiter(ALL, Time::Passes), inner })),
+        MINIMAL => app.layer(layer_fn(|inner| Minimal { admits: asks(limiter(ALL, Time::Passes)), inner })),
         SILENT => app.layer(ours(1, ALL, Adds::Nothing, Time::Passes)),
         FIELDS => app.layer(ours(1, ALL, Adds::Fields, Time::Passes)),
         REJECTED => app.layer(ours(1, ONE, Adds::Fields, Time::Passes)),
@@ -107,6 +107,7 @@ pub fn measure(scale: Scale) -> Figures {
     for (row, turns) in ROWS.iter().zip(turns) {
         let of = |figure: fn(&Taken) -> f64| median(turns.iter().map(figure));
         figures.set(&format!("{row}: per second"), of(|taken| taken.requests / taken.seconds));
+        figures.set(&format!("{row}: elapsed ns"), of(|taken| 1e9 * taken.seconds / taken.requests));
         figures.set(&format!("{row}: processor ns"), of(|taken| taken.processor / taken.requests));
         figures.set(&format!("{row}: busy"), of(|taken| taken.processor / 1e9 / taken.seconds));
         figures.set(&format!("{row}: client busy"), of(|taken| taken.client / 1e9 / taken.seconds));

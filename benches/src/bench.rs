@@ -12,6 +12,7 @@ mod cell;
 mod change;
 mod count;
 mod floor;
+mod ideal;
 #[cfg(feature = "servers")]
 mod in_flight;
 mod keys;
@@ -22,12 +23,15 @@ mod measure;
 mod ours;
 #[cfg(feature = "servers")]
 mod pace;
+mod pages;
+mod processor;
 mod proof;
 mod raw;
 #[cfg(feature = "servers")]
 mod redis;
 mod report;
 mod scale;
+mod steady;
 mod subject;
 mod targets;
 
@@ -51,6 +55,7 @@ usage: scripts/bench [--quick] [--targets] [--instructions] [--app] [--only TEXT
        scripts/bench --against DIR [--quick]
        scripts/bench --pace [--quick]
        scripts/bench --redis [--quick] [--only TEXT]...
+       scripts/bench --keep [--targets | --pace | --redis]
 
   --quick         everything once with small tables: whether it works, not how fast it is
   --targets       only the cells that the table of targets needs, in five minutes
@@ -61,6 +66,7 @@ usage: scripts/bench [--quick] [--targets] [--instructions] [--app] [--only TEXT
   --against DIR   instead: this checkout of the crate compared to the one in DIR, in six minutes (--quick: in one)
   --pace          instead: how evenly a queue lets requests leave, in three minutes
   --redis         instead: what a decision costs that goes through Redis, in three minutes
+  --keep          also puts the report into the page of this processor in benches/results
 ";
 
 /// Whether a cell is asked for.
@@ -70,7 +76,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (mut quick, mut instead, mut chosen) = (false, None::<fn(bool, &[String]) -> bool>, Vec::<Choice>::new());
     let mut texts = Vec::new();
-    let mut other = None;
+    let (mut other, mut title) = (None, "Results");
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => quick = true,
@@ -80,7 +86,10 @@ fn main() -> ExitCode {
             ("--redis", _) => instead = Some(redis::run),
             // The script has built the other checkout, and gives its program in place of its folder.
             ("--against", rest) => other = rest.next(),
-            ("--targets", _) => chosen.push(Box::new(targets::need)),
+            ("--targets", _) => {
+                title = "Targets";
+                chosen.push(Box::new(targets::need));
+            }
             ("--instructions", _) => chosen.push(Box::new(|cell| cell == Cell::Instructions)),
             ("--app", _) => chosen.push(Box::new(|cell| cell == Cell::App)),
             ("--only", rest) => {
@@ -95,6 +104,20 @@ fn main() -> ExitCode {
             ("--list", _) => {
                 Cell::all().iter().for_each(|cell| println!("{cell}"));
                 return ExitCode::SUCCESS;
+            }
+            // What the script ends with, if it is called with `--keep`.
+            ("--keep", rest) => {
+                let [report, results] = [(); 2].map(|()| rest.next().unwrap_or_default());
+                return match pages::keep(Path::new(&report), Path::new(&results)) {
+                    Ok(page) => {
+                        eprintln!("bench: kept in {page}");
+                        ExitCode::SUCCESS
+                    }
+                    Err(problem) => {
+                        eprintln!("bench: {problem}");
+                        ExitCode::FAILURE
+                    }
+                };
             }
             // What the process starts itself with.
             ("--cell", rest) => {
@@ -120,13 +143,14 @@ fn main() -> ExitCode {
     let holds = match (instead, other) {
         (Some(run), _) => run(quick, &texts),
         (None, Some(other)) => against::run(Path::new(&other), quick),
-        (None, None) => run(quick, &chosen),
+        (None, None) if chosen.is_empty() => run("Limiters and layers", quick, &chosen),
+        (None, None) => run(title, quick, &chosen),
     };
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// `false` if a cell fails.
-fn run(quick: bool, choices: &[Choice]) -> bool {
+fn run(title: &'static str, quick: bool, choices: &[Choice]) -> bool {
     let mut cells = Cell::all();
     if !choices.is_empty() {
         let chosen = |cell: &Cell| choices.iter().any(|choice| choice(*cell));
@@ -134,9 +158,21 @@ fn run(quick: bool, choices: &[Choice]) -> bool {
         cells.retain(|cell| chosen(cell) || references.contains(cell));
     }
     let (begun, program) = (Instant::now(), std::env::current_exe().expect("a path"));
-    let mut report = Report::new(machine::describe(), quick);
+    let mut report = Report::new(title, machine::describe(), quick);
     let most = if quick { 1 } else { cells.iter().map(|cell| cell.repetitions()).max().unwrap_or(0) };
     let mut failed = 0;
+    let mut measure = |report: &mut Report, cell: Cell, repetition: usize| {
+        let turn = if repetition < most { format!("{}/{most}", repetition + 1) } else { "again".to_owned() };
+        progress(&format!("{:3} s  {turn}  {cell}", begun.elapsed().as_secs()));
+        match in_a_process(&program, cell, quick) {
+            Ok(figures) => report.add(cell, repetition, figures),
+            Err(problem) => {
+                progress("");
+                eprintln!("{cell}: {problem}");
+                failed += 1;
+            }
+        }
+    };
     // A B C, A B C: the repetitions of a cell are far apart, and those that are compared are close.
     for repetition in 0..most {
         for cell in cells.iter().filter(|cell| repetition < cell.repetitions()) {
@@ -144,14 +180,16 @@ fn run(quick: bool, choices: &[Choice]) -> bool {
                 report.stopped_early = true;
                 continue;
             }
-            progress(&format!("{:3} s  {}/{most}  {cell}", begun.elapsed().as_secs(), repetition + 1));
-            match in_a_process(&program, *cell, quick) {
-                Ok(figures) => report.add(*cell, repetition, figures),
-                Err(problem) => {
-                    progress("");
-                    eprintln!("{cell}: {problem}");
-                    failed += 1;
-                }
+            measure(&mut report, *cell, repetition);
+        }
+    }
+    for more in 0..steady::MORE_REPETITIONS {
+        for reference in cells.iter().filter(|cell| cell.reference() == Some(**cell)) {
+            if report.variation(*reference) > steady::MOST && begun.elapsed() < TIME {
+                let compared: Vec<_> =
+                    cells.iter().copied().filter(|cell| cell.reference() == Some(*reference)).collect();
+                compared.iter().for_each(|cell| measure(&mut report, *cell, most + more));
+                report.keep_quietest(*reference, &compared);
             }
         }
     }

@@ -2,11 +2,15 @@
 
 use std::fmt;
 
+use crate::app;
+use crate::layer::Row;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Of {
     Nothing,
     Governor,
     Ours,
+    Ideal,
     OursDyn,
     OursSystemClock,
     Sliding,
@@ -19,10 +23,11 @@ pub enum Of {
 }
 
 impl Of {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Nothing,
         Self::Governor,
         Self::Ours,
+        Self::Ideal,
         Self::OursDyn,
         Self::OursSystemClock,
         Self::Sliding,
@@ -39,6 +44,7 @@ impl Of {
             Self::Nothing => "empty-loop",
             Self::Governor => "governor",
             Self::Ours => "ours",
+            Self::Ideal => "hand-written-ideal",
             Self::OursDyn => "ours-dyn",
             Self::OursSystemClock => "ours-system-clock",
             Self::Sliding => "ours-sliding-window",
@@ -126,6 +132,9 @@ impl Work {
         let one_thread = self.threads == 1;
         let ip = self.key == KeyType::Ip;
         let million = self.keys == MILLION && !self.zipf;
+        if one_thread && ip && self.keys == HOT {
+            by.push(Of::Ideal);
+        }
         if one_thread && ip && (self.keys == HOT || million) {
             by.extend([Of::OursDyn, Of::OursSystemClock, Of::Sliding, Of::Fixed]);
         }
@@ -258,7 +267,25 @@ impl Cell {
         match self {
             Self::Decide(_, work) => Some(Self::Decide(Of::Governor, work)),
             Self::Tail(_) => Some(Self::Tail(Of::Governor)),
+            #[cfg(feature = "servers")]
+            Self::InFlight(_, keys) => Some(Self::InFlight(crate::in_flight::By::Semaphores, keys)),
+            // These contain it.
+            Self::Layer | Self::App => Some(self),
             _ => None,
+        }
+    }
+
+    /// The times of a reference that are the same in each repetition on a machine that is left alone.
+    pub fn steady(self) -> Vec<String> {
+        match self {
+            Self::Decide(_, work) if work.isolated() => vec!["loop".into(), "isolated".into()],
+            Self::Decide(..) => vec!["loop".into()],
+            #[cfg(feature = "servers")]
+            Self::InFlight(..) => vec!["loop".into()],
+            Self::Tail(_) => vec!["p50".into()],
+            Self::Layer => [Row::Governor, Row::GovernorHeaders].map(|row| format!("{}: ns", row.name())).into(),
+            Self::App => vec![format!("{}: elapsed ns", app::BARE)],
+            _ => Vec::new(),
         }
     }
 }

@@ -16,12 +16,21 @@ use crate::ours;
 
 /// The floor under a layer's cost: looks up the peer, makes one decision, and calls the service.
 #[derive(Clone)]
-pub struct Minimal<S> {
-    pub limiter: Arc<dyn Limiter>,
+pub struct Minimal<A, S> {
+    pub admits: A,
     pub inner: S,
 }
 
-impl<B, S: Service<Request<B>, Response = Response<Body>, Error = Infallible>> Service<Request<B>> for Minimal<S> {
+/// Decides by a limiter as policies hold it.
+pub fn asks(limiter: Arc<dyn Limiter>) -> impl Fn(&PartitionKey) -> bool + Clone {
+    move |key| ours::admits(&*limiter, key)
+}
+
+impl<B, A, S> Service<Request<B>> for Minimal<A, S>
+where
+    A: Fn(&PartitionKey) -> bool,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
+{
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Either<S::Future, Ready<Result<Response<Body>, Infallible>>>;
@@ -32,7 +41,7 @@ impl<B, S: Service<Request<B>, Response = Response<Body>, Error = Infallible>> S
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().expect("the peer is known").0;
-        if ours::admits(&*self.limiter, &PartitionKey::from(peer.ip())) {
+        if (self.admits)(&PartitionKey::from(peer.ip())) {
             return Either::Left(self.inner.call(request));
         }
         let mut response = Response::new(Body::empty());

@@ -17,14 +17,16 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::PeerIp;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::Figures;
-use crate::floor::Minimal;
+use crate::floor::{Minimal, asks};
+use crate::ideal::Ideal;
 use crate::machine;
 use crate::ours::{self, Adds};
 use crate::raw;
 use crate::scale::{Scale, median};
+use crate::subject;
 
 /// `tower_governor`'s layer. Its type depends on its settings and on the service that it is put around.
 macro_rules! theirs {
@@ -42,6 +44,7 @@ pub(crate) use theirs;
 pub enum Row {
     Bare,
     Minimal,
+    MinimalIdeal,
     Silent,
     Fields,
     Verdict,
@@ -58,8 +61,9 @@ pub enum Row {
 use Row::*;
 
 /// The rows whose time is measured, in this order.
-pub const ROWS: [Row; 12] = [
+pub const ROWS: [Row; 13] = [
     Minimal,
+    MinimalIdeal,
     Silent,
     Fields,
     Verdict,
@@ -78,6 +82,7 @@ impl Row {
         match self {
             Bare => "bare service",
             Minimal => "a minimal layer around ours: one decision",
+            MinimalIdeal => "a minimal layer around a hand-written ideal",
             Silent => "ours, admitted, no fields",
             Fields => "ours, admitted, RateLimit-Policy and RateLimit",
             Verdict => "ours, admitted, fields, and the verdict in the extensions",
@@ -175,7 +180,12 @@ pub fn calls(row: Row, time: Time) -> Call {
         Bare => repeat(service_fn(hello), status),
         Minimal => {
             let inner = service_fn(hello);
-            repeat(Minimal { limiter: limiter(terms, time), inner }, status)
+            repeat(Minimal { admits: asks(limiter(terms, time)), inner }, status)
+        }
+        MinimalIdeal => {
+            let (period, burst) = terms;
+            let (ideal, inner) = (Ideal::new(subject::Terms { period, burst }, 1), service_fn(hello));
+            repeat(Minimal { admits: move |key: &PartitionKey| ideal.admits(key.as_bytes()), inner }, status)
         }
         Silent => repeat(ours(1, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
         Fields | Rejected => repeat(ours(1, terms, Adds::Fields, time).layer(service_fn(hello)), status),

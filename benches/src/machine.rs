@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
+use crate::processor::Processor;
+
 /// The processors that this process may run on, the last one first: the system is busiest on the first.
 fn processors() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -65,13 +67,13 @@ pub fn resident() -> Option<u64> {
 
 /// One line on what was measured where.
 pub fn describe() -> String {
-    let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let huge = huge.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
     let version =
         Command::new("rustc").arg("-V").output().ok().and_then(|output| String::from_utf8(output.stdout).ok());
     format!(
-        "{processors} processors, {}, {}, transparent huge pages: {huge}, load {}",
+        "{}, {}, {}, transparent huge pages: {huge}, load {}",
+        Processor::here(),
         std::env::consts::ARCH,
         version.as_deref().map_or("rustc unknown", str::trim),
         load(),

@@ -13,8 +13,8 @@ use crate::machine;
 use crate::raw;
 use crate::scale::{Scale, StartingLine, median};
 use crate::subject::{
-    AxumGcra, Governor, LeakyBucket, Moka, Nothing, Ours, OursDyn, OursSystemClock, QuickCache, Ratelimit, Subject,
-    Terms,
+    AxumGcra, Governor, Ideal, LeakyBucket, Moka, Nothing, Ours, OursDyn, OursSystemClock, QuickCache, Ratelimit,
+    Subject, Terms,
 };
 
 const CHUNKS: usize = 7;
@@ -33,6 +33,7 @@ macro_rules! with_types {
             Of::Nothing => $function::<$key, Nothing>($($argument),*),
             Of::Governor => $function::<$key, Governor<$key>>($($argument),*),
             Of::Ours => $function::<$key, Ours<TokenBucket>>($($argument),*),
+            Of::Ideal => $function::<$key, Ideal>($($argument),*),
             Of::OursDyn => $function::<$key, OursDyn>($($argument),*),
             Of::OursSystemClock => $function::<$key, OursSystemClock>($($argument),*),
             Of::Sliding => $function::<$key, Ours<SlidingWindow>>($($argument),*),

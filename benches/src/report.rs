@@ -1,18 +1,22 @@
 //! What came out, in tables.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use crate::Figures;
 use crate::cell::{Cell, HOT, MILLION, Of, Work, short};
 use crate::layer::{self, Row};
+use crate::pages::QUICK;
 use crate::scale::median;
-use crate::{app, count, targets};
+use crate::{app, count, steady, targets};
 
 pub struct Report {
+    title: &'static str,
     machine: String,
     quick: bool,
     pub stopped_early: bool,
+    /// References that varied so much that what is compared to them was measured again.
+    again: BTreeSet<String>,
     /// By repetition.
     figures: HashMap<Cell, Vec<(usize, Figures)>>,
 }
@@ -23,19 +27,25 @@ pub struct Ratio {
     pub median: f64,
     pub least: f64,
     pub most: f64,
+    /// By how much the reference varied between repetitions.
+    pub variation: f64,
 }
 
 impl Ratio {
     pub fn of(ratios: Vec<f64>) -> Option<Self> {
         let (least, most) =
             ratios.iter().fold((f64::MAX, f64::MIN), |(least, most), ratio| (ratio.min(least), ratio.max(most)));
-        (!ratios.is_empty()).then(|| Self { median: median(ratios), least, most })
+        (!ratios.is_empty()).then(|| Self { median: median(ratios), least, most, variation: 0.0 })
+    }
+
+    pub fn with_variation(self, variation: f64) -> Self {
+        Self { variation, ..self }
     }
 }
 
 impl Report {
-    pub fn new(machine: String, quick: bool) -> Self {
-        Self { machine, quick, stopped_early: false, figures: HashMap::new() }
+    pub fn new(title: &'static str, machine: String, quick: bool) -> Self {
+        Self { title, machine, quick, stopped_early: false, again: BTreeSet::new(), figures: HashMap::new() }
     }
 
     pub fn add(&mut self, cell: Cell, repetition: usize, figures: Figures) {
@@ -59,24 +69,46 @@ impl Report {
             let (_, reference) = references.iter().find(|(other, _)| other == repetition)?;
             Some(reference.get(name)? / figures.get(name)?)
         });
-        Ratio::of(ratios.collect())
+        let variation = steady::variation(&self.all(cell.reference()?, name));
+        Some(Ratio::of(ratios.collect())?.with_variation(variation))
     }
 
     /// One figure of a cell by another of the same repetition.
     pub fn within(&self, cell: Cell, name: &str, by: &str) -> Option<Ratio> {
         let repetitions = self.figures.get(&cell)?.iter();
-        Ratio::of(repetitions.filter_map(|(_, figures)| Some(figures.get(name)? / figures.get(by)?)).collect())
+        let ratio =
+            Ratio::of(repetitions.filter_map(|(_, figures)| Some(figures.get(name)? / figures.get(by)?)).collect());
+        Some(ratio?.with_variation(steady::variation(&self.all(cell, by))))
     }
 
-    /// By how much the reference took longer in one repetition than in another, at most, on one thread.
-    fn unrest(&self) -> f64 {
-        let quiet = Work::all().into_iter().filter(|work| work.threads == 1 && !work.zipf);
-        let spread = |work| {
-            let all = self.all(Cell::Decide(Of::Governor, work), "loop");
-            let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(least, most), ns| (ns.min(least), ns.max(most)));
-            if all.is_empty() { 0.0 } else { most / least - 1.0 }
+    /// By how much the reference of a cell took longer in one repetition than in another.
+    pub fn variation(&self, cell: Cell) -> f64 {
+        let variation = |reference: Cell| {
+            let times = reference.steady().into_iter().map(|name| self.all(reference, &name));
+            times.map(|times| steady::variation(&times)).fold(0.0, f64::max)
         };
-        quiet.map(spread).fold(0.0, f64::max)
+        cell.reference().map_or(0.0, variation)
+    }
+
+    /// Keeps the repetitions in which a reference took least, of all `cells` that are compared to it, and as many as
+    /// there would be had none been measured again.
+    pub fn keep_quietest(&mut self, reference: Cell, cells: &[Cell]) {
+        self.again.insert(reference.to_string());
+        let (names, repetitions) = (reference.steady(), self.figures.get(&reference).map_or(&[][..], Vec::as_slice));
+        let time = |figures: &Figures| names.iter().filter_map(|name| figures.get(name)).sum::<f64>();
+        let times = repetitions.iter().map(|(repetition, figures)| (*repetition, time(figures))).collect();
+        let kept = steady::quietest(times, reference.repetitions());
+        for cell in cells {
+            if let Some(repetitions) = self.figures.get_mut(cell) {
+                repetitions.retain(|(repetition, _)| kept.contains(repetition));
+            }
+        }
+    }
+
+    /// The same of all cells on one thread.
+    fn most_variation(&self) -> f64 {
+        let quiet = Work::all().into_iter().filter(|work| work.threads == 1 && !work.zipf);
+        quiet.map(|work| self.variation(Cell::Decide(Of::Governor, work))).fold(0.0, f64::max)
     }
 }
 
@@ -91,17 +123,28 @@ pub fn ns(value: Option<f64>) -> String {
 }
 
 pub fn times(ratio: Option<Ratio>) -> String {
-    ratio.map_or("–".into(), |Ratio { median, least, most }| format!("**{median:.2}×** ({least:.2}–{most:.2})"))
+    ratio.map_or("–".into(), |Ratio { median, least, most, variation }| {
+        format!("**{median:.2}×** ({least:.2}–{most:.2}){}", steady::warning(variation))
+    })
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# Results\n\n{}.", self.machine)?;
+        writeln!(f, "# {}\n\n{}.", self.title, self.machine)?;
         writeln!(f, "{}.", versions(&PEERS))?;
         if self.quick {
-            writeln!(f, "\n**A quick run: small tables, few decisions, one repetition. Not to be quoted.**")?;
+            writeln!(f, "\n{QUICK} small tables, few decisions, one repetition. Not to be quoted.**")?;
         } else if self.figures.keys().any(|cell| matches!(cell, Cell::Decide(Of::Governor, _))) {
-            writeln!(f, "The reference varied by up to {:.0} % between repetitions.", 100.0 * self.unrest())?;
+            writeln!(f, "The reference varied by up to {:.0} % between repetitions.", 100.0 * self.most_variation())?;
+        }
+        if !self.again.is_empty() {
+            let names: Vec<_> = self.again.iter().map(String::as_str).collect();
+            writeln!(
+                f,
+                "Measured again, as it varied by more than {:.0} %, and the repetitions in which it took least are kept: {}.",
+                100.0 * steady::MOST,
+                names.join(", ")
+            )?;
         }
         if self.stopped_early {
             writeln!(f, "**The time was up before all repetitions were done.**")?;
@@ -229,13 +272,14 @@ impl Report {
     #[cfg(feature = "servers")]
     fn in_flight(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n## A unit in flight is taken and released, by IP\n")?;
-        writeln!(f, "| keys | limiter | ns | bytes per live key |\n|---|---|---|---|")?;
+        writeln!(f, "| keys | limiter | ns | ratio | bytes per live key |\n|---|---|---|---|---|")?;
         for cell in Cell::IN_FLIGHT {
             let Cell::InFlight(by, keys) = cell else { continue };
             if self.figures.contains_key(&cell) {
                 let bytes = self.median(cell, "bytes").filter(|_| keys > HOT);
                 let bytes = bytes.map_or_else(String::new, |bytes| format!("{bytes:.1}"));
-                writeln!(f, "| {} | {} | {} | {bytes} |", short(keys), by.name(), ns(self.median(cell, "loop")))?;
+                let (taken, ratio) = (ns(self.median(cell, "loop")), times(self.ratio(cell, "loop")));
+                writeln!(f, "| {} | {} | {taken} | {ratio} | {bytes} |", short(keys), by.name())?;
             }
         }
         Ok(())

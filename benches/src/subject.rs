@@ -134,6 +134,20 @@ impl<K: Key> Subject<K> for OursSystemClock {
     }
 }
 
+/// What is left to gain: see [`crate::ideal`].
+pub struct Ideal(crate::ideal::Ideal);
+
+impl<K: Key> Subject<K> for Ideal {
+    fn new(terms: Terms, keys: usize) -> Self {
+        Self(crate::ideal::Ideal::new(terms, keys))
+    }
+
+    #[inline]
+    fn admits(&self, key: &K) -> bool {
+        self.0.admits(key.partition().as_bytes())
+    }
+}
+
 /// As policies hold it. Nothing can be inlined, and the whole decision is made.
 pub struct OursDyn(Arc<dyn tower_sluice::Limiter>);
 

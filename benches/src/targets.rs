@@ -13,7 +13,7 @@ const MILLION_TEXT: Work = Work::uniform(KeyType::Text, MILLION);
 
 /// Decisions, by `governor` keyed: (what, who, of what, how timed, at least).
 const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
-    ("one hot key", Of::Ours, HOT_IP, "loop", 2.0),
+    ("one hot key", Of::Ours, HOT_IP, "loop", 1.3),
     ("1M uniform, IP, loop", Of::Ours, MILLION_IP, "loop", 2.9),
     ("1M uniform, string, loop", Of::Ours, MILLION_TEXT, "loop", 4.0),
     ("1M, IP, isolated", Of::Ours, MILLION_IP, "isolated", 2.2),
@@ -31,8 +31,8 @@ const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
 
 /// What a layer adds to the bare service, by what another adds: (what, row, by, at most).
 const LAYERS: [(&str, Row, Row, f64); 6] = [
-    ("layer, admitted, no fields, by `tower_governor`", Row::Silent, Row::Governor, 0.8),
-    ("layer, admitted, draft-11 fields, by `tower_governor` with headers", Row::Fields, Row::GovernorHeaders, 0.6),
+    ("layer, admitted, no fields, by `tower_governor`", Row::Silent, Row::Governor, 1.2),
+    ("layer, admitted, draft-11 fields, by `tower_governor` with headers", Row::Fields, Row::GovernorHeaders, 0.65),
     ("layer, rejected with body and fields, by our own admitted with fields", Row::Rejected, Row::Fields, 1.5),
     ("layer, two policies, by one, no fields", Row::TwoPolicies, Row::Silent, 1.6),
     ("layer, a quota per customer, by one quota, no fields", Row::Customer, Row::Silent, 1.3),
@@ -58,9 +58,9 @@ const LINES_OF_CODE: usize = 14_400;
 /// Whether the table needs a cell.
 pub fn need(cell: Cell) -> bool {
     match cell {
-        Cell::Decide(of, work) => {
-            DECISIONS.iter().any(|row| row.2 == work && (row.1 == of || matches!(of, Of::Nothing | Of::Governor)))
-        }
+        Cell::Decide(of, work) => DECISIONS
+            .iter()
+            .any(|row| row.2 == work && (row.1 == of || matches!(of, Of::Nothing | Of::Governor | Of::Ideal))),
         Cell::Tail(of) => matches!(of, Of::Nothing | Of::Ours),
         Cell::Change(of, _) => of == Of::Ours,
         Cell::Exact(..) => false,
@@ -115,6 +115,8 @@ pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     #[cfg(feature = "servers")]
     {
         use crate::in_flight::By::Ours;
+        let what = "a unit in flight, taken and released, 1M keys, by a map of semaphores";
+        at_least(f, what, 6.0, 1, report.ratio(Cell::InFlight(Ours, MILLION), "loop"))?;
         for (what, target, figure, keys) in [
             ("a unit in flight, taken and released, hot key, ns", 80.0, "loop", HOT),
             ("a unit in flight, taken and released, 1M keys, ns", 80.0, "loop", MILLION),
@@ -142,7 +144,7 @@ fn at_least(f: &mut fmt::Formatter<'_>, what: &str, target: f64, digits: usize, 
 
 fn at_most(f: &mut fmt::Formatter<'_>, what: &str, target: f64, here: Option<Ratio>) -> fmt::Result {
     here.map_or(Ok(()), |here| {
-        row_of(f, what, &format!("≤ {target:.1}×"), &times(Some(here)), here.median < target + 0.005)
+        row_of(f, what, &format!("≤ {target}×"), &times(Some(here)), here.median < target + 0.005)
     })
 }
 

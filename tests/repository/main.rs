@@ -1,7 +1,8 @@
-//! Checks the repository against its documents: imports, links, threats, the guide's quotes, proofs, and the
-//! vocabulary.
+//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures,
+//! proofs, and the vocabulary.
 
 mod defaults;
+mod figures;
 mod guide;
 mod imports;
 mod links;

@@ -69,7 +69,7 @@ pub fn run(quick: bool) -> bool {
     println!("# Pacing\n\n{}.", crate::machine::describe());
     println!("{}{}.", crate::report::versions(&["governor", "leaky-bucket", "tokio"]), nginx::version());
     if quick {
-        println!("\n**A quick run: half a second each. Not to be quoted.**");
+        println!("\n{} half a second each. Not to be quoted.**", crate::pages::QUICK);
     }
     let server = nginx::Server::start(&RATES);
     let address = server.as_ref().map(nginx::Server::address).map_err(Clone::clone);

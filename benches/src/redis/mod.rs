@@ -5,6 +5,7 @@ mod server;
 mod subject;
 mod work;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use report::Report;
 use server::Server;
 use subject::{Make, Terms, limiter};
 use work::{Plan, Sample};
+
+use crate::steady;
 
 /// Requests that are under way at a time.
 const CONCURRENCY: [usize; 3] = [1, 64, 512];
@@ -39,6 +42,8 @@ const PING: &str = "`PING`";
 const SINGLE: &str = "ours, single call";
 const SINGLE_HOT: &str = "ours, single call, 1 key";
 const LAYER: &str = "ours, layer, one policy";
+const THREE_POLICIES: &str = "ours, layer, three policies in one call";
+const QUEUE: &str = "ours, leaky queue, nobody waits";
 const HOT: &str = "ours, coalesced, 1 key";
 const FEW: &str = "ours, coalesced, 16 keys";
 const SINGLE_WARM: &str = "ours, single call, 1,000 keys";
@@ -56,7 +61,7 @@ fn rows() -> Vec<Row> {
         admitted(SINGLE, SINGLE_CALL),
         admitted(TOWER, Make::TowerRateLimitRedis),
         admitted(LAYER, Make::Layer(1)),
-        admitted("ours, layer, three policies in one call", Make::Layer(3)),
+        admitted(THREE_POLICIES, Make::Layer(3)),
         admitted(TRYPEMA, Make::Trypema),
         admitted("ours, coalesced", COALESCED),
         hot(FEW, COALESCED, 16),
@@ -82,10 +87,7 @@ fn rows() -> Vec<Row> {
                 limiter(SlidingWindow::new(terms.window()), RedisStore::new(redis, "sliding").without_coalescing())
             }),
         ),
-        admitted(
-            "ours, leaky queue, nobody waits",
-            Make::Limiter(|redis, terms| RedisQueue::new(redis, "queue", terms.bucket()).into_limiter()),
-        ),
+        admitted(QUEUE, Make::Limiter(|redis, terms| RedisQueue::new(redis, "queue", terms.bucket()).into_limiter())),
         rejected("ours, single call, all rejected", SINGLE_CALL),
         rejected("`tower-rate-limit-redis`, all rejected", Make::TowerRateLimitRedis),
     ]
@@ -120,28 +122,41 @@ pub fn run(quick: bool, only: &[String]) -> bool {
     let versions = crate::report::versions(&["redis", "tower-rate-limit-redis", "trypema", "tokio"]);
     println!("redis-server {version}, {versions}.");
     if quick {
-        println!("\n**A quick run: a twentieth of a second each. Not to be quoted.**");
+        println!("\n{} a twentieth of a second each. Not to be quoted.**", crate::pages::QUICK);
     }
     let (repetitions, time) = if quick { (1, Duration::from_millis(50)) } else { (3, Duration::from_millis(900)) };
-    let mut report = Report { pinned, cells: Vec::new(), hot: Vec::new() };
+    let mut report = Report { pinned, cells: Vec::new(), again: BTreeSet::new(), hot: Vec::new() };
     let mut rows = rows();
     let is_reference = |name| [PING, SINGLE, SINGLE_WARM, TOWER].contains(&name);
     rows.retain(|row| only.is_empty() || is_reference(row.name) || only.iter().any(|text| row.name.contains(text)));
     let mut whole = exactness(&server, &rows);
-    // A B C, A B C: those that are compared are close in time.
+    // All rows in turn: those that are compared are close in time.
+    let measure = |report: &mut Report, concurrency, repetition: usize| {
+        let mut whole = true;
+        for &Row { name, make, keys, terms } in &rows {
+            let so_far = begun.elapsed().as_secs();
+            crate::progress(&format!("{so_far:3} s  {}/{repetitions}  {concurrency}  {name}", repetition + 1));
+            let sample = work::measure(Plan { server: Arc::clone(&server), make, terms, keys, concurrency, time });
+            whole &= sample.is_ok() || !name.starts_with("ours");
+            report.cells.push(report::Cell { name, concurrency, repetition, sample });
+        }
+        whole
+    };
     for repetition in 0..repetitions {
         for concurrency in CONCURRENCY {
-            for &Row { name, make, keys, terms } in &rows {
-                let so_far = begun.elapsed().as_secs();
-                crate::progress(&format!("{so_far:3} s  {}/{repetitions}  {concurrency}  {name}", repetition + 1));
-                let sample = work::measure(Plan { server: Arc::clone(&server), make, terms, keys, concurrency, time });
-                whole &= sample.is_ok() || !name.starts_with("ours");
-                report.cells.push(report::Cell { name, concurrency, repetition, sample });
-            }
+            whole &= measure(&mut report, concurrency, repetition);
         }
         let hot = work::rejected_hot_key(&server, SINGLE_CALL, if quick { 2_000 } else { 100_000 });
         whole &= hot.is_ok();
         report.hot.push(hot);
+    }
+    for repetition in repetitions..repetitions + steady::MORE_REPETITIONS {
+        for concurrency in CONCURRENCY {
+            if report.is_restless(concurrency) {
+                whole &= measure(&mut report, concurrency, repetition);
+                report.keep_quietest(concurrency, repetitions);
+            }
+        }
     }
     crate::progress("");
     println!("{report}");

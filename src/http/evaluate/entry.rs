@@ -264,12 +264,16 @@ impl PolicyEntry {
         match policy.peek(&self.ask(context)) {
             // A limiter that knows its key to be used up may yet find a free retry.
             Some(rejection) if !rejection.is_allowed() && !self.may_be_free() => {
-                self.decision = Some(rejection);
-                self.is_preview = true;
+                self.preview(rejection);
                 false
             }
             _ => true,
         }
+    }
+
+    /// Records what a peek has decided.
+    pub(super) fn preview(&mut self, decision: Decision) {
+        (self.decision, self.is_preview) = (Some(decision), true);
     }
 
     /// Decides without charging, as far as the limiter can be peeked at without waiting.
@@ -296,7 +300,7 @@ impl PolicyEntry {
         let context = AskContext::default();
         let charged = policy.peek(&self.ask(&context).costing(cost));
         if let Some(rejection) = charged.filter(|charged| !charged.is_allowed()) {
-            (self.decision, self.is_preview) = (Some(rejection), true);
+            self.preview(rejection);
         }
         true
     }

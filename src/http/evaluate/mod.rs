@@ -145,14 +145,20 @@ impl Scope<'_> {
             }
         }
         if answer.is_none() && !transaction.precheck(self) {
-            transaction.peek_undecided(self);
-            return self.respond(self.reject(&mut transaction.entries), head);
+            return self.reject_prechecked(transaction, head);
         }
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
             progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
         }
+    }
+
+    /// Rejects a request of which nothing was charged, since a policy would reject it.
+    #[cold]
+    fn reject_prechecked(self, mut transaction: Transaction, head: &RequestHead<'_>) -> Evaluation {
+        transaction.peek_undecided(self);
+        self.respond(self.reject(&mut transaction.entries), head)
     }
 
     /// Makes the entries of all policies that apply.

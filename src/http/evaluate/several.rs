@@ -47,13 +47,15 @@ impl Scope<'_> {
         }
         let context = AskContext::default();
         let policy_of = |entry: &PlainEntry| &policies[entry.policy as usize];
-        let is_rejected = |entry: &PlainEntry| {
-            let peeked = policy_of(entry).limiter.decide(&entry.ask(&context).to(Mode::Peek));
-            !matches!(&peeked, Answer::Ready(Ok(decision)) if decision.is_allowed())
-        };
         // The first entry is not peeked at, since nothing has to be refunded if its charge is rejected.
-        if entries.iter().skip(1).any(is_rejected) {
-            return self.evaluate_transaction(transaction_of(entries, &[], context), None, head);
+        for index in 1..entries.len() {
+            let entry = &entries[index];
+            let peeked = policy_of(entry).limiter.decide(&entry.ask(&context).to(Mode::Peek)).at_once();
+            if let Some(rejection) = peeked.filter(|peeked| !peeked.is_allowed()) {
+                let mut transaction = transaction_of(entries, &[], context);
+                transaction.entries[index].preview(rejection);
+                return self.reject_prechecked(transaction, head);
+            }
         }
         let mut decisions = SmallVec::<[Decision; 2]>::new();
         for entry in &entries {

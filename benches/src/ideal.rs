@@ -1,0 +1,125 @@
+//! A limiter by hand, as a floor: the keyed hash, the slots and the clock of ours, and nothing else. One limit, one
+//! candidate set per key, no waits, no sweeps, no answer when a set is full. What it takes less than ours is what is left
+//! to gain.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tower_sluice::time::{Clock, Monotonic};
+
+use crate::subject::Terms;
+
+const TAG_BITS: u32 = 28;
+const TAG: u64 = (1 << TAG_BITS) - 1;
+/// The longest debt of a word, which has 36 bits for the time at which it is paid.
+const LONGEST_DEBT: u128 = 1 << 34;
+
+/// A cache line. A word is the tag of its key, and above it the tick at which the key's debt is paid.
+#[repr(align(64))]
+#[derive(Default)]
+struct Set([AtomicU64; 8]);
+
+pub struct Ideal {
+    secret: [u64; 2],
+    sets: Vec<Set>,
+    /// When it was made, in nanoseconds: ticks are counted from there, so that they fit.
+    start: u64,
+    /// A tick is two to this power of nanoseconds.
+    shift: u32,
+    /// What a request costs, and what a key may owe, in ticks.
+    cost: u64,
+    most: u64,
+}
+
+impl Ideal {
+    pub fn new(Terms { period, burst }: Terms, keys: usize) -> Self {
+        let (period, seed) = (period.as_nanos(), RandomState::new());
+        let shift = (0..).find(|shift| (period * u128::from(burst)) >> shift < LONGEST_DEBT).unwrap_or(0);
+        let cost = (period.div_ceil(1 << shift)) as u64;
+        let mut sets = Vec::new();
+        sets.resize_with((2 * keys).div_ceil(8), Set::default);
+        let (secret, start) = ([seed.hash_one(0), seed.hash_one(1)], Monotonic.now().as_nanos());
+        Self { secret, sets, start, shift, cost, most: cost * u64::from(burst) }
+    }
+
+    /// Charges the key for one request, if it is admitted.
+    #[inline]
+    pub fn admits(&self, key: &[u8]) -> bool {
+        let hash = sip_1_3(self.secret, key);
+        let set = ((u128::from(hash >> 32) * self.sets.len() as u128) >> 32) as usize;
+        // No tag is zero: a word of zeros is free.
+        let tag = hash & TAG | 1;
+        let now = (Monotonic.now().as_nanos() - self.start) >> self.shift;
+        loop {
+            let words = self.sets[set].0.iter().map(|slot| (slot, slot.load(Ordering::Acquire)));
+            let mut own_or_free = words.filter(|(_, word)| word & TAG == tag || *word == 0);
+            let Some((slot, word)) = own_or_free.next() else { return false };
+            let paid = (word >> TAG_BITS).max(now) + self.cost;
+            if paid > now + self.most {
+                return false;
+            }
+            let new = paid << TAG_BITS | tag;
+            if slot.compare_exchange(word, new, Ordering::SeqCst, Ordering::Acquire).is_ok() {
+                return true;
+            }
+        }
+    }
+}
+
+/// SipHash-1-3 of a whole key.
+#[inline(always)]
+fn sip_1_3([k0, k1]: [u64; 2], key: &[u8]) -> u64 {
+    let constants = [*b"somepseu", *b"dorandom", *b"lygenera", *b"tedbytes"].map(u64::from_be_bytes);
+    let mut state = [k0 ^ constants[0], k1 ^ constants[1], k0 ^ constants[2], k1 ^ constants[3]];
+    let mut absorb = |word| {
+        state[3] ^= word;
+        round(&mut state);
+        state[0] ^= word;
+    };
+    let words = key.chunks_exact(8);
+    let rest = words.remainder().iter().rev().fold(0, |rest, byte| rest << 8 | u64::from(*byte));
+    words.for_each(|word| absorb(u64::from_le_bytes(word.try_into().expect("eight bytes"))));
+    absorb((key.len() as u64) << 56 | rest);
+    state[2] ^= 0xff;
+    (0..3).for_each(|_| round(&mut state));
+    state[0] ^ state[1] ^ state[2] ^ state[3]
+}
+
+#[inline(always)]
+fn round([a, b, c, d]: &mut [u64; 4]) {
+    *a = a.wrapping_add(*b);
+    *c = c.wrapping_add(*d);
+    *b = b.rotate_left(13) ^ *a;
+    *d = d.rotate_left(16) ^ *c;
+    *a = a.rotate_left(32).wrapping_add(*d);
+    *c = c.wrapping_add(*b);
+    *d = d.rotate_left(21) ^ *a;
+    *b = b.rotate_left(17) ^ *c;
+    *c = c.rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{DefaultHasher, Hasher};
+
+    use super::*;
+
+    /// The standard library's hasher without a secret is SipHash-1-3.
+    #[test]
+    fn its_hash_is_that_of_the_standard_library() {
+        let key: Vec<u8> = (0..40).collect();
+        for length in 0..key.len() {
+            let mut theirs = DefaultHasher::new();
+            theirs.write(&key[..length]);
+            assert_eq!(sip_1_3([0, 0], &key[..length]), theirs.finish(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_key_is_admitted_its_burst() {
+        for burst in [1, 7, 20_000] {
+            let ideal = Ideal::new(Terms::exactly(burst), 1);
+            assert_eq!((0..2 * burst).filter(|_| ideal.admits(b"key")).count(), burst as usize);
+        }
+    }
+}
