@@ -92,13 +92,13 @@ const MEMORY: Picture = &[
     ("settings", &["when_full"]),
     ("table", &["occupancy", "quota_state", "when_full"]),
     ("debt_copies", &["occupancy", "table"]),
-    ("keeps", &["debt_copies", "occupancy", "quota_state", "table"]),
-    ("ledger", &["debt_copies", "keeps", "occupancy", "quota_state", "table", "when_full"]),
-    ("locked", &["debt_copies", "keeps", "occupancy", "quota_state", "table", "when_full"]),
+    ("read_states", &["debt_copies", "occupancy", "quota_state", "table"]),
+    ("ledger", &["debt_copies", "read_states", "occupancy", "quota_state", "table", "when_full"]),
+    ("locked", &["debt_copies", "read_states", "occupancy", "quota_state", "table", "when_full"]),
     (
-        "kept",
+        "tables",
         &[
-            "keeps",
+            "read_states",
             "ledger",
             "locked",
             "occupancy",
@@ -110,7 +110,10 @@ const MEMORY: Picture = &[
             "when_full",
         ],
     ),
-    ("heir", &["debt_copies", "keeps", "kept", "ledger", "locked", "own_quota", "quota_state", "table", "when_full"]),
+    (
+        "heir",
+        &["debt_copies", "read_states", "tables", "ledger", "locked", "own_quota", "quota_state", "table", "when_full"],
+    ),
 ];
 
 const REDIS: Picture = &[

@@ -8,13 +8,13 @@ use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
-use super::keeps::{Keeps, KeepsAs, TablePart};
-use super::kept::{Kept, KeptTable, QuotaTable};
 use super::ledger::{Ledger, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
+use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks};
+use super::tables::{KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
 use super::{MemoryTable, TableStart};
 use crate::algorithm::{Algorithm, GcraState, Kind};
@@ -29,9 +29,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         algorithm: &Arc<A>,
         heritage: &Heritage,
     ) -> Option<Inheritance<Self>> {
-        let predecessor: Arc<Kept<S>> = heritage.downcast()?;
-        let finish = |heir: &Kept<S>| {
-            let past = heir.keeps().inherited()?;
+        let predecessor: Arc<Tables<S>> = heritage.downcast()?;
+        let finish = |heir: &Tables<S>| {
+            let past = heir.current().inherited()?;
             Some(Box::new(move || past.copy_all()) as Finish)
         };
         if let Some(own) = self.in_use() {
@@ -39,7 +39,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 return Some(Inheritance::in_place());
             }
             // Another layer was first. To inherit once more would forget what was used since.
-            let past = own.keeps().inherited();
+            let past = own.current().inherited();
             if past.is_some_and(|past| past.predecessor() == predecessor.occupancy().number()) {
                 return Some(Inheritance::in_place().and_then(finish(own)));
             }
@@ -58,18 +58,18 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 
     /// Makes tables that begin with what keys owe in the predecessor's; `None` if this limiter cannot inherit that.
-    fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Kept<S>>) -> Option<Kept<S>> {
+    fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Tables<S>>) -> Option<Tables<S>> {
         let before = predecessor.terms;
         if before.clock != TypeId::of::<C>() {
             return None;
         }
-        let with_capacity = |keys| Kept::new(&**algorithm, &self.store, keys);
+        let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
         let (made, takes_quotas) = (self.start.made.lock().take(), self.start.takes_quotas());
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
         // One instant for all of it, read once.
         let origin = Predecessor::new(predecessor, self.store.clock.now());
         let geometries = origin.geometries();
-        if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.keeps().geometry()) {
+        if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
             heir = with_capacity(predecessor.capacity);
         }
@@ -77,32 +77,32 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let inherits_states =
             before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<S>().is_read();
         let size = (heir.capacity, self.store.when_full);
-        let with_quotas = |change| OnceLock::from(quotas(&**algorithm, &origin, change, size));
-        let begins_with_words = match &mut heir.table {
+        let with_quotas = |change| OnceLock::from(quota_table(&**algorithm, &origin, change, size));
+        let begins_with_words = match &mut heir.key_table {
             _ if takes_quotas && !inherits_states => return None,
             _ if takes_quotas => {
                 let is_rescheduled = terms.schedule != before.schedule;
-                heir.quotas = with_quotas(if is_rescheduled { TableChange::Schedule } else { TableChange::None });
+                heir.quota_table = with_quotas(if is_rescheduled { TableChange::Schedule } else { TableChange::None });
                 false
             }
-            KeptTable::Bucket(own) if before.is_bucket => {
+            KeyTable::Bucket(own) if before.is_bucket => {
                 let begins_with_words = origin.begin_bucket(own, &**algorithm, inherits_states)?;
                 if !begins_with_words {
-                    heir.quotas = with_quotas(TableChange::Quota);
+                    heir.quota_table = with_quotas(TableChange::Quota);
                 }
                 begins_with_words
             }
-            KeptTable::Bucket(_) => return None,
+            KeyTable::Bucket(_) => return None,
             _ if !inherits_states => return None,
-            KeptTable::Fixed(own) => origin.begin_windows(own, algorithm, terms.staggered),
-            KeptTable::Sliding(own) => origin.begin_windows(own, algorithm, terms.staggered),
-            KeptTable::Locked(_) => false,
+            KeyTable::Fixed(own) => origin.begin_windows(own, algorithm, terms.staggered),
+            KeyTable::Sliding(own) => origin.begin_windows(own, algorithm, terms.staggered),
+            KeyTable::Locked(_) => false,
         };
-        if !begins_with_words && heir.quotas.get().is_none() {
-            if !matches!(heir.table, KeptTable::Locked(_)) {
-                heir.table = KeptTable::Locked(LockedTable::new(size.0, size.1));
+        if !begins_with_words && heir.quota_table.get().is_none() {
+            if !matches!(heir.key_table, KeyTable::Locked(_)) {
+                heir.key_table = KeyTable::Locked(LockedTable::new(size.0, size.1));
             }
-            if let KeptTable::Locked(own) = &mut heir.table {
+            if let KeyTable::Locked(own) = &mut heir.key_table {
                 let form = States { algorithm: Arc::clone(algorithm), at: origin.at };
                 origin.begin_locked(own, form, |_| terms.quota);
             }
@@ -125,7 +125,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 /// The table of a predecessor that has the keys at the instant of a change.
 #[derive(Clone)]
 pub(super) struct Predecessor<S> {
-    kept: Arc<Kept<S>>,
+    tables: Arc<Tables<S>>,
     /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
     /// be that table.
     has_quotas: bool,
@@ -135,19 +135,20 @@ pub(super) struct Predecessor<S> {
 }
 
 impl<S: Copy + Send + 'static> Predecessor<S> {
-    pub(super) fn new(kept: &Arc<Kept<S>>, at: Timestamp) -> Self {
-        Self { kept: Arc::clone(kept), has_quotas: kept.quotas.get().is_some(), quota: kept.terms.quota, at }
+    pub(super) fn new(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
+        let has_quotas = tables.quota_table.get().is_some();
+        Self { tables: Arc::clone(tables), has_quotas, quota: tables.terms.quota, at }
     }
 
     /// Returns the table, to be read as states of type `T`.
-    fn table<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
-        if self.has_quotas { self.kept.keeps_as() } else { self.kept.without_quotas() }
+    fn table<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+        if self.has_quotas { self.tables.current_as() } else { self.tables.without_quotas() }
     }
 
     /// Returns the table if it is that of words of a bucket.
     fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match &self.kept.table {
-            KeptTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
+        match &self.tables.key_table {
+            KeyTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
             _ => None,
         }
     }
@@ -176,20 +177,20 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
         let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        if tokens > rule.most_units(true) && inherits_states && UnderQuota::keeping(algorithm).is_some() {
+        if tokens > rule.most_units(true) && inherits_states && UnderQuota::without_conversion(algorithm).is_some() {
             return Some(false);
         }
         if let Some(from) = self.bucket() {
             let rule = rule.continuing(from.rule(), at);
             let conversion = rule.conversion(from.rule(), from.rule().read(at));
-            let debt_of = move |_, kept: QuotaState<Ticks>| Some(conversion.debt(kept.state.0));
+            let debt_of = move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0));
             let has_overflow = self.begin_words(own, rule, debt_of);
             own.remember(from, at, has_overflow);
         } else {
             let rule = rule.started_before(at);
             let base = base_of(&rule, at);
-            self.begin_words(own, rule, move |tag, kept: QuotaState<GcraState>| {
-                rule.stamp_of(tag, kept, at).checked_sub(base)
+            self.begin_words(own, rule, move |tag, entry: QuotaState<GcraState>| {
+                rule.stamp_of(tag, entry, at).checked_sub(base)
             });
         }
         Some(true)
@@ -206,8 +207,8 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         let rule = R::holding(&quota, staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>());
         let Some(rule) = rule else { return false };
         let (base, states) = (base_of(&rule, at), States { algorithm: Arc::clone(algorithm), at });
-        self.begin_words(own, rule, move |tag, kept| {
-            let state = cast(states.debt(tag, kept)?)?;
+        self.begin_words(own, rule, move |tag, entry| {
+            let state = cast(states.debt(tag, entry)?)?;
             rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
         });
         true
@@ -248,8 +249,8 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         let known = self.table::<R::State>().most_owed(self.at);
         let mut most = known.unwrap_or_else(|| R::most_of(&self.quota));
         let mut look_at = |part| {
-            self.table().each(part, &self.quota, self.at, &mut |_, _, kept: QuotaState<R::State>| {
-                most = most.max(R::units_of(&kept, self.at)).max(R::most_of(&kept.quota));
+            self.table().each(part, &self.quota, self.at, &mut |_, _, entry: QuotaState<R::State>| {
+                most = most.max(R::units_of(&entry, self.at)).max(R::most_of(&entry.quota));
             });
         };
         look_at(TablePart::Overflow);
@@ -263,19 +264,19 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
 
 /// Makes a table of keys with their quotas that begin with what they owe at the origin; with nothing, if the
 /// algorithm takes no quotas.
-pub(super) fn quotas<A: Algorithm>(
+pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
     origin: &Predecessor<A::State>,
     change: TableChange,
     (capacity, when_full): (usize, WhenFull),
 ) -> QuotaTable<A::State> {
-    let mut quotas = LockedTable::new(capacity, when_full);
-    quotas.occupancy().inherit(origin.table::<A::State>().occupancy());
-    if let Some(under) = UnderQuota::keeping(algorithm) {
+    let mut table = LockedTable::new(capacity, when_full);
+    table.occupancy().inherit(origin.table::<A::State>().occupancy());
+    if let Some(under) = UnderQuota::without_conversion(algorithm) {
         let form = WithQuotas { under, change, at: origin.at };
-        origin.begin_locked(&mut quotas, form, |kept| kept.quota);
+        origin.begin_locked(&mut table, form, |entry| entry.quota);
     }
-    quotas
+    table
 }
 
 /// Copies what keys owe in a predecessor's table, in the form of the heir.
@@ -288,8 +289,8 @@ impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
     /// Returns what keys share that something is owed of, each with a tag of the keys.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let (origin, mut overflow) = (&self.origin, Vec::new());
-        origin.table().each(TablePart::Overflow, &origin.quota, origin.at, &mut |_, tag, kept| {
-            overflow.extend(self.form.debt(tag, kept).map(|debt| (tag, debt)));
+        origin.table().each(TablePart::Overflow, &origin.quota, origin.at, &mut |_, tag, entry| {
+            overflow.extend(self.form.debt(tag, entry).map(|debt| (tag, debt)));
         });
         overflow
     }
@@ -304,8 +305,8 @@ impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> 
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<F::Debt>)) {
         let origin = &self.origin;
-        origin.table().each(TablePart::Page(geometry, page), &origin.quota, origin.at, &mut |set, tag, kept| {
-            if let Some(debt) = self.form.debt(tag, kept) {
+        origin.table().each(TablePart::Page(geometry, page), &origin.quota, origin.at, &mut |set, tag, entry| {
+            if let Some(debt) = self.form.debt(tag, entry) {
                 put(Debtor { set, tag, debt, ends: self.form.ends(&debt) });
             }
         });
@@ -324,7 +325,7 @@ trait Form: Send + Sync + 'static {
     type Debt: Copy + 'static;
 
     /// Returns a state as the heir keeps it; `None` if nothing of it counts any more.
-    fn debt(&self, tag: Tag, kept: QuotaState<Self::State>) -> Option<Self::Debt>;
+    fn debt(&self, tag: Tag, entry: QuotaState<Self::State>) -> Option<Self::Debt>;
 
     /// Returns until when a debt is owed, by the heir's clock.
     fn ends(&self, debt: &Self::Debt) -> u64;
@@ -348,8 +349,8 @@ impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
     type State = T;
     type Debt = u64;
 
-    fn debt(&self, tag: Tag, kept: QuotaState<T>) -> Option<u64> {
-        (self.debt_of)(tag, kept).filter(|debt| *debt > 0)
+    fn debt(&self, tag: Tag, entry: QuotaState<T>) -> Option<u64> {
+        (self.debt_of)(tag, entry).filter(|debt| *debt > 0)
     }
 
     fn ends(&self, debt: &u64) -> u64 {
@@ -372,9 +373,9 @@ impl<A: Algorithm> Form for States<A> {
     type State = A::State;
     type Debt = A::State;
 
-    fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<A::State> {
+    fn debt(&self, tag: Tag, entry: QuotaState<A::State>) -> Option<A::State> {
         let now = local_of(&*self.algorithm, tag, self.at);
-        let state = quota_change::converted(&*self.algorithm, kept.state, &kept.quota, now)?;
+        let state = quota_change::converted(&*self.algorithm, entry.state, &entry.quota, now)?;
         (self.algorithm.owed(&state, now) > 0).then_some(state)
     }
 
@@ -410,22 +411,22 @@ impl<A: Algorithm> Form for WithQuotas<A> {
     type State = A::State;
     type Debt = QuotaState<A::State>;
 
-    fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
+    fn debt(&self, tag: Tag, entry: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
         let now = local_of(&self.under, tag, self.at);
-        let kept = match self.change {
-            TableChange::None => kept,
-            TableChange::Schedule => self.under.rescheduled(kept, now),
-            TableChange::Quota => self.under.taken_over(&kept, now)?,
+        let entry = match self.change {
+            TableChange::None => entry,
+            TableChange::Schedule => self.under.rescheduled(entry, now),
+            TableChange::Quota => self.under.taken_over(&entry, now)?,
         };
-        (self.under.expires_at(&kept) > now).then_some(kept)
+        (self.under.expires_at(&entry) > now).then_some(entry)
     }
 
-    fn ends(&self, kept: &QuotaState<A::State>) -> u64 {
-        self.under.expires_at(kept).as_nanos()
+    fn ends(&self, entry: &QuotaState<A::State>) -> u64 {
+        self.under.expires_at(entry).as_nanos()
     }
 
-    fn size(&self, tag: Tag, kept: &QuotaState<A::State>) -> u64 {
-        self.under.owed(kept, local_of(&self.under, tag, self.at))
+    fn size(&self, tag: Tag, entry: &QuotaState<A::State>) -> u64 {
+        self.under.owed(entry, local_of(&self.under, tag, self.at))
     }
 }
 
@@ -450,7 +451,7 @@ mod tests {
             before.in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
             let heir = after.in_use().unwrap();
-            assert_eq!(matches!(heir.table, KeptTable::Locked(_)), limit == 100_000);
+            assert_eq!(matches!(heir.key_table, KeyTable::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }
     }
@@ -468,12 +469,12 @@ mod tests {
                 table
             });
             let _: crate::values::Decision = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
-            let kept = Arc::downgrade(before.in_use().unwrap());
+            let tables = Arc::downgrade(before.in_use().unwrap());
             let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
             drop(before);
-            assert!(kept.upgrade().is_some(), "the heir copies from it");
+            assert!(tables.upgrade().is_some(), "the heir copies from it");
             inheritance.finish();
-            assert!(kept.upgrade().is_none());
+            assert!(tables.upgrade().is_none());
         }
         for has_quotas in [false, true] {
             frees(TokenBucket::new(Quota::per_minute(10)), has_quotas);
@@ -499,24 +500,24 @@ mod tests {
         for limit in [100, 100_000] {
             let used = SlidingWindowState { window: 1, previous: 0, current: limit };
             let mut before = table();
-            match &before.kept(&window(limit)).table {
-                KeptTable::Sliding(ledger) => {
+            match &before.tables(&window(limit)).key_table {
+                KeyTable::Sliding(ledger) => {
                     let stamp =
                         ledger.rule().stamp_of(tag, QuotaState { state: used, quota: Quota::per_minute(limit) }, NOW);
                     ledger.inherit_overflow(NOW, tag, stamp);
                 }
-                KeptTable::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
-                KeptTable::Bucket(_) | KeptTable::Fixed(_) => unreachable!("a sliding window"),
+                KeyTable::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
+                KeyTable::Bucket(_) | KeyTable::Fixed(_) => unreachable!("a sliding window"),
             }
             for lower in [10, 5] {
                 let heir = table();
                 heir.inherit(&Arc::new(window(lower)), &before.heritage(&window(limit))).unwrap().finish();
                 before = heir;
             }
-            let mut kept = Vec::new();
-            let table = before.in_use().unwrap().keeps();
-            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| kept.push(shared.state));
-            assert_eq!(kept, [used], "from a limit of {limit}");
+            let mut states = Vec::new();
+            let table = before.in_use().unwrap().current();
+            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| states.push(shared.state));
+            assert_eq!(states, [used], "from a limit of {limit}");
         }
     }
 }

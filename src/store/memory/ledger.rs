@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::debt_copies::{DebtCopies, DebtSource, PackedDebts, PastDebts};
-use super::keeps::{Keeps, KeepsAs, TablePart};
+use super::debt_copies::{CopiedStamps, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::Occupancy;
 use super::quota_state::{QuotaState, is_same};
+use super::read_states::{AnyTable, ReadStates, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
@@ -29,7 +29,7 @@ pub(super) struct Ledger<R> {
 
 /// What keys owed at the instant of a change, as stamps.
 struct InheritedStamps {
-    debts: Arc<DebtCopies<u64, PackedDebts>>,
+    debts: Arc<DebtCopies<u64, CopiedStamps>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
 }
@@ -123,7 +123,7 @@ pub(super) fn base_of<R: Rule>(rule: &R, at: Timestamp) -> u64 {
     stamp_of_nothing(rule, rule.read(at))
 }
 
-impl<R: Codec> Keeps for Ledger<R> {
+impl<R: Codec> AnyTable for Ledger<R> {
     fn geometry(&self) -> Geometry {
         self.table.geometry
     }
@@ -153,7 +153,7 @@ impl<R: Codec> Keeps for Ledger<R> {
     }
 }
 
-impl<R: Codec, T: Copy + 'static> KeepsAs<T> for Ledger<R> {
+impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
     fn is_read(&self) -> bool {
         is_same::<T, R::State>()
     }
@@ -243,8 +243,8 @@ mod tests {
     impl FromBucket {
         fn each(&self, part: TablePart, mut act: impl FnMut(usize, Tag, u64)) {
             let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
-            self.0.each(part, &Quota::per_day(1), NOW, &mut |set, tag, kept: QuotaState<Ticks>| {
-                act(set, tag, conversion.debt(kept.state.0));
+            self.0.each(part, &Quota::per_day(1), NOW, &mut |set, tag, entry: QuotaState<Ticks>| {
+                act(set, tag, conversion.debt(entry.state.0));
             });
         }
     }

@@ -12,10 +12,10 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{DebtCopies, DebtSource, KeptStates, PastDebts};
-use super::keeps::{Keeps, KeepsAs, TablePart};
+use super::debt_copies::{CopiedStates, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::{self, Occupancy};
 use super::quota_state::{QuotaState, cast, is_same};
+use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::table::{GROUPS, Geometry, SETS_PER_PAGE, Tag};
 use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
@@ -33,7 +33,7 @@ pub(super) struct LockedTable<S> {
     when_full: WhenFull,
     /// Shared with the copies of what its keys inherit.
     occupancy: Arc<Occupancy>,
-    inherited: Option<Arc<DebtCopies<S, KeptStates<S>>>>,
+    inherited: Option<Arc<DebtCopies<S, CopiedStates<S>>>>,
 }
 
 /// Returns the tag of all keys in an overflow set that are judged under a quota. A state that keys of two quotas shared
@@ -311,7 +311,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 }
 
-impl<S: Copy + Send + 'static> Keeps for LockedTable<S> {
+impl<S: Copy + Send + 'static> AnyTable for LockedTable<S> {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -355,16 +355,16 @@ impl<S: Copy + Send + 'static> Keeps for LockedTable<S> {
 }
 
 /// With the limiter's own quota, if the table keeps states alone.
-impl<S: Copy + Send + 'static, T: Copy + 'static> KeepsAs<T> for LockedTable<S> {
+impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<S> {
     fn is_read(&self) -> bool {
         is_same::<S, T>() || is_same::<S, QuotaState<T>>()
     }
 
     fn each(&self, part: TablePart, own: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        let mut act = |set, tag, kept: S| {
-            let alone = || cast(kept).map(|state| QuotaState { state, quota: *own });
-            if let Some(kept) = cast(kept).or_else(alone) {
-                act(set, tag, kept);
+        let mut act = |set, tag, debt: S| {
+            let alone = || cast(debt).map(|state| QuotaState { state, quota: *own });
+            if let Some(entry) = cast(debt).or_else(alone) {
+                act(set, tag, entry);
             }
         };
         let TablePart::Page(geometry, page) = part else {
@@ -554,7 +554,7 @@ mod tests {
         table.inherit((0, vec![before]), Box::new(InFourPages(state(10))));
         let table = Arc::new(table);
         let source = Box::new(FromTable(Arc::clone(&table)));
-        let heir = DebtCopies::<_, KeptStates<_>>::new(1, &[table.geometry(), before], table.occupancy(), source);
+        let heir = DebtCopies::<_, CopiedStates<_>>::new(1, &[table.geometry(), before], table.occupancy(), source);
         let inherited = |hash| heir.get(hash, 0, |state| state.used);
         // Of the four pages, this key may be in those in which the other may not be.
         let pages = |hash| before.candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
