@@ -1,22 +1,22 @@
 //! A live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters inherit what. All that can fail is done
 //! here, before the change is in force; [`debt_copies`](super::debt_copies) then copies what is owed.
 //!
-//! An heir keeps what its keys owe as words, as states, or as states with their quotas: the [`Form`]s. Its copies are made
+//! An heir keeps what its keys owe as words, as states, or as states with their quotas: the [`Form`]. Its copies are made
 //! [from the table](FromTable) of its predecessor, which is read in pages as states; each is converted into the form once.
 
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
+use super::{MemoryTable, TableStart};
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
 use super::ledger::{Ledger, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
 use super::read_states::{AnyTable, ReadStates, TablePart};
-use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks};
-use super::tables::{KeyTable, QuotaTable, Tables};
+use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
+use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
-use super::{MemoryTable, TableStart};
 use crate::algorithm::{Algorithm, GcraState, Kind};
 use crate::store::quota_change;
 use crate::values::time::{Clock, Timestamp};
@@ -59,12 +59,11 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
     /// Makes tables that begin with what keys owe in the predecessor's; `None` if this limiter cannot inherit that.
     fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Tables<S>>) -> Option<Tables<S>> {
-        let before = predecessor.terms;
-        if before.clock != TypeId::of::<C>() {
+        if predecessor.terms.clock != TypeId::of::<C>() {
             return None;
         }
         let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
-        let (made, takes_quotas) = (self.start.made.lock().take(), self.start.takes_quotas());
+        let made = self.start.made.lock().take();
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
         // One instant for all of it, read once.
         let origin = Predecessor::new(predecessor, self.store.clock.now());
@@ -73,53 +72,35 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
             heir = with_capacity(predecessor.capacity);
         }
-        let terms = heir.terms;
-        let inherits_states =
-            before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<S>().is_read();
-        let size = (heir.capacity, self.store.when_full);
-        let with_quotas = |change| OnceLock::from(quota_table(&**algorithm, &origin, change, size));
-        let begins_with_words = match &mut heir.key_table {
-            _ if takes_quotas && !inherits_states => return None,
-            _ if takes_quotas => {
-                let is_rescheduled = terms.schedule != before.schedule;
-                heir.quota_table = with_quotas(if is_rescheduled { TableChange::Schedule } else { TableChange::None });
-                false
-            }
-            KeyTable::Bucket(own) if before.is_bucket => {
-                let begins_with_words = origin.begin_bucket(own, &**algorithm, inherits_states)?;
-                if !begins_with_words {
-                    heir.quota_table = with_quotas(TableChange::Quota);
-                }
-                begins_with_words
-            }
-            KeyTable::Bucket(_) => return None,
-            _ if !inherits_states => return None,
-            KeyTable::Fixed(own) => origin.begin_windows(own, algorithm, terms.staggered),
-            KeyTable::Sliding(own) => origin.begin_windows(own, algorithm, terms.staggered),
-            KeyTable::Locked(_) => false,
-        };
-        if !begins_with_words && heir.quota_table.get().is_none() {
-            if !matches!(heir.key_table, KeyTable::Locked(_)) {
-                heir.key_table = KeyTable::Locked(LockedTable::new(size.0, size.1));
-            }
-            if let KeyTable::Locked(own) = &mut heir.key_table {
-                let form = States { algorithm: Arc::clone(algorithm), at: origin.at };
-                origin.begin_locked(own, form, |_| terms.quota);
-            }
-        }
+        let form = origin.form(&**algorithm, &heir, self.start.takes_quotas())?;
+        origin.begin(&mut heir, form, algorithm, self.store.when_full);
         heir.secret = predecessor.secret;
-        // Receipts name windows by number: after another change of the schedule, that may be the number of another window.
-        // Those of a bucket that keeps states count in the units of its rate; each key that keeps its quota keeps them.
-        let has_units = !begins_with_words && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
-        let voids_receipts = if terms.is_bucket {
-            !takes_quotas && origin.bucket().is_none() && !has_units
-        } else {
-            terms.schedule != before.schedule
-        };
+        let voids_receipts = origin.voids_receipts(form, &heir.terms);
         heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
         heir.occupancy().inherit(predecessor.occupancy());
         Some(heir)
     }
+}
+
+/// How an heir keeps what its keys owe.
+///
+/// A window's receipt names the window by number: after another change of the schedule, that may be the number of another
+/// window, so all receipts from before it are void. A bucket's receipt counts in units that depend on both forms:
+///
+/// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
+/// |---|---|---|---|
+/// | words | converted by [`Ledger::remember`] | not read | not read |
+/// | states | void | read if the rate is the same, else void | read: each key keeps its quota |
+/// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
+#[derive(Clone, Copy)]
+enum Form {
+    Bucket(TickBucket),
+    Fixed(FixedRule),
+    Sliding(SlidingRule),
+    /// States alone, under the heir's own quota, behind locks.
+    States,
+    /// States with their quotas, in the table of keys with quotas of their own.
+    Entries(TableChange),
 }
 
 /// The table of a predecessor that has the keys at the instant of a change.
@@ -161,25 +142,98 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         self.table::<S>().occupancy().number()
     }
 
-    /// Lets a bucket begin with words, unless some key owes more tokens than these hold: one of a quota with a burst of more
-    /// than 2^18, say, that a slow one follows. Then `false`, if its keys can be kept as states with the quota, and the next
-    /// change tries again. `None` if there is no such bucket, or the predecessor's keys are no buckets of this crate.
-    fn begin_bucket<A: Algorithm<State = S>>(
-        &self,
-        own: &mut Ledger<TickBucket>,
-        algorithm: &A,
-        inherits_states: bool,
-    ) -> Option<bool> {
-        let Kind::Bucket { quota } = algorithm.kind() else { return None };
-        if !self.table::<GcraState>().is_read() {
+    /// Returns the form in which an heir keeps what keys owe here; `None` if it cannot inherit that. Changes nothing.
+    fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
+        let (before, terms) = (&self.tables.terms, &heir.terms);
+        let inherits_states =
+            before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
+        if let (KeyTable::Bucket(_), false) = (&heir.key_table, takes_quotas) {
+            return self.bucket_form(algorithm, inherits_states);
+        }
+        if !inherits_states {
             return None;
         }
-        let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
+        let is_rescheduled = terms.schedule != before.schedule;
+        Some(match &heir.key_table {
+            _ if takes_quotas && is_rescheduled => Form::Entries(TableChange::Schedule),
+            _ if takes_quotas => Form::Entries(TableChange::None),
+            KeyTable::Fixed(_) => self.window_rule(terms).map_or(Form::States, Form::Fixed),
+            KeyTable::Sliding(_) => self.window_rule(terms).map_or(Form::States, Form::Sliding),
+            KeyTable::Bucket(_) | KeyTable::Locked(_) => Form::States,
+        })
+    }
+
+    /// Returns words, unless some key owes more tokens than these hold: one of a quota with a burst of more than 2^18, say,
+    /// that a slow one follows. Then its keys become states with the quota, if they can, and the next change tries again.
+    /// `None` if there is no such bucket, or the predecessor's keys are no buckets of this crate.
+    fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
+        let Kind::Bucket { quota } = algorithm.kind() else { return None };
+        if !self.tables.terms.is_bucket || !self.table::<GcraState>().is_read() {
+            return None;
+        }
+        let tokens = self.most_owed::<TickBucket>();
         let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        if tokens > rule.most_units(true) && inherits_states && UnderQuota::without_conversion(algorithm).is_some() {
-            return Some(false);
+        let can_be_states = || inherits_states && UnderQuota::without_conversion(algorithm).is_some();
+        let is_too_much = tokens > rule.most_units(true) && can_be_states();
+        Some(if is_too_much { Form::Entries(TableChange::Quota) } else { Form::Bucket(rule) })
+    }
+
+    /// Returns the rule of windows whose words hold all counts, if there is one.
+    fn window_rule<R: Codec>(&self, terms: &HeirTerms) -> Option<R> {
+        R::holding(&terms.quota, terms.staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>())
+    }
+
+    /// Lets an heir begin with what keys owe here, in this form.
+    fn begin<A: Algorithm<State = S>>(
+        &self,
+        heir: &mut Tables<S>,
+        form: Form,
+        algorithm: &Arc<A>,
+        when_full: WhenFull,
+    ) {
+        match (form, &mut heir.key_table) {
+            (Form::Bucket(rule), KeyTable::Bucket(own)) => self.begin_bucket(own, rule),
+            (Form::Fixed(rule), KeyTable::Fixed(own)) => self.begin_windows(own, rule, algorithm),
+            (Form::Sliding(rule), KeyTable::Sliding(own)) => self.begin_windows(own, rule, algorithm),
+            (Form::Entries(change), _) => {
+                let table = quota_table(&**algorithm, self, change, (heir.capacity, when_full));
+                heir.quota_table = OnceLock::from(table);
+            }
+            (Form::States, key_table) => {
+                if !matches!(key_table, KeyTable::Locked(_)) {
+                    *key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
+                }
+                if let KeyTable::Locked(own) = key_table {
+                    let (states, quota) = (States { algorithm: Arc::clone(algorithm), at: self.at }, heir.terms.quota);
+                    self.begin_locked(own, states, |_| quota);
+                }
+            }
+            (Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_), _) => {
+                unreachable!("the words are those of the table")
+            }
         }
+    }
+
+    /// Returns whether an heir in this form can refund nothing that was charged before the change: see [`Form`].
+    fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
+        let before = &self.tables.terms;
+        if !terms.is_bucket {
+            return terms.schedule != before.schedule;
+        }
+        let has_units = match form {
+            Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_) => false,
+            Form::States | Form::Entries(TableChange::Quota) => {
+                !self.has_quotas && before.quota.has_rate_of(&terms.quota)
+            }
+            Form::Entries(TableChange::None | TableChange::Schedule) => true,
+        };
+        self.bucket().is_none() && !has_units
+    }
+
+    /// Lets a bucket begin with words.
+    fn begin_bucket(&self, own: &mut Ledger<TickBucket>, rule: TickBucket) {
+        let at = self.at;
         if let Some(from) = self.bucket() {
             let rule = rule.continuing(from.rule(), at);
             let conversion = rule.conversion(from.rule(), from.rule().read(at));
@@ -193,25 +247,16 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
                 rule.stamp_of(tag, entry, at).checked_sub(base)
             });
         }
-        Some(true)
     }
 
-    /// Lets windows begin with words; `false` if not all counts fit into these.
-    fn begin_windows<R: Codec, A: Algorithm<State = S>>(
-        &self,
-        own: &mut Ledger<R>,
-        algorithm: &Arc<A>,
-        staggered: bool,
-    ) -> bool {
+    /// Lets windows begin with words.
+    fn begin_windows<R: Codec, A: Algorithm<State = S>>(&self, own: &mut Ledger<R>, rule: R, algorithm: &Arc<A>) {
         let (at, quota) = (self.at, algorithm.quota());
-        let rule = R::holding(&quota, staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>());
-        let Some(rule) = rule else { return false };
         let (base, states) = (base_of(&rule, at), States { algorithm: Arc::clone(algorithm), at });
         self.begin_words(own, rule, move |tag, entry| {
             let state = cast(states.debt(tag, entry)?)?;
             rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
         });
-        true
     }
 
     /// Lets a table of words begin with the debts that `debt_of` returns of states of type `T`; returns whether anything is
@@ -231,7 +276,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     }
 
     /// Lets a table with locks begin. Keys share a state with those of the same quota.
-    fn begin_locked<F: Form<Debt: Send>>(
+    fn begin_locked<F: DebtForm<Debt: Send>>(
         &self,
         own: &mut LockedTable<F::Debt>,
         form: F,
@@ -273,7 +318,7 @@ pub(super) fn quota_table<A: Algorithm>(
     let mut table = LockedTable::new(capacity, when_full);
     table.occupancy().inherit(origin.table::<A::State>().occupancy());
     if let Some(under) = UnderQuota::without_conversion(algorithm) {
-        let form = WithQuotas { under, change, at: origin.at };
+        let form = Entries { under, change, at: origin.at };
         origin.begin_locked(&mut table, form, |entry| entry.quota);
     }
     table
@@ -285,7 +330,7 @@ struct FromTable<S, F> {
     form: F,
 }
 
-impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
+impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
     /// Returns what keys share that something is owed of, each with a tag of the keys.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let (origin, mut overflow) = (&self.origin, Vec::new());
@@ -296,7 +341,7 @@ impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
     }
 }
 
-impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> {
+impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S, F> {
     fn announce(&self, heir: &Weak<dyn PastDebts>) {
         if let Some(past) = self.origin.table::<S>().inherited() {
             past.announce(heir);
@@ -317,8 +362,8 @@ impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> 
     }
 }
 
-/// How an heir keeps what a key owes at the instant of the change.
-trait Form: Send + Sync + 'static {
+/// Converts what a key owes at the instant of the change into the heir's [`Form`].
+trait DebtForm: Send + Sync + 'static {
     /// The state as which the predecessor's table is read.
     type State: Copy + 'static;
 
@@ -345,7 +390,7 @@ struct Words<R, T> {
 
 type DebtOf<T> = dyn Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync;
 
-impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
+impl<R: Codec, T: Copy + 'static> DebtForm for Words<R, T> {
     type State = T;
     type Debt = u64;
 
@@ -369,7 +414,7 @@ struct States<A> {
     at: Timestamp,
 }
 
-impl<A: Algorithm> Form for States<A> {
+impl<A: Algorithm> DebtForm for States<A> {
     type State = A::State;
     type Debt = A::State;
 
@@ -388,8 +433,8 @@ impl<A: Algorithm> Form for States<A> {
     }
 }
 
-/// States with quotas.
-struct WithQuotas<A> {
+/// States with their quotas.
+struct Entries<A> {
     under: UnderQuota<A>,
     change: TableChange,
     at: Timestamp,
@@ -407,7 +452,7 @@ pub(super) enum TableChange {
     Quota,
 }
 
-impl<A: Algorithm> Form for WithQuotas<A> {
+impl<A: Algorithm> DebtForm for Entries<A> {
     type State = A::State;
     type Debt = QuotaState<A::State>;
 
