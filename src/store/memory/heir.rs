@@ -7,13 +7,14 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::{MemoryTable, TableStart};
+use super::MemoryTable;
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
 use super::ledger::{Ledger, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
 use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::start::TableStart;
 use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
 use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;

@@ -22,9 +22,11 @@ mod models;
 mod occupancy;
 mod own_quota;
 mod quota_state;
+mod quota_table;
 mod read_states;
 mod resets;
 mod settings;
+mod start;
 mod table;
 mod tables;
 mod when_full;
@@ -33,18 +35,16 @@ pub use self::settings::MemoryStore;
 pub use self::when_full::WhenFull;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use self::heir::{Predecessor, TableChange};
-use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
-use self::read_states::AnyTable;
-use self::tables::{KeyTable, QuotaTable, Tables, any_table};
+use self::start::TableStart;
+use self::tables::{KeyTable, Tables, any_table};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
-use crate::util::lock::Lock;
-use crate::values::time::{Clock, Monotonic, Timestamp};
+#[cfg(feature = "test-util")]
+use crate::values::time::Timestamp;
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
@@ -61,13 +61,6 @@ impl<S, C> Clone for MemoryTable<S, C> {
     }
 }
 
-impl<C: Clock> MemoryStore<C> {
-    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
-    pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
-        MemoryTable::starting(self, TableStart::new(OnceLock::new(), false))
-    }
-}
-
 impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     type Table = MemoryTable<A::State, C>;
 
@@ -79,37 +72,12 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     }
 }
 
-/// A table before its first question, and after.
-struct TableStart<S> {
-    /// A table that was made and not used yet: it may still inherit.
-    made: Lock<Option<Tables<S>>>,
-    /// Shared with what heirs copy from.
-    in_use: OnceLock<Arc<Tables<S>>>,
-    /// Whether keys may have quotas of their own.
-    takes_quotas: AtomicBool,
-}
-
-impl<S> TableStart<S> {
-    const fn new(in_use: OnceLock<Arc<Tables<S>>>, takes_quotas: bool) -> Self {
-        Self { made: Lock::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
-    }
-
-    fn takes_quotas(&self) -> bool {
-        // Relaxed: it is set before the limiter is asked, or inherits; later, a question under a quota makes the table.
-        self.takes_quotas.load(Ordering::Relaxed)
-    }
-}
-
 #[cold]
 fn another_kind() -> ! {
     unreachable!("an algorithm stays what it is: its `kind` must always be the same");
 }
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
-    fn starting(store: MemoryStore<C>, start: TableStart<S>) -> Self {
-        Self { store, tables: OnceLock::new(), start: Arc::new(start) }
-    }
-
     /// Returns how many live keys the table holds without loss.
     pub(crate) fn capacity(&self) -> usize {
         self.in_use().map_or(self.store.capacity, |tables| tables.capacity)
@@ -134,78 +102,9 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
             quotas.check_invariants(now);
         }
     }
-
-    /// Returns what is in use since the first question, if there was one.
-    fn in_use(&self) -> Option<&Arc<Tables<S>>> {
-        self.start.in_use.get()
-    }
 }
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    #[inline]
-    fn tables<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
-        self.tables.get_or_init(|| Arc::clone(self.begin(algorithm)))
-    }
-
-    /// Puts the table that was made into use. From now on it inherits nothing.
-    #[cold]
-    #[inline(never)]
-    fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
-        self.start.in_use.get_or_init(|| {
-            let made = self.start.made.lock().take();
-            Arc::new(made.unwrap_or_else(|| Tables::new(algorithm, &self.store, self.store.capacity)))
-        })
-    }
-
-    /// Returns the table of keys with quotas of their own, made if there is none yet: of a store that was asked without
-    /// quotas so far, its keys begin with what they owe there.
-    #[inline]
-    fn quota_table<'a, A: Algorithm<State = S>>(&self, algorithm: &A, tables: &'a Arc<Tables<S>>) -> &'a QuotaTable<S> {
-        tables.quota_table.get().unwrap_or_else(|| self.make_quota_table(algorithm, tables))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make_quota_table<'a, A: Algorithm<State = S>>(
-        &self,
-        algorithm: &A,
-        tables: &'a Arc<Tables<S>>,
-    ) -> &'a QuotaTable<S> {
-        let mut is_made = false;
-        let quota_table = tables.quota_table.get_or_init(|| {
-            is_made = true;
-            let origin = Predecessor::new(tables, self.store.clock.now());
-            heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.store.when_full))
-        });
-        if let Some(past) = quota_table.inherited().filter(|_| is_made) {
-            // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
-            // store until all is copied.
-            let shared = Arc::clone(&past);
-            let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
-            if thread.spawn(move || shared.copy_all()).is_err() {
-                past.copy_all();
-            }
-        }
-        quota_table
-    }
-
-    /// Decides, if keys have quotas of their own, or have been reset: seldom.
-    #[cold]
-    #[inline(never)]
-    fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
-        let tables = self.tables(algorithm);
-        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
-        let resets = tables.resets.count(hash);
-        let decision = match tables.under(algorithm, ask) {
-            Some(under) => {
-                let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
-                self.quota_table(algorithm, tables).check(&under, hash, ask.cost(), now, fresh)
-            }
-            None => self.charge_own(algorithm, tables, ask, hash),
-        };
-        if resets == 0 { decision } else { resets::with_count(decision, resets) }
-    }
-
     /// Decides under the limiter's own quota.
     #[inline(always)]
     fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
@@ -227,19 +126,6 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn peek_under<A: Algorithm<State = S>>(
-        &self,
-        under: &UnderQuota<A>,
-        algorithm: &A,
-        (hash, now, cost): (u64, Timestamp, u64),
-    ) -> Decision {
-        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, now, cost)
-    }
-}
-
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides, and charges what is admitted.
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
@@ -327,21 +213,6 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             words => words.refund(hash, units, receipt, now),
             states => states.refund(algorithm, hash, now, units, receipt)
         );
-    }
-
-    /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
-    pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
-        self.start.takes_quotas.store(true, Ordering::Relaxed);
-        let mut made = self.start.made.lock();
-        if let Some(tables) = self.in_use() {
-            drop(made);
-            if let Some(past) = self.quota_table(algorithm, tables).inherited() {
-                past.copy_all();
-            }
-            return;
-        }
-        let tables = made.get_or_insert_with(|| Tables::new(algorithm, &self.store, self.store.capacity));
-        tables.quota_table.get_or_init(|| LockedTable::new(tables.capacity, self.store.when_full));
     }
 
     pub(crate) const fn clock(&self) -> &Arc<C> {
