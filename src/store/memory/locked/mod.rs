@@ -5,12 +5,13 @@
 
 #[cfg(feature = "test-util")]
 mod invariants;
+mod overflow;
 mod set;
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use self::overflow::{charge_overflow, shared_tag, sum};
 use self::set::{SLOTS, StateSet, Tag64};
 use super::debt_copies::{CopiedStates, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::{self, Occupancy};
@@ -34,13 +35,6 @@ pub(super) struct LockedTable<S> {
     /// Shared with the copies of what its keys inherit.
     occupancy: Arc<Occupancy>,
     inherited: Option<Arc<DebtCopies<S, CopiedStates<S>>>>,
-}
-
-/// Returns the tag of all keys in an overflow set that are judged under a quota. A state that keys of two quotas shared
-/// would take on the quota of whichever asked last: what is owed under a strict one would be paid at the rate of a generous
-/// one. (Two quotas with the same tag would share a slot. There are 2^64 tags.)
-fn shared_tag(quota: &Quota) -> Tag64 {
-    tag_of(BuildHasherDefault::<DefaultHasher>::default().hash_one(quota))
 }
 
 /// Returns the time by which a key is judged.
@@ -73,17 +67,6 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Lets the table begin with states of the table of the number `predecessor`. For a table that was not used yet.
     pub(super) fn inherit(&mut self, (predecessor, geometries): (u64, Vec<Geometry>), source: Box<dyn DebtSource<S>>) {
         self.inherited = Some(DebtCopies::new(predecessor, &geometries, &self.occupancy, source));
-    }
-
-    /// Lets the keys of a group that are judged under a quota begin with this state in their overflow set, if there is one:
-    /// with the greatest by `size`, if there are several. For a table that was not used yet.
-    pub(super) fn inherit_overflow(&self, (tag, quota): (Tag, &Quota), state: S, size: impl Fn(&S) -> u64) {
-        let Some(mut set) = self.overflow_set(tag) else { return };
-        match set.find(shared_tag(quota)) {
-            Some(shared) => *shared = if size(shared) < size(&state) { state } else { *shared },
-            // The predecessor's sets have no more slots than this one.
-            None => drop(set.insert(shared_tag(quota), state, |_, _| false)),
-        }
     }
 
     /// Returns a key's two candidate sets, the lower one first. It is locked first: so of two threads with the same two
@@ -266,12 +249,6 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         occupancy::extrapolate(live, seen, sets)
     }
 
-    /// Locks a key's overflow set, if the table has such sets. To be locked after the key's candidate sets.
-    fn overflow_set(&self, tag: Tag) -> Option<MutexGuard<'_, StateSet<S>>> {
-        let group = usize::try_from(tag.group()).expect("some hundreds");
-        self.overflow.get(group).map(Lock::lock)
-    }
-
     /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
     /// others if it has none of its own. If it has inherited, what it shares is [added](sum) for as long as `act` runs, and
     /// only if `adds`: what `act` changes is changed in what was inherited.
@@ -404,33 +381,6 @@ fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cos
         *state = next;
     }
     decision
-}
-
-/// Charges what new keys of a quota share, since the table is full and must not forget a key. If keys of as many other
-/// quotas share the set's slots, returns the time until the first one is free.
-fn charge_overflow<A: Algorithm>(
-    algorithm: &A,
-    set: &mut StateSet<A::State>,
-    now: Timestamp,
-    cost: u64,
-) -> Result<Decision, Duration> {
-    let tag = shared_tag(&algorithm.quota());
-    if let Some(state) = set.find(tag) {
-        return Ok(charge(algorithm, state, now, cost));
-    }
-    let left = |state: &A::State| algorithm.expires_at(state).saturating_since(now);
-    let (decision, next) = algorithm.decide(None, now, cost);
-    let has_room = next.is_none_or(|next| set.insert(tag, next, |_, state| left(state).is_zero()));
-    if has_room { Ok(decision) } else { Err(Duration::from_nanos(set.least(|_, state| time::nanos_of(left(state))))) }
-}
-
-/// Returns the state of a key that has used what two states have used together, or all that it may. The second is counted as
-/// charged now: states of any algorithm cannot be added otherwise.
-fn sum<A: Algorithm>(algorithm: &A, one: A::State, other: A::State, now: Timestamp) -> A::State {
-    let (other, _) = algorithm.decide(Some(other), now, 0);
-    let used = other.limit().saturating_sub(other.remaining());
-    let (free, _) = algorithm.decide(Some(one), now, 0);
-    algorithm.decide(Some(one), now, used.min(free.remaining())).1.unwrap_or(one)
 }
 
 #[cfg(all(test, not(sluice_loom)))]

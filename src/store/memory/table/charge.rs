@@ -3,7 +3,7 @@
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
-use super::placement::OVERFLOW;
+use super::overflow::OVERFLOW;
 use super::rule::{Rule, Ruling};
 use super::search::{first_candidate, second_candidate};
 use super::slots::Slot;

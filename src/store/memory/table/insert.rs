@@ -126,21 +126,4 @@ impl SetAssociativeTable {
         });
         Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
     }
-
-    /// Charges a new key's overflow slot, since the table is full and must not forget a key.
-    pub(super) fn charge_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u64) -> Judged<R> {
-        self.occupancy.note_turned_away();
-        let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
-        loop {
-            let epochs = self.ensure_swept(rule, set, now);
-            // If the slot is empty, its last debt may have been cleared since `now` was read. Then it was paid by the
-            // beginning of the page's epoch; how long before that is not known.
-            let now = rule.clamp(now, epochs.latest());
-            // Not found if a sweep began after `now` was clamped: then it must be clamped again.
-            let find = || (self.page(set).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(judged) = self.charge(rule, Owner::overflow(tag), cost, set, now, find) {
-                return judged;
-            }
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Threads that are descheduled between two steps, and clocks that jump: one thread plays both parts.
 
 use super::charge::{Owner, validate};
+use super::epoch::Epochs;
 use super::rule::Ruling;
 use super::ticks::EPOCH_BITS;
 use super::word::Word;
