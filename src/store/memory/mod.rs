@@ -145,13 +145,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let hash = tables.hash(ask.key());
         let now = ask.now(&self.store.clock);
         if let Some(under) = tables.under(algorithm, ask) {
-            return T::from(self.peek_under(&under, algorithm, (hash, now, ask.cost())));
+            return T::from(self.peek_under(&under, algorithm, (hash, ask.cost(), now)));
         }
         match (&tables.key_table, algorithm.kind()) {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
             (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
             (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, now, ask.cost())),
+            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now)),
             _ => another_kind(),
         }
     }
@@ -200,7 +200,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(under) = UnderQuota::of(algorithm, charged) {
                 match tables.quota_table.get() {
-                    Some(quotas) => return quotas.refund(&under, hash, self.store.clock.now(), units, receipt),
+                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.store.clock.now()),
                     // A live change to a limiter that is asked without quotas came after the charge.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
@@ -211,7 +211,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         any_table!(
             &tables.key_table,
             words => words.refund(hash, units, receipt, now),
-            states => states.refund(algorithm, hash, now, units, receipt)
+            states => states.refund(algorithm, hash, units, receipt, now)
         );
     }
 

@@ -84,8 +84,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         &self,
         under: &UnderQuota<A>,
         algorithm: &A,
-        (hash, now, cost): (u64, Timestamp, u64),
+        (hash, cost, now): (u64, u64, Timestamp),
     ) -> Decision {
-        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, now, cost)
+        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, cost, now)
     }
 }

@@ -89,14 +89,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         algorithm: &A,
         hash: u64,
         cost: u64,
-        clock: impl Fn() -> Timestamp,
+        now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
         let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
         loop {
             let mut low = self.lock(low);
             if let Some(state) = low.find(tag) {
-                return charge(algorithm, state, local(algorithm, tag, clock()), cost);
+                return charge(algorithm, state, local(algorithm, tag, now()), cost);
             }
             let mut high = self.lock(high);
             // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
@@ -200,8 +200,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         &self,
         algorithm: &A,
         hash: u64,
-        now: Timestamp,
         cost: u64,
+        now: Timestamp,
     ) -> Decision {
         self.convert_inherited(algorithm, hash, now);
         self.with_found(algorithm, hash, now, true, |state, now| {
@@ -229,9 +229,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         &self,
         algorithm: &A,
         hash: u64,
-        now: Timestamp,
         cost: u64,
         receipt: Receipt,
+        now: Timestamp,
     ) {
         self.with_found(algorithm, hash, now, false, |state, now| {
             if let Some(state) = state {
@@ -534,7 +534,7 @@ mod tests {
         for (inherited, shared, left) in [(1, 10, 0), (10, 1, 0), (4, 3, 3), (9, 9, 0)] {
             let table = heir(WhenFull::Overflow, inherited);
             table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(shared), |_| 0);
-            let peeked = table.peek(&FixedWindow::new(TEN), HASH, Timestamp::ZERO, 1);
+            let peeked = table.peek(&FixedWindow::new(TEN), HASH, 1, Timestamp::ZERO);
             let context = format!("inherited {inherited}, shared {shared}");
             assert_eq!((peeked.is_allowed(), peeked.remaining()), (left > 0, left.max(1) - 1), "{context}");
             assert_eq!((0..5).filter(|_| admits(&table, 1)).count(), usize::try_from(left).unwrap(), "{context}");
@@ -548,8 +548,8 @@ mod tests {
         table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(3), |_| 0);
         let window = FixedWindow::new(TEN);
         let charged = window.decide(None, Timestamp::ZERO, 1).0.receipt();
-        table.refund(&window, HASH, Timestamp::ZERO, 2, charged);
-        assert_eq!(table.peek(&window, HASH, Timestamp::ZERO, 0).remaining(), 10 - 4 - 3);
+        table.refund(&window, HASH, 2, charged, Timestamp::ZERO);
+        assert_eq!(table.peek(&window, HASH, 0, Timestamp::ZERO).remaining(), 10 - 4 - 3);
     }
 
     #[test]
@@ -559,7 +559,7 @@ mod tests {
             for used in states {
                 table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(used), |state| state.used);
             }
-            assert_eq!(table.peek(&FixedWindow::new(TEN), HASH, Timestamp::ZERO, 0).remaining(), 2);
+            assert_eq!(table.peek(&FixedWindow::new(TEN), HASH, 0, Timestamp::ZERO).remaining(), 2);
         }
     }
 
