@@ -481,8 +481,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::SlidingWindowState;
-    use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState, TokenBucket};
     use crate::store::MemoryStore;
     use crate::values::Ask;
     use crate::values::time::ManualClock;
@@ -565,5 +564,32 @@ mod tests {
             table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| states.push(shared.state));
             assert_eq!(states, [used], "from a limit of {limit}");
         }
+    }
+
+    /// A page with more debtors than slots forgets those that owe least: of their own budgets, if these differ.
+    #[test]
+    fn debts_of_every_form_have_the_size_of_what_is_owed() {
+        const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
+        fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
+            let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16), 16);
+            let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
+            of.map(|(used, limit)| {
+                let (state, tag) = (FixedWindowState { window: 1, used }, Tag::from_hash(7));
+                let debt = source.form.debt(tag, QuotaState { state, quota: Quota::per_minute(limit) });
+                source.size(tag, &debt.expect("it is owed until the window ends"))
+            })
+        }
+        let quota = Quota::per_minute(10);
+        let rule = FixedRule::holding(&quota, false, 0).unwrap();
+        let base = base_of(&rule, NOW);
+        let debt_of = Box::new(move |tag, entry| rule.stamp_of(tag, entry, NOW).checked_sub(base));
+        let words = Words { rule, base, at: NOW, debt_of };
+        let states = States { algorithm: Arc::new(FixedWindow::new(quota)), at: NOW };
+        let under = UnderQuota::without_conversion(&FixedWindow::new(quota)).unwrap();
+        let entries = Entries { under, change: TableChange::None, at: NOW };
+        assert_eq!(sizes(words, [(1, 10), (4, 10), (10, 10)]), [1, 4, 10]);
+        assert_eq!(sizes(states, [(1, 10), (4, 10), (10, 10)]), [1, 4, 10]);
+        let [first, second, third] = sizes(entries, [(1, 10), (5, 100), (2, 2)]);
+        assert!(0 < first && first < second && second < third, "{first}, {second}, {third}");
     }
 }
