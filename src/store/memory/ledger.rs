@@ -363,6 +363,29 @@ mod tests {
         heir.check_invariants(NOW);
     }
 
+    /// The decision was on the overflow slot alone: more seemed to remain than the next peek showed.
+    #[test]
+    fn a_key_that_inherits_and_shares_an_overflow_slot_is_shown_what_remains_beside_both() {
+        let of_ten = |keys| bucket(10, keys, WhenFull::Overflow);
+        let before = Arc::new(of_ten(64));
+        let charge = |ledger: &Ledger<_>, hash, cost| ledger.check::<Decision>(hash, cost, || NOW, || NOW);
+        assert!(charge(&before, HASH, 4).is_allowed());
+        let heir = after(&before, of_ten(1));
+        // All sixteen slots are taken.
+        assert!((100..116).all(|n: u64| charge(&heir, n << 40 | n, 1).is_allowed()));
+        for (cost, left) in [(1, 5), (2, 3)] {
+            let decision = charge(&heir, HASH, cost);
+            assert_eq!((decision.is_allowed(), decision.remaining()), (true, left));
+            let peeked = heir.peek::<Decision>(HASH, 0, NOW);
+            assert_eq!((peeked.remaining(), peeked.reset_after()), (left, decision.reset_after()));
+        }
+        // A refund is of what was inherited, and of no more than the charge.
+        let receipt = charge(&heir, HASH, 1).receipt();
+        heir.refund(HASH, 5, receipt, NOW);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2 + 4);
+        heir.check_invariants(NOW);
+    }
+
     #[test]
     fn an_inherited_debt_moves_into_the_table_when_its_key_is_inserted() {
         let heir = heir();
