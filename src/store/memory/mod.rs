@@ -1,17 +1,23 @@
 //! The memory store: tables of a fixed size in this process, by the settings in `settings`.
 //!
-//! *Where does a key's state live?* In the table of its limiter (`kept`), in one of two candidate sets, which a keyed hash
-//! chooses. A key's state is that of its algorithm and its quota (`quota_state`). Under the limiter's own quota, buckets and
-//! windows that fit are kept as words, without a lock (`table`), and all other states alone, behind locks (`locked`). From
-//! the first question under a quota of a key's own on, all keys are in a second table with locks, with their quotas
-//! (`own_quota`).
+//! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets, which a keyed hash
+//! chooses.
 //!
-//! *What happens to it on a change?* The new limiter has tables of its own (`heir`), and copies page by page what keys
-//! owed in the old one (`debt_copies`): read as states, and converted into its own form once. A key moves from there into
-//! the table with its first request. `ledger` joins a table of words with its rule and with these copies.
+//! - Under the limiter's own quota, buckets and windows that fit are words, without a lock (`table`). All other states are
+//!   behind locks (`locked`), alone: without the quota.
+//! - Keys with quotas of their own are in a second table, `quota_table`, with locks: states with their quotas
+//!   (`quota_state`), judged by `own_quota`. It is made by the first question under a quota, by `take_quotas` (a policy has
+//!   a `quota_fn`), or by a live change after which a key owes too much for words (`heir`). From then on it is asked about
+//!   all keys, if the algorithm takes quotas. The first table is not asked any more; it is neither emptied nor freed.
+//!
+//! *What happens to it on a live change?* The new limiter has tables of its own (`start`, `heir`), and copies page by page
+//! what keys owed in the old one (`debt_copies`): read as states (`read_states`), and converted into its own form once. A
+//! key moves from the copy into the table with its first request. `ledger` joins a table of words with its rule and with
+//! these copies.
 //!
 //! *On an eviction?* A state that owes nothing is a free slot. If both sets of a new key are full of others, the state
-//! that owes least is overwritten, unless [`WhenFull`] says otherwise, and counted (`occupancy`).
+//! that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says otherwise;
+//! `locked` does both in `insert`. `occupancy` counts it.
 
 mod debt_copies;
 mod heir;

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | not made | none | none | [`MemoryStore::table`]; a live change that finds that it cannot inherit |
 //! | made | some | none | [`OpenStore::open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
-//! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); a live change ([`inherit`](MemoryTable::inherit)), also of a new limiter |
+//! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); [`inherit`](MemoryTable::inherit) |
 //!
 //! Tables in use stay in use. Only tables that are not may inherit.
 

@@ -23,7 +23,7 @@ pub(super) struct Tables<S> {
     pub(super) secret: Secret,
     pub(super) capacity: usize,
     pub(super) key_table: KeyTable<S>,
-    /// Made for the first question under a quota of its key's own. From then on it has all keys, and `table` none.
+    /// Made as the head of `memory/mod.rs` lists. From then on it is asked about all keys, and `key_table` is not.
     pub(super) quota_table: OnceLock<QuotaTable<S>>,
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,
