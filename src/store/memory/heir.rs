@@ -111,15 +111,17 @@ pub(super) struct Predecessor<S> {
     /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
     /// be that table.
     has_quotas: bool,
-    /// The limiter's own.
-    quota: Quota,
     at: Timestamp,
 }
 
 impl<S: Copy + Send + 'static> Predecessor<S> {
     pub(super) fn new(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
-        let has_quotas = tables.quota_table.get().is_some();
-        Self { tables: Arc::clone(tables), has_quotas, quota: tables.terms.quota, at }
+        Self { tables: Arc::clone(tables), has_quotas: tables.quota_table.get().is_some(), at }
+    }
+
+    /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
+    fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+        self.table().each(part, &self.tables.terms.quota, self.at, act);
     }
 
     /// Returns the table, to be read as states of type `T`.
@@ -148,20 +150,15 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         let (before, terms) = (&self.tables.terms, &heir.terms);
         let inherits_states =
             before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
-        if let (KeyTable::Bucket(_), false) = (&heir.key_table, takes_quotas) {
-            return self.bucket_form(algorithm, inherits_states);
-        }
-        if !inherits_states {
-            return None;
-        }
-        let is_rescheduled = terms.schedule != before.schedule;
-        Some(match &heir.key_table {
-            _ if takes_quotas && is_rescheduled => Form::Entries(TableChange::Schedule),
+        let form = match &heir.key_table {
+            _ if takes_quotas && terms.schedule != before.schedule => Form::Entries(TableChange::Schedule),
             _ if takes_quotas => Form::Entries(TableChange::None),
+            KeyTable::Bucket(_) => return self.bucket_form(algorithm, inherits_states),
             KeyTable::Fixed(_) => self.window_rule(terms).map_or(Form::States, Form::Fixed),
             KeyTable::Sliding(_) => self.window_rule(terms).map_or(Form::States, Form::Sliding),
-            KeyTable::Bucket(_) | KeyTable::Locked(_) => Form::States,
-        })
+            KeyTable::Locked(_) => Form::States,
+        };
+        inherits_states.then_some(form)
     }
 
     /// Returns words, unless some key owes more tokens than these hold: one of a quota with a burst of more than 2^18, say,
@@ -293,9 +290,9 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     /// Returns the most units that a key may owe, with what it may be charged until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
         let known = self.table::<R::State>().most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&self.quota));
+        let mut most = known.unwrap_or_else(|| R::most_of(&self.tables.terms.quota));
         let mut look_at = |part| {
-            self.table().each(part, &self.quota, self.at, &mut |_, _, entry: QuotaState<R::State>| {
+            self.each(part, &mut |_, _, entry: QuotaState<R::State>| {
                 most = most.max(R::units_of(&entry, self.at)).max(R::most_of(&entry.quota));
             });
         };
@@ -334,8 +331,8 @@ struct FromTable<S, F> {
 impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
     /// Returns what keys share that something is owed of, each with a tag of the keys.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
-        let (origin, mut overflow) = (&self.origin, Vec::new());
-        origin.table().each(TablePart::Overflow, &origin.quota, origin.at, &mut |_, tag, entry| {
+        let mut overflow = Vec::new();
+        self.origin.each(TablePart::Overflow, &mut |_, tag, entry| {
             overflow.extend(self.form.debt(tag, entry).map(|debt| (tag, debt)));
         });
         overflow
@@ -350,8 +347,7 @@ impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S,
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<F::Debt>)) {
-        let origin = &self.origin;
-        origin.table().each(TablePart::Page(geometry, page), &origin.quota, origin.at, &mut |set, tag, entry| {
+        self.origin.each(TablePart::Page(geometry, page), &mut |set, tag, entry| {
             if let Some(debt) = self.form.debt(tag, entry) {
                 put(Debtor { set, tag, debt, ends: self.form.ends(&debt) });
             }
