@@ -30,12 +30,20 @@ impl<R: Rule> Judged<R> {
         Self { beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
     }
 
-    /// Returns the decision: on all that the key owes, with a receipt for the slot.
+    /// Returns the decision: on all that the key owes, with a receipt for the slot. Each arm makes it in place.
+    #[inline(always)]
     fn decision(self, rule: &R, cost: u64) -> Decision {
-        let decision = rule.decision(self.ruling, cost, self.at);
-        let (Ruling::Admit { debt }, Some(beside)) = (self.ruling, self.beside) else { return decision };
-        let all = Ruling::Admit { debt: rule.sum(debt, beside) };
-        rule.decision(all, cost, self.at).with_receipt(decision.receipt())
+        match (self.ruling, self.beside) {
+            (Ruling::Admit { debt }, Some(beside)) => self.decision_beside(rule, cost, rule.sum(debt, beside)),
+            (ruling, _) => rule.decision(ruling, cost, self.at),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decision_beside(&self, rule: &R, cost: u64, debt: R::Debt) -> Decision {
+        let charged = rule.decision(self.ruling, cost, self.at).receipt();
+        rule.decision(Ruling::Admit { debt }, cost, self.at).with_receipt(charged)
     }
 }
 
