@@ -61,11 +61,11 @@ pub(super) trait PageDebts: Send + Sync + 'static {
 
 /// Tags and debts, in eight bytes each like those of a word: a debt's stamp, counted from that of nothing at the instant of
 /// the change.
-pub(super) struct PackedDebts(Box<[AtomicU64]>);
+pub(super) struct CopiedStamps(Box<[AtomicU64]>);
 
 const DEBT_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
-impl PackedDebts {
+impl CopiedStamps {
     fn packed(tag: u64, debt: u64) -> u64 {
         tag << PAYLOAD_BITS | debt.min(DEBT_MASK)
     }
@@ -77,7 +77,7 @@ impl PackedDebts {
     }
 }
 
-impl PageDebts for PackedDebts {
+impl PageDebts for CopiedStamps {
     type Debt = u64;
 
     fn new(debts: impl Iterator<Item = (Tag, u64)>) -> Self {
@@ -101,27 +101,27 @@ impl PageDebts for PackedDebts {
 
 /// Tags, and the states of an algorithm: no more bytes per key than a slot of the locked table. The lock is held for as
 /// long as it takes to copy a state.
-pub(super) struct KeptStates<S>(Mutex<Box<[KeptState<S>]>>);
+pub(super) struct CopiedStates<S>(Mutex<Box<[CopiedState<S>]>>);
 
 /// `None` once it is cleared, which takes no room of its own: a tag is never zero.
-type KeptState<S> = Option<(NonZeroU64, S)>;
+type CopiedState<S> = Option<(NonZeroU64, S)>;
 
-impl<S: Copy + Send + 'static> PageDebts for KeptStates<S> {
+impl<S: Copy + Send + 'static> PageDebts for CopiedStates<S> {
     type Debt = S;
 
     fn new(debts: impl Iterator<Item = (Tag, S)>) -> Self {
-        let kept = debts.map(|(tag, state)| NonZeroU64::new(tag.value()).map(|tag| (tag, state)));
-        Self(Mutex::new(kept.collect()))
+        let states = debts.map(|(tag, state)| NonZeroU64::new(tag.value()).map(|tag| (tag, state)));
+        Self(Mutex::new(states.collect()))
     }
 
     fn get(&self, index: usize) -> Option<(Tag, S)> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner)[index];
-        kept.map(|(tag, state)| (Tag::from_hash(tag.get()), state))
+        let copied = self.0.lock().unwrap_or_else(PoisonError::into_inner)[index];
+        copied.map(|(tag, state)| (Tag::from_hash(tag.get()), state))
     }
 
     fn set(&self, index: usize, state: Option<S>) {
-        let kept = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner)[index];
-        *kept = kept.zip(state).map(|((tag, _), state)| (tag, state));
+        let copied = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner)[index];
+        *copied = copied.zip(state).map(|((tag, _), state)| (tag, state));
     }
 }
 
@@ -510,7 +510,7 @@ mod tests {
         }
     }
 
-    fn copies(geometries: &[Geometry], source: impl DebtSource<u64> + 'static) -> Arc<DebtCopies<u64, PackedDebts>> {
+    fn copies(geometries: &[Geometry], source: impl DebtSource<u64> + 'static) -> Arc<DebtCopies<u64, CopiedStamps>> {
         DebtCopies::new(1, geometries, &Arc::new(Occupancy::new()), Box::new(source))
     }
 
@@ -586,12 +586,12 @@ mod tests {
     /// A copy of a table that is full takes no more than the table.
     #[cfg(target_pointer_width = "64")]
     #[test]
-    fn a_kept_state_takes_no_more_than_a_slot() {
+    fn a_copied_state_takes_no_more_than_a_slot() {
         use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
         use crate::store::memory::quota_state::QuotaState;
 
         fn of<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
-            assert!(size_of::<KeptState<S>>() <= bytes_of_a_key / 2);
+            assert!(size_of::<CopiedState<S>>() <= bytes_of_a_key / 2);
         }
         // See `keys_take_as_many_bytes_as_documented`: two slots for each key.
         of::<FixedWindowState>(50);

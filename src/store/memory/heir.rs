@@ -1,22 +1,23 @@
 //! A live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters inherit what. All that can fail is done
 //! here, before the change is in force; [`debt_copies`](super::debt_copies) then copies what is owed.
 //!
-//! An heir keeps what its keys owe as words, as states, or as states with their quotas: the [`Form`]s. Its copies are made
+//! An heir keeps what its keys owe as words, as states, or as states with their quotas: the [`Form`]. Its copies are made
 //! [from the table](FromTable) of its predecessor, which is read in pages as states; each is converted into the form once.
 
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
+use super::MemoryTable;
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
-use super::keeps::{Keeps, KeepsAs, TablePart};
-use super::kept::{Kept, KeptTable, QuotaTable};
 use super::ledger::{Ledger, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
-use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks};
+use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::start::TableStart;
+use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
+use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
-use super::{MemoryTable, TableStart};
 use crate::algorithm::{Algorithm, GcraState, Kind};
 use crate::store::quota_change;
 use crate::values::time::{Clock, Timestamp};
@@ -29,9 +30,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         algorithm: &Arc<A>,
         heritage: &Heritage,
     ) -> Option<Inheritance<Self>> {
-        let predecessor: Arc<Kept<S>> = heritage.downcast()?;
-        let finish = |heir: &Kept<S>| {
-            let past = heir.keeps().inherited()?;
+        let predecessor: Arc<Tables<S>> = heritage.downcast()?;
+        let finish = |heir: &Tables<S>| {
+            let past = heir.current().inherited()?;
             Some(Box::new(move || past.copy_all()) as Finish)
         };
         if let Some(own) = self.in_use() {
@@ -39,7 +40,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 return Some(Inheritance::in_place());
             }
             // Another layer was first. To inherit once more would forget what was used since.
-            let past = own.keeps().inherited();
+            let past = own.current().inherited();
             if past.is_some_and(|past| past.predecessor() == predecessor.occupancy().number()) {
                 return Some(Inheritance::in_place().and_then(finish(own)));
             }
@@ -58,96 +59,80 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 
     /// Makes tables that begin with what keys owe in the predecessor's; `None` if this limiter cannot inherit that.
-    fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Kept<S>>) -> Option<Kept<S>> {
-        let before = predecessor.terms;
-        if before.clock != TypeId::of::<C>() {
+    fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Tables<S>>) -> Option<Tables<S>> {
+        if predecessor.terms.clock != TypeId::of::<C>() {
             return None;
         }
-        let with_capacity = |keys| Kept::new(&**algorithm, &self.store, keys);
-        let (made, takes_quotas) = (self.start.made.lock().take(), self.start.takes_quotas());
+        let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
+        let made = self.start.made.lock().take();
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
         // One instant for all of it, read once.
         let origin = Predecessor::new(predecessor, self.store.clock.now());
         let geometries = origin.geometries();
-        if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.keeps().geometry()) {
+        if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
             heir = with_capacity(predecessor.capacity);
         }
-        let terms = heir.terms;
-        let inherits_states =
-            before.has_windows_of(&terms) && algorithm.can_inherit(&before.quota) && origin.table::<S>().is_read();
-        let size = (heir.capacity, self.store.when_full);
-        let with_quotas = |change| OnceLock::from(quotas(&**algorithm, &origin, change, size));
-        let begins_with_words = match &mut heir.table {
-            _ if takes_quotas && !inherits_states => return None,
-            _ if takes_quotas => {
-                let is_rescheduled = terms.schedule != before.schedule;
-                heir.quotas = with_quotas(if is_rescheduled { TableChange::Schedule } else { TableChange::None });
-                false
-            }
-            KeptTable::Bucket(own) if before.is_bucket => {
-                let begins_with_words = origin.begin_bucket(own, &**algorithm, inherits_states)?;
-                if !begins_with_words {
-                    heir.quotas = with_quotas(TableChange::Quota);
-                }
-                begins_with_words
-            }
-            KeptTable::Bucket(_) => return None,
-            _ if !inherits_states => return None,
-            KeptTable::Fixed(own) => origin.begin_windows(own, algorithm, terms.staggered),
-            KeptTable::Sliding(own) => origin.begin_windows(own, algorithm, terms.staggered),
-            KeptTable::Locked(_) => false,
-        };
-        if !begins_with_words && heir.quotas.get().is_none() {
-            if !matches!(heir.table, KeptTable::Locked(_)) {
-                heir.table = KeptTable::Locked(LockedTable::new(size.0, size.1));
-            }
-            if let KeptTable::Locked(own) = &mut heir.table {
-                let form = States { algorithm: Arc::clone(algorithm), at: origin.at };
-                origin.begin_locked(own, form, |_| terms.quota);
-            }
-        }
+        let form = origin.form(&**algorithm, &heir, self.start.takes_quotas())?;
+        origin.begin(&mut heir, form, algorithm, self.store.when_full);
         heir.secret = predecessor.secret;
-        // Receipts name windows by number: after another change of the schedule, that may be the number of another window.
-        // Those of a bucket that keeps states count in the units of its rate; each key that keeps its quota keeps them.
-        let has_units = !begins_with_words && !origin.has_quotas && before.quota.has_rate_of(&terms.quota);
-        let voids_receipts = if terms.is_bucket {
-            !takes_quotas && origin.bucket().is_none() && !has_units
-        } else {
-            terms.schedule != before.schedule
-        };
+        let voids_receipts = origin.voids_receipts(form, &heir.terms);
         heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
         heir.occupancy().inherit(predecessor.occupancy());
         Some(heir)
     }
 }
 
+/// How an heir keeps what its keys owe.
+///
+/// A window's receipt names the window by number: after another change of the schedule, that may be the number of another
+/// window, so all receipts from before it are void. A bucket's receipt counts in units that depend on both forms:
+///
+/// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
+/// |---|---|---|---|
+/// | words | converted by [`Ledger::remember`] | not read | not read |
+/// | states | void | read if the rate is the same, else void | read: each key keeps its quota |
+/// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
+#[derive(Clone, Copy)]
+enum Form {
+    Bucket(TickBucket),
+    Fixed(FixedRule),
+    Sliding(SlidingRule),
+    /// States alone, under the heir's own quota, behind locks.
+    States,
+    /// States with their quotas, in the table of keys with quotas of their own.
+    Entries(TableChange),
+}
+
 /// The table of a predecessor that has the keys at the instant of a change.
 #[derive(Clone)]
 pub(super) struct Predecessor<S> {
-    kept: Arc<Kept<S>>,
+    tables: Arc<Tables<S>>,
     /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
     /// be that table.
     has_quotas: bool,
-    /// The limiter's own.
-    quota: Quota,
     at: Timestamp,
 }
 
 impl<S: Copy + Send + 'static> Predecessor<S> {
-    pub(super) fn new(kept: &Arc<Kept<S>>, at: Timestamp) -> Self {
-        Self { kept: Arc::clone(kept), has_quotas: kept.quotas.get().is_some(), quota: kept.terms.quota, at }
+    pub(super) fn new(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
+        Self { tables: Arc::clone(tables), has_quotas: tables.quota_table.get().is_some(), at }
+    }
+
+    /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
+    fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+        self.table().each(part, &self.tables.terms.quota, self.at, act);
     }
 
     /// Returns the table, to be read as states of type `T`.
-    fn table<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
-        if self.has_quotas { self.kept.keeps_as() } else { self.kept.without_quotas() }
+    fn table<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+        if self.has_quotas { self.tables.current_as() } else { self.tables.without_quotas() }
     }
 
     /// Returns the table if it is that of words of a bucket.
     fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match &self.kept.table {
-            KeptTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
+        match &self.tables.key_table {
+            KeyTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
             _ => None,
         }
     }
@@ -160,57 +145,116 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         self.table::<S>().occupancy().number()
     }
 
-    /// Lets a bucket begin with words, unless some key owes more tokens than these hold: one of a quota with a burst of more
-    /// than 2^18, say, that a slow one follows. Then `false`, if its keys can be kept as states with the quota, and the next
-    /// change tries again. `None` if there is no such bucket, or the predecessor's keys are no buckets of this crate.
-    fn begin_bucket<A: Algorithm<State = S>>(
-        &self,
-        own: &mut Ledger<TickBucket>,
-        algorithm: &A,
-        inherits_states: bool,
-    ) -> Option<bool> {
+    /// Returns the form in which an heir keeps what keys owe here; `None` if it cannot inherit that. Changes nothing.
+    fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
+        let (before, terms) = (&self.tables.terms, &heir.terms);
+        let inherits_states =
+            before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
+        let form = match &heir.key_table {
+            _ if takes_quotas && terms.schedule != before.schedule => Form::Entries(TableChange::Schedule),
+            _ if takes_quotas => Form::Entries(TableChange::None),
+            KeyTable::Bucket(_) => return self.bucket_form(algorithm, inherits_states),
+            KeyTable::Fixed(_) => self.window_rule(terms).map_or(Form::States, Form::Fixed),
+            KeyTable::Sliding(_) => self.window_rule(terms).map_or(Form::States, Form::Sliding),
+            KeyTable::Locked(_) => Form::States,
+        };
+        inherits_states.then_some(form)
+    }
+
+    /// Returns words, unless some key owes more tokens than these hold: one of a quota with a burst of more than 2^18, say,
+    /// that a slow one follows. Then its keys become states with the quota, if they can, and the next change tries again.
+    /// `None` if there is no such bucket, or the predecessor's keys are no buckets of this crate.
+    fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
         let Kind::Bucket { quota } = algorithm.kind() else { return None };
-        if !self.table::<GcraState>().is_read() {
+        if !self.tables.terms.is_bucket || !self.table::<GcraState>().is_read() {
             return None;
         }
-        let (at, tokens) = (self.at, self.most_owed::<TickBucket>());
+        let tokens = self.most_owed::<TickBucket>();
         let rule = TickBucket::holding(&quota, false, tokens)?;
         // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        if tokens > rule.most_units(true) && inherits_states && UnderQuota::keeping(algorithm).is_some() {
-            return Some(false);
+        let can_be_states = || inherits_states && UnderQuota::without_conversion(algorithm).is_some();
+        let is_too_much = tokens > rule.most_units(true) && can_be_states();
+        Some(if is_too_much { Form::Entries(TableChange::Quota) } else { Form::Bucket(rule) })
+    }
+
+    /// Returns the rule of windows whose words hold all counts, if there is one.
+    fn window_rule<R: Codec>(&self, terms: &HeirTerms) -> Option<R> {
+        R::holding(&terms.quota, terms.staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>())
+    }
+
+    /// Lets an heir begin with what keys owe here, in this form.
+    fn begin<A: Algorithm<State = S>>(
+        &self,
+        heir: &mut Tables<S>,
+        form: Form,
+        algorithm: &Arc<A>,
+        when_full: WhenFull,
+    ) {
+        match (form, &mut heir.key_table) {
+            (Form::Bucket(rule), KeyTable::Bucket(own)) => self.begin_bucket(own, rule),
+            (Form::Fixed(rule), KeyTable::Fixed(own)) => self.begin_windows(own, rule, algorithm),
+            (Form::Sliding(rule), KeyTable::Sliding(own)) => self.begin_windows(own, rule, algorithm),
+            (Form::Entries(change), _) => {
+                let table = quota_table(&**algorithm, self, change, (heir.capacity, when_full));
+                heir.quota_table = OnceLock::from(table);
+            }
+            (Form::States, key_table) => {
+                if !matches!(key_table, KeyTable::Locked(_)) {
+                    *key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
+                }
+                if let KeyTable::Locked(own) = key_table {
+                    let (states, quota) = (States { algorithm: Arc::clone(algorithm), at: self.at }, heir.terms.quota);
+                    self.begin_locked(own, states, |_| quota);
+                }
+            }
+            (Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_), _) => {
+                unreachable!("the words are those of the table")
+            }
         }
+    }
+
+    /// Returns whether an heir in this form can refund nothing that was charged before the change: see [`Form`].
+    fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
+        let before = &self.tables.terms;
+        if !terms.is_bucket {
+            return terms.schedule != before.schedule;
+        }
+        let has_units = match form {
+            Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_) => false,
+            Form::States | Form::Entries(TableChange::Quota) => {
+                !self.has_quotas && before.quota.has_rate_of(&terms.quota)
+            }
+            Form::Entries(TableChange::None | TableChange::Schedule) => true,
+        };
+        self.bucket().is_none() && !has_units
+    }
+
+    /// Lets a bucket begin with words.
+    fn begin_bucket(&self, own: &mut Ledger<TickBucket>, rule: TickBucket) {
+        let at = self.at;
         if let Some(from) = self.bucket() {
             let rule = rule.continuing(from.rule(), at);
             let conversion = rule.conversion(from.rule(), from.rule().read(at));
-            let debt_of = move |_, kept: QuotaState<Ticks>| Some(conversion.debt(kept.state.0));
+            let debt_of = move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0));
             let has_overflow = self.begin_words(own, rule, debt_of);
             own.remember(from, at, has_overflow);
         } else {
             let rule = rule.started_before(at);
             let base = base_of(&rule, at);
-            self.begin_words(own, rule, move |tag, kept: QuotaState<GcraState>| {
-                rule.stamp_of(tag, kept, at).checked_sub(base)
+            self.begin_words(own, rule, move |tag, entry: QuotaState<GcraState>| {
+                rule.stamp_of(tag, entry, at).checked_sub(base)
             });
         }
-        Some(true)
     }
 
-    /// Lets windows begin with words; `false` if not all counts fit into these.
-    fn begin_windows<R: Codec, A: Algorithm<State = S>>(
-        &self,
-        own: &mut Ledger<R>,
-        algorithm: &Arc<A>,
-        staggered: bool,
-    ) -> bool {
+    /// Lets windows begin with words.
+    fn begin_windows<R: Codec, A: Algorithm<State = S>>(&self, own: &mut Ledger<R>, rule: R, algorithm: &Arc<A>) {
         let (at, quota) = (self.at, algorithm.quota());
-        let rule = R::holding(&quota, staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>());
-        let Some(rule) = rule else { return false };
         let (base, states) = (base_of(&rule, at), States { algorithm: Arc::clone(algorithm), at });
-        self.begin_words(own, rule, move |tag, kept| {
-            let state = cast(states.debt(tag, kept)?)?;
+        self.begin_words(own, rule, move |tag, entry| {
+            let state = cast(states.debt(tag, entry)?)?;
             rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
         });
-        true
     }
 
     /// Lets a table of words begin with the debts that `debt_of` returns of states of type `T`; returns whether anything is
@@ -230,7 +274,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     }
 
     /// Lets a table with locks begin. Keys share a state with those of the same quota.
-    fn begin_locked<F: Form<Debt: Send>>(
+    fn begin_locked<F: DebtForm<Debt: Send>>(
         &self,
         own: &mut LockedTable<F::Debt>,
         form: F,
@@ -246,10 +290,10 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     /// Returns the most units that a key may owe, with what it may be charged until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
         let known = self.table::<R::State>().most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&self.quota));
+        let mut most = known.unwrap_or_else(|| R::most_of(&self.tables.terms.quota));
         let mut look_at = |part| {
-            self.table().each(part, &self.quota, self.at, &mut |_, _, kept: QuotaState<R::State>| {
-                most = most.max(R::units_of(&kept, self.at)).max(R::most_of(&kept.quota));
+            self.each(part, &mut |_, _, entry: QuotaState<R::State>| {
+                most = most.max(R::units_of(&entry, self.at)).max(R::most_of(&entry.quota));
             });
         };
         look_at(TablePart::Overflow);
@@ -263,19 +307,19 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
 
 /// Makes a table of keys with their quotas that begin with what they owe at the origin; with nothing, if the
 /// algorithm takes no quotas.
-pub(super) fn quotas<A: Algorithm>(
+pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
     origin: &Predecessor<A::State>,
     change: TableChange,
     (capacity, when_full): (usize, WhenFull),
 ) -> QuotaTable<A::State> {
-    let mut quotas = LockedTable::new(capacity, when_full);
-    quotas.occupancy().inherit(origin.table::<A::State>().occupancy());
-    if let Some(under) = UnderQuota::keeping(algorithm) {
-        let form = WithQuotas { under, change, at: origin.at };
-        origin.begin_locked(&mut quotas, form, |kept| kept.quota);
+    let mut table = LockedTable::new(capacity, when_full);
+    table.occupancy().inherit(origin.table::<A::State>().occupancy());
+    if let Some(under) = UnderQuota::without_conversion(algorithm) {
+        let form = Entries { under, change, at: origin.at };
+        origin.begin_locked(&mut table, form, |entry| entry.quota);
     }
-    quotas
+    table
 }
 
 /// Copies what keys owe in a predecessor's table, in the form of the heir.
@@ -284,18 +328,18 @@ struct FromTable<S, F> {
     form: F,
 }
 
-impl<S: Copy + Send + 'static, F: Form> FromTable<S, F> {
+impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
     /// Returns what keys share that something is owed of, each with a tag of the keys.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
-        let (origin, mut overflow) = (&self.origin, Vec::new());
-        origin.table().each(TablePart::Overflow, &origin.quota, origin.at, &mut |_, tag, kept| {
-            overflow.extend(self.form.debt(tag, kept).map(|debt| (tag, debt)));
+        let mut overflow = Vec::new();
+        self.origin.each(TablePart::Overflow, &mut |_, tag, entry| {
+            overflow.extend(self.form.debt(tag, entry).map(|debt| (tag, debt)));
         });
         overflow
     }
 }
 
-impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> {
+impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S, F> {
     fn announce(&self, heir: &Weak<dyn PastDebts>) {
         if let Some(past) = self.origin.table::<S>().inherited() {
             past.announce(heir);
@@ -303,9 +347,8 @@ impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> 
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<F::Debt>)) {
-        let origin = &self.origin;
-        origin.table().each(TablePart::Page(geometry, page), &origin.quota, origin.at, &mut |set, tag, kept| {
-            if let Some(debt) = self.form.debt(tag, kept) {
+        self.origin.each(TablePart::Page(geometry, page), &mut |set, tag, entry| {
+            if let Some(debt) = self.form.debt(tag, entry) {
                 put(Debtor { set, tag, debt, ends: self.form.ends(&debt) });
             }
         });
@@ -316,15 +359,15 @@ impl<S: Copy + Send + 'static, F: Form> DebtSource<F::Debt> for FromTable<S, F> 
     }
 }
 
-/// How an heir keeps what a key owes at the instant of the change.
-trait Form: Send + Sync + 'static {
+/// Converts what a key owes at the instant of the change into the heir's [`Form`].
+trait DebtForm: Send + Sync + 'static {
     /// The state as which the predecessor's table is read.
     type State: Copy + 'static;
 
     type Debt: Copy + 'static;
 
     /// Returns a state as the heir keeps it; `None` if nothing of it counts any more.
-    fn debt(&self, tag: Tag, kept: QuotaState<Self::State>) -> Option<Self::Debt>;
+    fn debt(&self, tag: Tag, entry: QuotaState<Self::State>) -> Option<Self::Debt>;
 
     /// Returns until when a debt is owed, by the heir's clock.
     fn ends(&self, debt: &Self::Debt) -> u64;
@@ -344,12 +387,12 @@ struct Words<R, T> {
 
 type DebtOf<T> = dyn Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync;
 
-impl<R: Codec, T: Copy + 'static> Form for Words<R, T> {
+impl<R: Codec, T: Copy + 'static> DebtForm for Words<R, T> {
     type State = T;
     type Debt = u64;
 
-    fn debt(&self, tag: Tag, kept: QuotaState<T>) -> Option<u64> {
-        (self.debt_of)(tag, kept).filter(|debt| *debt > 0)
+    fn debt(&self, tag: Tag, entry: QuotaState<T>) -> Option<u64> {
+        (self.debt_of)(tag, entry).filter(|debt| *debt > 0)
     }
 
     fn ends(&self, debt: &u64) -> u64 {
@@ -368,13 +411,13 @@ struct States<A> {
     at: Timestamp,
 }
 
-impl<A: Algorithm> Form for States<A> {
+impl<A: Algorithm> DebtForm for States<A> {
     type State = A::State;
     type Debt = A::State;
 
-    fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<A::State> {
+    fn debt(&self, tag: Tag, entry: QuotaState<A::State>) -> Option<A::State> {
         let now = local_of(&*self.algorithm, tag, self.at);
-        let state = quota_change::converted(&*self.algorithm, kept.state, &kept.quota, now)?;
+        let state = quota_change::converted(&*self.algorithm, entry.state, &entry.quota, now)?;
         (self.algorithm.owed(&state, now) > 0).then_some(state)
     }
 
@@ -387,8 +430,8 @@ impl<A: Algorithm> Form for States<A> {
     }
 }
 
-/// States with quotas.
-struct WithQuotas<A> {
+/// States with their quotas.
+struct Entries<A> {
     under: UnderQuota<A>,
     change: TableChange,
     at: Timestamp,
@@ -406,26 +449,26 @@ pub(super) enum TableChange {
     Quota,
 }
 
-impl<A: Algorithm> Form for WithQuotas<A> {
+impl<A: Algorithm> DebtForm for Entries<A> {
     type State = A::State;
     type Debt = QuotaState<A::State>;
 
-    fn debt(&self, tag: Tag, kept: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
+    fn debt(&self, tag: Tag, entry: QuotaState<A::State>) -> Option<QuotaState<A::State>> {
         let now = local_of(&self.under, tag, self.at);
-        let kept = match self.change {
-            TableChange::None => kept,
-            TableChange::Schedule => self.under.rescheduled(kept, now),
-            TableChange::Quota => self.under.taken_over(&kept, now)?,
+        let entry = match self.change {
+            TableChange::None => entry,
+            TableChange::Schedule => self.under.rescheduled(entry, now),
+            TableChange::Quota => self.under.taken_over(&entry, now)?,
         };
-        (self.under.expires_at(&kept) > now).then_some(kept)
+        (self.under.expires_at(&entry) > now).then_some(entry)
     }
 
-    fn ends(&self, kept: &QuotaState<A::State>) -> u64 {
-        self.under.expires_at(kept).as_nanos()
+    fn ends(&self, entry: &QuotaState<A::State>) -> u64 {
+        self.under.expires_at(entry).as_nanos()
     }
 
-    fn size(&self, tag: Tag, kept: &QuotaState<A::State>) -> u64 {
-        self.under.owed(kept, local_of(&self.under, tag, self.at))
+    fn size(&self, tag: Tag, entry: &QuotaState<A::State>) -> u64 {
+        self.under.owed(entry, local_of(&self.under, tag, self.at))
     }
 }
 
@@ -434,8 +477,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::SlidingWindowState;
-    use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState, TokenBucket};
     use crate::store::MemoryStore;
     use crate::values::Ask;
     use crate::values::time::ManualClock;
@@ -450,7 +492,7 @@ mod tests {
             before.in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
             let heir = after.in_use().unwrap();
-            assert_eq!(matches!(heir.table, KeptTable::Locked(_)), limit == 100_000);
+            assert_eq!(matches!(heir.key_table, KeyTable::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }
     }
@@ -468,12 +510,12 @@ mod tests {
                 table
             });
             let _: crate::values::Decision = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
-            let kept = Arc::downgrade(before.in_use().unwrap());
+            let tables = Arc::downgrade(before.in_use().unwrap());
             let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
             drop(before);
-            assert!(kept.upgrade().is_some(), "the heir copies from it");
+            assert!(tables.upgrade().is_some(), "the heir copies from it");
             inheritance.finish();
-            assert!(kept.upgrade().is_none());
+            assert!(tables.upgrade().is_none());
         }
         for has_quotas in [false, true] {
             frees(TokenBucket::new(Quota::per_minute(10)), has_quotas);
@@ -499,24 +541,51 @@ mod tests {
         for limit in [100, 100_000] {
             let used = SlidingWindowState { window: 1, previous: 0, current: limit };
             let mut before = table();
-            match &before.kept(&window(limit)).table {
-                KeptTable::Sliding(ledger) => {
+            match &before.tables(&window(limit)).key_table {
+                KeyTable::Sliding(ledger) => {
                     let stamp =
                         ledger.rule().stamp_of(tag, QuotaState { state: used, quota: Quota::per_minute(limit) }, NOW);
                     ledger.inherit_overflow(NOW, tag, stamp);
                 }
-                KeptTable::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
-                KeptTable::Bucket(_) | KeptTable::Fixed(_) => unreachable!("a sliding window"),
+                KeyTable::Locked(table) => table.inherit_overflow((tag, &window(limit).quota()), used, |_| 0),
+                KeyTable::Bucket(_) | KeyTable::Fixed(_) => unreachable!("a sliding window"),
             }
             for lower in [10, 5] {
                 let heir = table();
                 heir.inherit(&Arc::new(window(lower)), &before.heritage(&window(limit))).unwrap().finish();
                 before = heir;
             }
-            let mut kept = Vec::new();
-            let table = before.in_use().unwrap().keeps();
-            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| kept.push(shared.state));
-            assert_eq!(kept, [used], "from a limit of {limit}");
+            let mut states = Vec::new();
+            let table = before.in_use().unwrap().current();
+            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| states.push(shared.state));
+            assert_eq!(states, [used], "from a limit of {limit}");
         }
+    }
+
+    /// A page with more debtors than slots forgets those that owe least: of their own budgets, if these differ.
+    #[test]
+    fn debts_of_every_form_have_the_size_of_what_is_owed() {
+        const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
+        fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
+            let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16), 16);
+            let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
+            of.map(|(used, limit)| {
+                let (state, tag) = (FixedWindowState { window: 1, used }, Tag::from_hash(7));
+                let debt = source.form.debt(tag, QuotaState { state, quota: Quota::per_minute(limit) });
+                source.size(tag, &debt.expect("it is owed until the window ends"))
+            })
+        }
+        let quota = Quota::per_minute(10);
+        let rule = FixedRule::holding(&quota, false, 0).unwrap();
+        let base = base_of(&rule, NOW);
+        let debt_of = Box::new(move |tag, entry| rule.stamp_of(tag, entry, NOW).checked_sub(base));
+        let words = Words { rule, base, at: NOW, debt_of };
+        let states = States { algorithm: Arc::new(FixedWindow::new(quota)), at: NOW };
+        let under = UnderQuota::without_conversion(&FixedWindow::new(quota)).unwrap();
+        let entries = Entries { under, change: TableChange::None, at: NOW };
+        assert_eq!(sizes(words, [(1, 10), (4, 10), (10, 10)]), [1, 4, 10]);
+        assert_eq!(sizes(states, [(1, 10), (4, 10), (10, 10)]), [1, 4, 10]);
+        let [first, second, third] = sizes(entries, [(1, 10), (5, 100), (2, 2)]);
+        assert!(0 < first && first < second && second < third, "{first}, {second}, {third}");
     }
 }

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::debt_copies::{DebtCopies, DebtSource, PackedDebts, PastDebts};
-use super::keeps::{Keeps, KeepsAs, TablePart};
+use super::debt_copies::{CopiedStamps, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::Occupancy;
 use super::quota_state::{QuotaState, is_same};
+use super::read_states::{AnyTable, ReadStates, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
@@ -29,7 +29,7 @@ pub(super) struct Ledger<R> {
 
 /// What keys owed at the instant of a change, as stamps.
 struct InheritedStamps {
-    debts: Arc<DebtCopies<u64, PackedDebts>>,
+    debts: Arc<DebtCopies<u64, CopiedStamps>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
 }
@@ -123,7 +123,7 @@ pub(super) fn base_of<R: Rule>(rule: &R, at: Timestamp) -> u64 {
     stamp_of_nothing(rule, rule.read(at))
 }
 
-impl<R: Codec> Keeps for Ledger<R> {
+impl<R: Codec> AnyTable for Ledger<R> {
     fn geometry(&self) -> Geometry {
         self.table.geometry
     }
@@ -153,7 +153,7 @@ impl<R: Codec> Keeps for Ledger<R> {
     }
 }
 
-impl<R: Codec, T: Copy + 'static> KeepsAs<T> for Ledger<R> {
+impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
     fn is_read(&self) -> bool {
         is_same::<T, R::State>()
     }
@@ -243,8 +243,8 @@ mod tests {
     impl FromBucket {
         fn each(&self, part: TablePart, mut act: impl FnMut(usize, Tag, u64)) {
             let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
-            self.0.each(part, &Quota::per_day(1), NOW, &mut |set, tag, kept: QuotaState<Ticks>| {
-                act(set, tag, conversion.debt(kept.state.0));
+            self.0.each(part, &Quota::per_day(1), NOW, &mut |set, tag, entry: QuotaState<Ticks>| {
+                act(set, tag, conversion.debt(entry.state.0));
             });
         }
     }
@@ -360,6 +360,29 @@ mod tests {
         assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
         heir.refund(HASH, 2, receipt, NOW);
         assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2);
+        heir.check_invariants(NOW);
+    }
+
+    /// The decision was on the overflow slot alone: more seemed to remain than the next peek showed.
+    #[test]
+    fn a_key_that_inherits_and_shares_an_overflow_slot_is_shown_what_remains_beside_both() {
+        let of_ten = |keys| bucket(10, keys, WhenFull::Overflow);
+        let before = Arc::new(of_ten(64));
+        let charge = |ledger: &Ledger<_>, hash, cost| ledger.check::<Decision>(hash, cost, || NOW, || NOW);
+        assert!(charge(&before, HASH, 4).is_allowed());
+        let heir = after(&before, of_ten(1));
+        // All sixteen slots are taken.
+        assert!((100..116).all(|n: u64| charge(&heir, n << 40 | n, 1).is_allowed()));
+        for (cost, left) in [(1, 5), (2, 3)] {
+            let decision = charge(&heir, HASH, cost);
+            assert_eq!((decision.is_allowed(), decision.remaining()), (true, left));
+            let peeked = heir.peek::<Decision>(HASH, 0, NOW);
+            assert_eq!((peeked.remaining(), peeked.reset_after()), (left, decision.reset_after()));
+        }
+        // A refund is of what was inherited, and of no more than the charge.
+        let receipt = charge(&heir, HASH, 1).receipt();
+        heir.refund(HASH, 5, receipt, NOW);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2 + 4);
         heir.check_invariants(NOW);
     }
 

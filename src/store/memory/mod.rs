@@ -1,22 +1,26 @@
 //! The memory store: tables of a fixed size in this process, by the settings in `settings`.
 //!
-//! *Where does a key's state live?* In the table of its limiter (`kept`), in one of two candidate sets, which a keyed hash
-//! chooses. A key's state is that of its algorithm and its quota (`quota_state`). Under the limiter's own quota, buckets and
-//! windows that fit are kept as words, without a lock (`table`), and all other states alone, behind locks (`locked`). From
-//! the first question under a quota of a key's own on, all keys are in a second table with locks, with their quotas
-//! (`own_quota`).
+//! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets, which a keyed hash
+//! chooses.
 //!
-//! *What happens to it on a change?* The new limiter has tables of its own (`heir`), and copies page by page what keys
-//! owed in the old one (`debt_copies`): read as states, and converted into its own form once. A key moves from there into
-//! the table with its first request. `ledger` joins a table of words with its rule and with these copies.
+//! - Under the limiter's own quota, buckets and windows that fit are words, without a lock (`table`). All other states are
+//!   behind locks (`locked`), alone: without the quota.
+//! - Keys with quotas of their own are in a second table, `quota_table`, with locks: states with their quotas
+//!   (`quota_state`), judged by `own_quota`. It is made by the first question under a quota, by `take_quotas` (a policy has
+//!   a `quota_fn`), or by a live change after which a key owes too much for words (`heir`). From then on it is asked about
+//!   all keys, if the algorithm takes quotas. The first table is not asked any more; it is neither emptied nor freed.
+//!
+//! *What happens to it on a live change?* The new limiter has tables of its own (`start`, `heir`), and copies page by page
+//! what keys owed in the old one (`debt_copies`): read as states (`read_states`), and converted into its own form once. A
+//! key moves from the copy into the table with its first request. `ledger` joins a table of words with its rule and with
+//! these copies.
 //!
 //! *On an eviction?* A state that owes nothing is a free slot. If both sets of a new key are full of others, the state
-//! that owes least is overwritten, unless [`WhenFull`] says otherwise, and counted (`occupancy`).
+//! that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says otherwise;
+//! `locked` does both in `insert`. `occupancy` counts it.
 
 mod debt_copies;
 mod heir;
-mod keeps;
-mod kept;
 mod ledger;
 mod locked;
 #[cfg(all(test, sluice_loom))]
@@ -24,47 +28,42 @@ mod models;
 mod occupancy;
 mod own_quota;
 mod quota_state;
+mod quota_table;
+mod read_states;
 mod resets;
 mod settings;
+mod start;
 mod table;
+mod tables;
 mod when_full;
 
 pub use self::settings::MemoryStore;
 pub use self::when_full::WhenFull;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use self::heir::{Predecessor, TableChange};
-use self::keeps::Keeps;
-use self::kept::{Kept, KeptTable, QuotaTable, any_table};
-use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
+use self::start::TableStart;
+use self::tables::{KeyTable, Tables, any_table};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
-use crate::util::lock::Lock;
-use crate::values::time::{Clock, Monotonic, Timestamp};
+#[cfg(feature = "test-util")]
+use crate::values::time::Timestamp;
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
     store: MemoryStore<C>,
     /// What [`TableStart`] has in use, from the first question on: without another pointer in the way.
-    kept: OnceLock<Arc<Kept<S>>>,
+    tables: OnceLock<Arc<Tables<S>>>,
     start: Arc<TableStart<S>>,
 }
 
 impl<S, C> Clone for MemoryTable<S, C> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), kept: self.kept.clone(), start: Arc::clone(&self.start) }
-    }
-}
-
-impl<C: Clock> MemoryStore<C> {
-    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
-    pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
-        MemoryTable::starting(self, TableStart::new(OnceLock::new(), false))
+        Self { store: self.store.clone(), tables: self.tables.clone(), start: Arc::clone(&self.start) }
     }
 }
 
@@ -74,29 +73,8 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     /// Makes the table at once, so that a limiter that cannot have its memory fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
-        *table.start.made.lock() = Some(Kept::new(algorithm, &table.store, table.store.capacity));
+        *table.start.made.lock() = Some(Tables::new(algorithm, &table.store, table.store.capacity));
         table
-    }
-}
-
-/// A table before its first question, and after.
-struct TableStart<S> {
-    /// A table that was made and not used yet: it may still inherit.
-    made: Lock<Option<Kept<S>>>,
-    /// Shared with what heirs copy from.
-    in_use: OnceLock<Arc<Kept<S>>>,
-    /// Whether keys may have quotas of their own.
-    takes_quotas: AtomicBool,
-}
-
-impl<S> TableStart<S> {
-    const fn new(in_use: OnceLock<Arc<Kept<S>>>, takes_quotas: bool) -> Self {
-        Self { made: Lock::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
-    }
-
-    fn takes_quotas(&self) -> bool {
-        // Relaxed: it is set before the limiter is asked, or inherits; later, a question under a quota makes the table.
-        self.takes_quotas.load(Ordering::Relaxed)
     }
 }
 
@@ -106,162 +84,80 @@ fn another_kind() -> ! {
 }
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
-    fn starting(store: MemoryStore<C>, start: TableStart<S>) -> Self {
-        Self { store, kept: OnceLock::new(), start: Arc::new(start) }
-    }
-
     /// Returns how many live keys the table holds without loss.
     pub(crate) fn capacity(&self) -> usize {
-        self.in_use().map_or(self.store.capacity, |kept| kept.capacity)
+        self.in_use().map_or(self.store.capacity, |tables| tables.capacity)
     }
 
     pub(crate) fn size_in_bytes(&self) -> usize {
         let made = self.start.made.lock();
-        self.in_use().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
+        self.in_use().map(|tables| &**tables).or(made.as_ref()).map_or(0, Tables::size_in_bytes)
     }
 
     /// Returns how many keys and requests it has lost.
     pub(crate) fn counts(&self) -> TableStats {
-        self.in_use().map_or_else(TableStats::default, |kept| kept.occupancy().counts())
+        self.in_use().map_or_else(TableStats::default, |tables| tables.occupancy().counts())
     }
 
     /// For tests, while no thread uses the table: panics if it is in disorder. Its clock must have shown no later time.
     #[cfg(feature = "test-util")]
     pub(crate) fn check_invariants(&self, now: Timestamp) {
-        let Some(kept) = self.in_use() else { return };
-        any_table!(&kept.table, table => table.check_invariants(now));
-        if let Some(quotas) = kept.quotas.get() {
+        let Some(tables) = self.in_use() else { return };
+        any_table!(&tables.key_table, table => table.check_invariants(now));
+        if let Some(quotas) = tables.quota_table.get() {
             quotas.check_invariants(now);
         }
-    }
-
-    /// What is kept since the first question, if there was one.
-    fn in_use(&self) -> Option<&Arc<Kept<S>>> {
-        self.start.in_use.get()
     }
 }
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    #[inline]
-    fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
-        self.kept.get_or_init(|| Arc::clone(self.begin(algorithm)))
-    }
-
-    /// Puts the table that was made into use. From now on it inherits nothing.
-    #[cold]
-    #[inline(never)]
-    fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
-        self.start.in_use.get_or_init(|| {
-            let made = self.start.made.lock().take();
-            Arc::new(made.unwrap_or_else(|| Kept::new(algorithm, &self.store, self.store.capacity)))
-        })
-    }
-
-    /// Returns the table of keys with quotas of their own, made if there is none yet: of a store that was asked without
-    /// quotas so far, its keys begin with what they owe there.
-    #[inline]
-    fn quotas<'a, A: Algorithm<State = S>>(&self, algorithm: &A, kept: &'a Arc<Kept<S>>) -> &'a QuotaTable<S> {
-        kept.quotas.get().unwrap_or_else(|| self.make_quotas(algorithm, kept))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make_quotas<'a, A: Algorithm<State = S>>(&self, algorithm: &A, kept: &'a Arc<Kept<S>>) -> &'a QuotaTable<S> {
-        let mut is_made = false;
-        let quotas = kept.quotas.get_or_init(|| {
-            is_made = true;
-            let origin = Predecessor::new(kept, self.store.clock.now());
-            heir::quotas(algorithm, &origin, TableChange::None, (kept.capacity, self.store.when_full))
-        });
-        if let Some(past) = quotas.inherited().filter(|_| is_made) {
-            // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
-            // store until all is copied.
-            let shared = Arc::clone(&past);
-            let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
-            if thread.spawn(move || shared.copy_all()).is_err() {
-                past.copy_all();
-            }
-        }
-        quotas
-    }
-
-    /// Decides, if keys have quotas of their own, or have been reset: seldom.
-    #[cold]
-    #[inline(never)]
-    fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
-        let kept = self.kept(algorithm);
-        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
-        let resets = kept.resets.count(hash);
-        let decision = match kept.under(algorithm, ask) {
-            Some(under) => {
-                let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
-                self.quotas(algorithm, kept).check(&under, hash, ask.cost(), now, fresh)
-            }
-            None => self.charge_own(algorithm, kept, ask, hash),
-        };
-        if resets == 0 { decision } else { resets::with_count(decision, resets) }
-    }
-
     /// Decides under the limiter's own quota.
     #[inline(always)]
     fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
         &self,
         algorithm: &A,
-        kept: &Kept<S>,
+        tables: &Tables<S>,
         ask: &Ask<'_>,
         hash: u64,
     ) -> T {
         let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
         // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its answer in
         // place: one that is made after the match would be copied.
-        match (&kept.table, algorithm.kind()) {
-            (KeptTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeptTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeptTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeptTable::Locked(table), _) => T::from(table.check(algorithm, hash, ask.cost(), now, fresh)),
+        match (&tables.key_table, algorithm.kind()) {
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeyTable::Locked(table), _) => T::from(table.check(algorithm, hash, ask.cost(), now, fresh)),
             _ => another_kind(),
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn peek_under<A: Algorithm<State = S>>(
-        &self,
-        under: &UnderQuota<A>,
-        algorithm: &A,
-        (hash, now, cost): (u64, Timestamp, u64),
-    ) -> Decision {
-        self.quotas(algorithm, self.kept(algorithm)).peek(under, hash, now, cost)
-    }
-}
-
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides, and charges what is admitted.
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(ask.key());
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
         // One branch for all of these.
-        if ask.quota().is_some() | kept.quotas.get().is_some() | kept.resets.has_any() {
+        if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
             return T::from(self.charge_seldom(algorithm, ask, hash));
         }
-        self.charge_own(algorithm, kept, ask, hash)
+        self.charge_own(algorithm, tables, ask, hash)
     }
 
     /// Returns what [`charge`](Self::charge) would decide, if there is room for the key.
     #[inline(always)]
     pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(ask.key());
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
         let now = ask.now(&self.store.clock);
-        if let Some(under) = kept.under(algorithm, ask) {
-            return T::from(self.peek_under(&under, algorithm, (hash, now, ask.cost())));
+        if let Some(under) = tables.under(algorithm, ask) {
+            return T::from(self.peek_under(&under, algorithm, (hash, ask.cost(), now)));
         }
-        match (&kept.table, algorithm.kind()) {
-            (KeptTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeptTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeptTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeptTable::Locked(table), _) => T::from(table.peek(algorithm, hash, now, ask.cost())),
+        match (&tables.key_table, algorithm.kind()) {
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now)),
             _ => another_kind(),
         }
     }
@@ -270,9 +166,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// keys.
     #[cold]
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(ask.key());
-        kept.resets.run(hash, || kept.keeps().reset(hash, self.store.clock.now()));
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
+        tables.resets.run(hash, || tables.current().reset(hash, self.store.clock.now()));
         self.charge(algorithm, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
@@ -304,13 +200,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         receipt: Receipt,
         units: u64,
     ) {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(charged.key());
-        let Some(receipt) = kept.resets.open(hash, receipt) else { return };
-        if charged.quota().is_some() | kept.quotas.get().is_some() {
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(charged.key());
+        let Some(receipt) = tables.resets.open(hash, receipt) else { return };
+        if charged.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(under) = UnderQuota::of(algorithm, charged) {
-                match kept.quotas.get() {
-                    Some(quotas) => return quotas.refund(&under, hash, self.store.clock.now(), units, receipt),
+                match tables.quota_table.get() {
+                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.store.clock.now()),
                     // A live change to a limiter that is asked without quotas came after the charge.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
@@ -319,25 +215,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
         let now = self.store.clock.now();
         any_table!(
-            &kept.table,
+            &tables.key_table,
             words => words.refund(hash, units, receipt, now),
-            states => states.refund(algorithm, hash, now, units, receipt)
+            states => states.refund(algorithm, hash, units, receipt, now)
         );
-    }
-
-    /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
-    pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
-        self.start.takes_quotas.store(true, Ordering::Relaxed);
-        let mut made = self.start.made.lock();
-        if let Some(kept) = self.in_use() {
-            drop(made);
-            if let Some(past) = self.quotas(algorithm, kept).inherited() {
-                past.copy_all();
-            }
-            return;
-        }
-        let kept = made.get_or_insert_with(|| Kept::new(algorithm, &self.store, self.store.capacity));
-        kept.quotas.get_or_init(|| LockedTable::new(kept.capacity, self.store.when_full));
     }
 
     pub(crate) const fn clock(&self) -> &Arc<C> {
@@ -348,16 +229,16 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges is no use of the table: it may still inherit.
         let now = self.store.clock.now();
-        let live = self.in_use().map_or(0, |kept| match kept.quotas.get() {
-            Some(quotas) => UnderQuota::keeping(algorithm).map_or(0, |under| quotas.live(&under, now)),
-            None => any_table!(&kept.table, words => words.live(now), states => states.live(algorithm, now)),
+        let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
+            Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
+            None => any_table!(&tables.key_table, words => words.live(now), states => states.live(algorithm, now)),
         });
         TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }
 
     /// Hands on what it keeps, to [heirs](Self::inherit).
     pub(crate) fn heritage<A: Algorithm<State = S>>(&self, algorithm: &A) -> Heritage {
-        Heritage::new(Arc::clone(self.kept(algorithm)))
+        Heritage::new(Arc::clone(self.tables(algorithm)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Keys with quotas of their own: what is kept of such a key, and the algorithm that judges it.
+//! Keys with quotas of their own: the algorithm that judges them.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub(super) struct UnderQuota<A> {
     /// The quota of the limiter itself, by whose period windows are staggered: the instant at which the windows of a key
     /// begin does not depend on its quota.
     own: Quota,
-    /// Whether states keep their quotas.
-    keeps: bool,
+    /// Whether a state from under another quota is converted. Else it is judged under that, and stays under it.
+    converts: bool,
 }
 
 impl<A: Algorithm> UnderQuota<A> {
@@ -26,25 +26,25 @@ impl<A: Algorithm> UnderQuota<A> {
     pub(super) fn of(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
         let own = algorithm.quota();
         let algorithm = algorithm.under(ask.quota().unwrap_or(own))?;
-        Some(Self { algorithm, own, keeps: ask.keeps_quota() })
+        Some(Self { algorithm, own, converts: !ask.keeps_quota() })
     }
 
     /// Judges each key under the quota that it has.
-    pub(super) fn keeping(algorithm: &A) -> Option<Self> {
+    pub(super) fn without_conversion(algorithm: &A) -> Option<Self> {
         let own = algorithm.quota();
-        Some(Self { algorithm: algorithm.under(own)?, own, keeps: true })
+        Some(Self { algorithm: algorithm.under(own)?, own, converts: false })
     }
 
     /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under.
-    pub(super) fn rescheduled(&self, kept: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
-        let state = self.with(&kept, |algorithm| algorithm.inherit(kept.state, &kept.quota, now));
-        QuotaState { state, ..kept }
+    pub(super) fn rescheduled(&self, entry: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
+        let state = self.with(&entry, |algorithm| algorithm.inherit(entry.state, &entry.quota, now));
+        QuotaState { state, ..entry }
     }
 
     /// Returns a state as it counts under the quota of this algorithm, and is kept from now on. `None` if the algorithm can
     /// inherit nothing.
-    pub(super) fn taken_over(&self, kept: &QuotaState<A::State>, now: Timestamp) -> Option<QuotaState<A::State>> {
-        self.converted(kept, now).map(|state| self.kept(state))
+    pub(super) fn taken_over(&self, entry: &QuotaState<A::State>, now: Timestamp) -> Option<QuotaState<A::State>> {
+        self.converted(entry, now).map(|state| self.entry(state))
     }
 
     /// Returns a state as it counts under the quota of the question.
@@ -57,31 +57,31 @@ impl<A: Algorithm> UnderQuota<A> {
     #[cold]
     fn decide_under_another(
         &self,
-        kept: &QuotaState<A::State>,
+        entry: &QuotaState<A::State>,
         now: Timestamp,
         cost: u64,
     ) -> (Decision, Option<QuotaState<A::State>>) {
-        if self.keeps {
-            if let Some(algorithm) = self.algorithm.under(kept.quota) {
-                let (decision, next) = algorithm.decide(Some(kept.state), now, cost);
-                return (decision, next.map(|state| QuotaState { state, quota: kept.quota }));
+        if !self.converts {
+            if let Some(algorithm) = self.algorithm.under(entry.quota) {
+                let (decision, next) = algorithm.decide(Some(entry.state), now, cost);
+                return (decision, next.map(|state| QuotaState { state, quota: entry.quota }));
             }
         }
-        let converted = self.converted(kept, now);
+        let converted = self.converted(entry, now);
         let (decision, next) = self.algorithm.decide(converted, now, cost);
-        (decision, next.or(converted).map(|state| self.kept(state)))
+        (decision, next.or(converted).map(|state| self.entry(state)))
     }
 
-    fn kept(&self, state: A::State) -> QuotaState<A::State> {
+    fn entry(&self, state: A::State) -> QuotaState<A::State> {
         QuotaState { state, quota: self.algorithm.quota() }
     }
 
     /// Calls `act` with the algorithm under which a state is kept.
-    fn with<R>(&self, kept: &QuotaState<A::State>, act: impl FnOnce(&A) -> R) -> R {
-        if kept.quota == self.algorithm.quota() {
+    fn with<R>(&self, entry: &QuotaState<A::State>, act: impl FnOnce(&A) -> R) -> R {
+        if entry.quota == self.algorithm.quota() {
             return act(&self.algorithm);
         }
-        match self.algorithm.under(kept.quota) {
+        match self.algorithm.under(entry.quota) {
             Some(algorithm) => act(&algorithm),
             None => act(&self.algorithm),
         }
@@ -134,32 +134,32 @@ impl<A: Algorithm> Algorithm for UnderQuota<A> {
         cost: u64,
     ) -> (Decision, Option<QuotaState<A::State>>) {
         match state {
-            Some(kept) if kept.quota != self.algorithm.quota() => self.decide_under_another(&kept, now, cost),
+            Some(entry) if entry.quota != self.algorithm.quota() => self.decide_under_another(&entry, now, cost),
             state => {
-                let (decision, next) = self.algorithm.decide(state.map(|kept| kept.state), now, cost);
-                (decision, next.map(|state| self.kept(state)))
+                let (decision, next) = self.algorithm.decide(state.map(|entry| entry.state), now, cost);
+                (decision, next.map(|state| self.entry(state)))
             }
         }
     }
 
-    fn expires_at(&self, kept: &QuotaState<A::State>) -> Timestamp {
-        self.with(kept, |algorithm| algorithm.expires_at(&kept.state))
+    fn expires_at(&self, entry: &QuotaState<A::State>) -> Timestamp {
+        self.with(entry, |algorithm| algorithm.expires_at(&entry.state))
     }
 
     /// A charge under a quota of another rate, or another period of windows, is not refunded: how much of it is still
     /// owed is not known any more.
-    fn refund(&self, kept: QuotaState<A::State>, now: Timestamp, cost: u64, receipt: Receipt) -> QuotaState<A::State> {
-        if !self.has_units_of(&kept.quota) {
-            return kept;
+    fn refund(&self, entry: QuotaState<A::State>, now: Timestamp, cost: u64, receipt: Receipt) -> QuotaState<A::State> {
+        if !self.has_units_of(&entry.quota) {
+            return entry;
         }
-        let state = self.with(&kept, |algorithm| algorithm.refund(kept.state, now, cost, receipt));
-        QuotaState { state, ..kept }
+        let state = self.with(&entry, |algorithm| algorithm.refund(entry.state, now, cost, receipt));
+        QuotaState { state, ..entry }
     }
 
-    fn owed(&self, kept: &QuotaState<A::State>, now: Timestamp) -> u64 {
-        self.with(kept, |algorithm| {
-            let owed = algorithm.owed(&kept.state, now);
-            if owed == 0 { 0 } else { rank(&algorithm.decide(Some(kept.state), now, 0).0, owed).max(1) }
+    fn owed(&self, entry: &QuotaState<A::State>, now: Timestamp) -> u64 {
+        self.with(entry, |algorithm| {
+            let owed = algorithm.owed(&entry.state, now);
+            if owed == 0 { 0 } else { rank(&algorithm.decide(Some(entry.state), now, 0).0, owed).max(1) }
         })
     }
 

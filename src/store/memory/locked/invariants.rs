@@ -41,8 +41,8 @@ mod tests {
 
     use super::*;
     use crate::store::memory::debt_copies::{DebtSource, Debtor, PastDebts};
-    use crate::store::memory::keeps::Keeps;
     use crate::store::memory::locked::set::Tag64;
+    use crate::store::memory::read_states::AnyTable;
     use crate::store::memory::table::{Geometry, Tag};
     use crate::store::memory::when_full::WhenFull;
 

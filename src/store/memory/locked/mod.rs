@@ -5,17 +5,18 @@
 
 #[cfg(feature = "test-util")]
 mod invariants;
+mod overflow;
 mod set;
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use self::overflow::{charge_overflow, shared_tag, sum};
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{DebtCopies, DebtSource, KeptStates, PastDebts};
-use super::keeps::{Keeps, KeepsAs, TablePart};
+use super::debt_copies::{CopiedStates, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::{self, Occupancy};
 use super::quota_state::{QuotaState, cast, is_same};
+use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::table::{GROUPS, Geometry, SETS_PER_PAGE, Tag};
 use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
@@ -33,14 +34,7 @@ pub(super) struct LockedTable<S> {
     when_full: WhenFull,
     /// Shared with the copies of what its keys inherit.
     occupancy: Arc<Occupancy>,
-    inherited: Option<Arc<DebtCopies<S, KeptStates<S>>>>,
-}
-
-/// Returns the tag of all keys in an overflow set that are judged under a quota. A state that keys of two quotas shared
-/// would take on the quota of whichever asked last: what is owed under a strict one would be paid at the rate of a generous
-/// one. (Two quotas with the same tag would share a slot. There are 2^64 tags.)
-fn shared_tag(quota: &Quota) -> Tag64 {
-    tag_of(BuildHasherDefault::<DefaultHasher>::default().hash_one(quota))
+    inherited: Option<Arc<DebtCopies<S, CopiedStates<S>>>>,
 }
 
 /// Returns the time by which a key is judged.
@@ -75,17 +69,6 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         self.inherited = Some(DebtCopies::new(predecessor, &geometries, &self.occupancy, source));
     }
 
-    /// Lets the keys of a group that are judged under a quota begin with this state in their overflow set, if there is one:
-    /// with the greatest by `size`, if there are several. For a table that was not used yet.
-    pub(super) fn inherit_overflow(&self, (tag, quota): (Tag, &Quota), state: S, size: impl Fn(&S) -> u64) {
-        let Some(mut set) = self.overflow_set(tag) else { return };
-        match set.find(shared_tag(quota)) {
-            Some(shared) => *shared = if size(shared) < size(&state) { state } else { *shared },
-            // The predecessor's sets have no more slots than this one.
-            None => drop(set.insert(shared_tag(quota), state, |_, _| false)),
-        }
-    }
-
     /// Returns a key's two candidate sets, the lower one first. It is locked first: so of two threads with the same two
     /// sets, neither waits for the other.
     fn candidates(&self, hash: u64) -> (usize, usize) {
@@ -106,14 +89,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         algorithm: &A,
         hash: u64,
         cost: u64,
-        clock: impl Fn() -> Timestamp,
+        now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
         let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
         loop {
             let mut low = self.lock(low);
             if let Some(state) = low.find(tag) {
-                return charge(algorithm, state, local(algorithm, tag, clock()), cost);
+                return charge(algorithm, state, local(algorithm, tag, now()), cost);
             }
             let mut high = self.lock(high);
             // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
@@ -217,8 +200,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         &self,
         algorithm: &A,
         hash: u64,
-        now: Timestamp,
         cost: u64,
+        now: Timestamp,
     ) -> Decision {
         self.convert_inherited(algorithm, hash, now);
         self.with_found(algorithm, hash, now, true, |state, now| {
@@ -246,9 +229,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         &self,
         algorithm: &A,
         hash: u64,
-        now: Timestamp,
         cost: u64,
         receipt: Receipt,
+        now: Timestamp,
     ) {
         self.with_found(algorithm, hash, now, false, |state, now| {
             if let Some(state) = state {
@@ -264,12 +247,6 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
         let live = (0..seen).map(|index| SLOTS - self.lock(index * sets / seen).free(is_free)).sum();
         occupancy::extrapolate(live, seen, sets)
-    }
-
-    /// Locks a key's overflow set, if the table has such sets. To be locked after the key's candidate sets.
-    fn overflow_set(&self, tag: Tag) -> Option<MutexGuard<'_, StateSet<S>>> {
-        let group = usize::try_from(tag.group()).expect("some hundreds");
-        self.overflow.get(group).map(Lock::lock)
     }
 
     /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
@@ -311,7 +288,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 }
 
-impl<S: Copy + Send + 'static> Keeps for LockedTable<S> {
+impl<S: Copy + Send + 'static> AnyTable for LockedTable<S> {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -355,16 +332,16 @@ impl<S: Copy + Send + 'static> Keeps for LockedTable<S> {
 }
 
 /// With the limiter's own quota, if the table keeps states alone.
-impl<S: Copy + Send + 'static, T: Copy + 'static> KeepsAs<T> for LockedTable<S> {
+impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<S> {
     fn is_read(&self) -> bool {
         is_same::<S, T>() || is_same::<S, QuotaState<T>>()
     }
 
     fn each(&self, part: TablePart, own: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        let mut act = |set, tag, kept: S| {
-            let alone = || cast(kept).map(|state| QuotaState { state, quota: *own });
-            if let Some(kept) = cast(kept).or_else(alone) {
-                act(set, tag, kept);
+        let mut act = |set, tag, debt: S| {
+            let alone = || cast(debt).map(|state| QuotaState { state, quota: *own });
+            if let Some(entry) = cast(debt).or_else(alone) {
+                act(set, tag, entry);
             }
         };
         let TablePart::Page(geometry, page) = part else {
@@ -404,33 +381,6 @@ fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cos
         *state = next;
     }
     decision
-}
-
-/// Charges what new keys of a quota share, since the table is full and must not forget a key. If keys of as many other
-/// quotas share the set's slots, returns the time until the first one is free.
-fn charge_overflow<A: Algorithm>(
-    algorithm: &A,
-    set: &mut StateSet<A::State>,
-    now: Timestamp,
-    cost: u64,
-) -> Result<Decision, Duration> {
-    let tag = shared_tag(&algorithm.quota());
-    if let Some(state) = set.find(tag) {
-        return Ok(charge(algorithm, state, now, cost));
-    }
-    let left = |state: &A::State| algorithm.expires_at(state).saturating_since(now);
-    let (decision, next) = algorithm.decide(None, now, cost);
-    let has_room = next.is_none_or(|next| set.insert(tag, next, |_, state| left(state).is_zero()));
-    if has_room { Ok(decision) } else { Err(Duration::from_nanos(set.least(|_, state| time::nanos_of(left(state))))) }
-}
-
-/// Returns the state of a key that has used what two states have used together, or all that it may. The second is counted as
-/// charged now: states of any algorithm cannot be added otherwise.
-fn sum<A: Algorithm>(algorithm: &A, one: A::State, other: A::State, now: Timestamp) -> A::State {
-    let (other, _) = algorithm.decide(Some(other), now, 0);
-    let used = other.limit().saturating_sub(other.remaining());
-    let (free, _) = algorithm.decide(Some(one), now, 0);
-    algorithm.decide(Some(one), now, used.min(free.remaining())).1.unwrap_or(one)
 }
 
 #[cfg(all(test, not(sluice_loom)))]
@@ -554,7 +504,7 @@ mod tests {
         table.inherit((0, vec![before]), Box::new(InFourPages(state(10))));
         let table = Arc::new(table);
         let source = Box::new(FromTable(Arc::clone(&table)));
-        let heir = DebtCopies::<_, KeptStates<_>>::new(1, &[table.geometry(), before], table.occupancy(), source);
+        let heir = DebtCopies::<_, CopiedStates<_>>::new(1, &[table.geometry(), before], table.occupancy(), source);
         let inherited = |hash| heir.get(hash, 0, |state| state.used);
         // Of the four pages, this key may be in those in which the other may not be.
         let pages = |hash| before.candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
@@ -584,7 +534,7 @@ mod tests {
         for (inherited, shared, left) in [(1, 10, 0), (10, 1, 0), (4, 3, 3), (9, 9, 0)] {
             let table = heir(WhenFull::Overflow, inherited);
             table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(shared), |_| 0);
-            let peeked = table.peek(&FixedWindow::new(TEN), HASH, Timestamp::ZERO, 1);
+            let peeked = table.peek(&FixedWindow::new(TEN), HASH, 1, Timestamp::ZERO);
             let context = format!("inherited {inherited}, shared {shared}");
             assert_eq!((peeked.is_allowed(), peeked.remaining()), (left > 0, left.max(1) - 1), "{context}");
             assert_eq!((0..5).filter(|_| admits(&table, 1)).count(), usize::try_from(left).unwrap(), "{context}");
@@ -598,8 +548,8 @@ mod tests {
         table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(3), |_| 0);
         let window = FixedWindow::new(TEN);
         let charged = window.decide(None, Timestamp::ZERO, 1).0.receipt();
-        table.refund(&window, HASH, Timestamp::ZERO, 2, charged);
-        assert_eq!(table.peek(&window, HASH, Timestamp::ZERO, 0).remaining(), 10 - 4 - 3);
+        table.refund(&window, HASH, 2, charged, Timestamp::ZERO);
+        assert_eq!(table.peek(&window, HASH, 0, Timestamp::ZERO).remaining(), 10 - 4 - 3);
     }
 
     #[test]
@@ -609,7 +559,7 @@ mod tests {
             for used in states {
                 table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(used), |state| state.used);
             }
-            assert_eq!(table.peek(&FixedWindow::new(TEN), HASH, Timestamp::ZERO, 0).remaining(), 2);
+            assert_eq!(table.peek(&FixedWindow::new(TEN), HASH, 0, Timestamp::ZERO).remaining(), 2);
         }
     }
 

@@ -9,8 +9,8 @@ use loom::sync::Arc;
 use super::{Modelled, beside, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
 use crate::store::memory::debt_copies::{DebtSource, Debtor, PastDebts};
-use crate::store::memory::keeps::{Keeps, KeepsAs, TablePart};
 use crate::store::memory::ledger::{Ledger, base_of};
+use crate::store::memory::read_states::{AnyTable, ReadStates, TablePart};
 use crate::store::memory::table::{FixedRule, Geometry, SlidingRule, Tag, TickBucket};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -30,8 +30,8 @@ impl<R: Modelled> DebtSource<u64> for InheritedStamps<R> {
     }
 
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<u64>)) {
-        self.from.each(TablePart::Page(geometry, page), &Quota::per_day(LIMIT), NOW, &mut |set, tag, kept| {
-            let stamp = R::stamp_at(self.from.rule(), tag, kept, NOW);
+        self.from.each(TablePart::Page(geometry, page), &Quota::per_day(LIMIT), NOW, &mut |set, tag, entry| {
+            let stamp = R::stamp_at(self.from.rule(), tag, entry, NOW);
             put(Debtor { set, tag, debt: stamp - base_of(self.from.rule(), NOW), ends: u64::MAX });
         });
     }

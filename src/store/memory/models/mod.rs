@@ -55,7 +55,7 @@ pub(super) trait Modelled: Bounded {
     fn of(limit: u64) -> Self;
 
     /// Returns the stamp of what a key owes at `at`, in an heir of the same limit.
-    fn stamp_at(&self, tag: Tag, kept: QuotaState<Self::Read>, at: Timestamp) -> u64;
+    fn stamp_at(&self, tag: Tag, entry: QuotaState<Self::Read>, at: Timestamp) -> u64;
 
     /// Returns an instant a little after the beginning of an epoch.
     fn at(&self, epoch: u64, rest: u64) -> Self::Now;
@@ -82,8 +82,8 @@ impl Modelled for TickBucket {
         Self::new(&Quota::per_day(1).burst(limit)).unwrap()
     }
 
-    fn stamp_at(&self, _: Tag, kept: QuotaState<Ticks>, at: Timestamp) -> u64 {
-        self.stamp(kept.state.0, self.read(at))
+    fn stamp_at(&self, _: Tag, entry: QuotaState<Ticks>, at: Timestamp) -> u64 {
+        self.stamp(entry.state.0, self.read(at))
     }
 
     fn at(&self, epoch: u64, rest: u64) -> Tick {
@@ -121,8 +121,8 @@ impl Modelled for FixedRule {
         Self::holding(&five_seconds(limit), false, u32::MAX.into()).unwrap()
     }
 
-    fn stamp_at(&self, tag: Tag, kept: QuotaState<FixedWindowState>, at: Timestamp) -> u64 {
-        self.stamp_of(tag, kept, at)
+    fn stamp_at(&self, tag: Tag, entry: QuotaState<FixedWindowState>, at: Timestamp) -> u64 {
+        self.stamp_of(tag, entry, at)
     }
 
     fn at(&self, epoch: u64, rest: u64) -> Self::Now {
@@ -149,8 +149,8 @@ impl Modelled for SlidingRule {
         Self::holding(&five_seconds(limit), false, GREATEST).unwrap()
     }
 
-    fn stamp_at(&self, tag: Tag, kept: QuotaState<SlidingWindowState>, at: Timestamp) -> u64 {
-        self.stamp_of(tag, kept, at)
+    fn stamp_at(&self, tag: Tag, entry: QuotaState<SlidingWindowState>, at: Timestamp) -> u64 {
+        self.stamp_of(tag, entry, at)
     }
 
     fn at(&self, epoch: u64, rest: u64) -> Self::Now {

@@ -3,7 +3,7 @@
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
-use super::placement::OVERFLOW;
+use super::overflow::OVERFLOW;
 use super::rule::{Rule, Ruling};
 use super::search::{first_candidate, second_candidate};
 use super::slots::Slot;
@@ -11,8 +11,41 @@ use super::word::{Tag, Word};
 use crate::util::sync::in_order;
 use crate::values::Decision;
 
-/// A ruling, and the time as of which it was made.
-pub(super) type Judged<R> = (Ruling<<R as Rule>::Debt>, <R as Rule>::Now);
+/// A ruling on what is owed in a slot.
+pub(super) struct Judged<R: Rule> {
+    pub(super) ruling: Ruling<R::Debt>,
+    /// The time as of which it was made.
+    pub(super) at: R::Now,
+    /// What the key owes beside the slot: an inherited debt for which the table has no room.
+    beside: Option<R::Debt>,
+}
+
+impl<R: Rule> Judged<R> {
+    pub(super) const fn new(ruling: Ruling<R::Debt>, at: R::Now) -> Self {
+        Self { ruling, at, beside: None }
+    }
+
+    /// Adds what the key owes beside the slot, if anything, by its stamp.
+    pub(super) fn beside(self, rule: &R, stamp: Option<u64>) -> Self {
+        Self { beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
+    }
+
+    /// Returns the decision: on all that the key owes, with a receipt for the slot. Each arm makes it in place.
+    #[inline(always)]
+    fn decision(self, rule: &R, cost: u64) -> Decision {
+        match (self.ruling, self.beside) {
+            (Ruling::Admit { debt }, Some(beside)) => self.decision_beside(rule, cost, rule.sum(debt, beside)),
+            (ruling, _) => rule.decision(ruling, cost, self.at),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decision_beside(&self, rule: &R, cost: u64, debt: R::Debt) -> Decision {
+        let charged = rule.decision(self.ruling, cost, self.at).receipt();
+        rule.decision(Ruling::Admit { debt }, cost, self.at).with_receipt(charged)
+    }
+}
 
 /// The key whose debt a word holds.
 #[derive(Clone, Copy)]
@@ -127,7 +160,7 @@ impl SetAssociativeTable {
         clock: &impl Fn() -> R::Now,
         is_absent: bool,
     ) -> Decision {
-        let (mut ruling, mut at) = if is_absent {
+        let mut judged = if is_absent {
             self.insert(rule, hash, &self.candidates(hash), cost, clock)
         } else {
             self.find_and_charge(rule, hash, cost, now, clock)
@@ -135,10 +168,10 @@ impl SetAssociativeTable {
         // The reading of the clock was too old. Either this thread was descheduled since, and what it took for debts is
         // paid by now; or the clock was set back, and shows the same again. What is decided anew was rejected, so nothing
         // is charged twice.
-        if rule.is_late(&ruling, at) {
-            (ruling, at) = self.find_and_charge(rule, hash, cost, clock(), clock);
+        if rule.is_late(&judged.ruling, judged.at) {
+            judged = self.find_and_charge(rule, hash, cost, clock(), clock);
         }
-        rule.decision(ruling, cost, at)
+        judged.decision(rule, cost)
     }
 
     /// Searches the key, decides, and charges what is admitted; a key that is not found is inserted.
@@ -177,14 +210,14 @@ impl SetAssociativeTable {
             let FoundWord { slot, word, epochs, at } = self.read_found(rule, set, now, &find)?;
             let at = rule.local(at, owner.key);
             let ruling = rule.judge(rule.owed(word, at), cost, at);
-            let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
+            let Ruling::Admit { debt } = ruling else { return Some(Judged::new(ruling, at)) };
             let stamp = rule.stamp(debt, at);
             // From the very word that was judged. Else two threads that judge one word could both write, and one charge
             // be lost; or another thread could have given the slot to another key meanwhile.
             if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
                 // A sweep may have begun since the page's epoch was read, and have passed this slot before the write.
                 validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
-                return Some((ruling, at));
+                return Some(Judged::new(ruling, at));
             }
         }
     }

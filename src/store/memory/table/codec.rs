@@ -31,14 +31,14 @@ pub(in crate::store::memory) trait Codec: Rule {
     fn most_of(quota: &Quota) -> u64;
 
     /// Returns how many units a state owes.
-    fn units_of(kept: &QuotaState<Self::State>, at: Timestamp) -> u64;
+    fn units_of(entry: &QuotaState<Self::State>, at: Timestamp) -> u64;
 
     /// Returns what a debt at `at` stands for under the quota of the rule, if it can be read as `T`.
     fn state<T: Copy + 'static>(&self, debt: Self::Debt, own: &Quota, at: Timestamp) -> Option<T>;
 
     /// Returns the [stamp](Rule::stamp) of as much as a word can hold of a state under the quota of the rule; or, of a
     /// bucket, under any quota: as many tokens are owed.
-    fn stamp_of(&self, tag: Tag, kept: QuotaState<Self::State>, at: Timestamp) -> u64;
+    fn stamp_of(&self, tag: Tag, entry: QuotaState<Self::State>, at: Timestamp) -> u64;
 
     /// Returns the first stamp of nothing at which the debt with this stamp is paid.
     fn ends(&self, stamp: u64) -> u64;

@@ -55,31 +55,36 @@ impl SetAssociativeTable {
                         past.clear_inserted(hash);
                         continue;
                     }
-                    uncleared = Some(past);
+                    uncleared = Some((past, rule.stamp(inherited, own)));
                 }
             }
             let ruling = rule.judge(owed, cost, own);
-            let Ruling::Admit { .. } = ruling else { return (ruling, own) };
+            let Ruling::Admit { .. } = ruling else { return Judged::new(ruling, own) };
             let target = self.choose_slot(rule, candidates, now);
             self.occupancy.note_arrival(hash, target.free);
             if target.free == 0 {
                 match self.when_full {
                     WhenFull::EvictLeast => {}
-                    WhenFull::Reject => return (self.reject_full(rule, candidates, now), rule.local(target.at, tag)),
-                    WhenFull::Overflow => return self.charge_overflow(rule, tag, now, cost),
+                    WhenFull::Reject => {
+                        return Judged::new(self.reject_full(rule, candidates, now), rule.local(target.at, tag));
+                    }
+                    WhenFull::Overflow => {
+                        let judged = self.charge_overflow(rule, tag, now, cost);
+                        return judged.beside(rule, uncleared.map(|(_, stamp)| stamp));
+                    }
                 }
             }
             // The target may be as of a later time: if the clock was set back; or if this thread was descheduled for
             // more than an epoch, and another one has swept the page meanwhile. Less is owed then.
             let at = rule.local(target.at, tag);
             let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
-            let Ruling::Admit { debt } = ruling else { return (ruling, at) };
+            let Ruling::Admit { debt } = ruling else { return Judged::new(ruling, at) };
             if self.write_to(rule, &target, tag, rule.stamp(debt, at)) {
                 // Another thread has made room since there was none for the inherited debt.
-                if let Some(past) = uncleared {
+                if let Some((past, _)) = uncleared {
                     past.clear_inserted(hash);
                 }
-                return (ruling, at);
+                return Judged::new(ruling, at);
             }
         }
     }
@@ -125,22 +130,5 @@ impl SetAssociativeTable {
             rule.left(rule.owed(word, at), at)
         });
         Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
-    }
-
-    /// Charges a new key's overflow slot, since the table is full and must not forget a key.
-    pub(super) fn charge_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u64) -> Judged<R> {
-        self.occupancy.note_turned_away();
-        let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
-        loop {
-            let epochs = self.ensure_swept(rule, set, now);
-            // If the slot is empty, its last debt may have been cleared since `now` was read. Then it was paid by the
-            // beginning of the page's epoch; how long before that is not known.
-            let now = rule.clamp(now, epochs.latest());
-            // Not found if a sweep began after `now` was clamped: then it must be clamped again.
-            let find = || (self.page(set).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(judged) = self.charge(rule, Owner::overflow(tag), cost, set, now, find) {
-                return judged;
-            }
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::SetAssociativeTable;
 use super::codec::Codec;
-use super::placement::OVERFLOW;
+use super::overflow::OVERFLOW;
 use super::rule::Rule;
 use super::search::second_candidate;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};

@@ -5,11 +5,11 @@
 //! |---|---|
 //! | `search` | candidate sets, and the search for a key |
 //! | `charge` | judge, swap, validate: the hot path |
-//! | `insert`, `placement` | a key that is not found, and the slot for it; a full table |
+//! | `insert` | a key that is not found: its inherited debt, an eviction |
+//! | `placement`, `overflow` | the slot that it gets, or shares if the table is full |
 //! | `peek`, `refund` | reading debts, and lowering them |
 //! | `epoch`, `sweep` | the epochs of a page, and its sweeps |
-//! | `stripe` | the striped lock |
-//! | `slots`, `word` | the memory, and the bits of a word |
+//! | `slots`, `word` | the memory, and the bits of a word (the striped lock is `util/stripes`) |
 //! | `rule`, `codec`, `ticks`, `windows` | the traits, and their implementations |
 //! | `invariants` | checks for tests |
 //!
@@ -91,6 +91,7 @@ mod epoch;
 mod insert;
 #[cfg(feature = "test-util")]
 mod invariants;
+mod overflow;
 mod peek;
 mod placement;
 mod refund;
@@ -116,12 +117,10 @@ pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};
 
 use std::sync::Arc;
 
-use self::epoch::{Epochs, Page};
-use self::placement::OVERFLOW;
+use self::epoch::Page;
 use self::slots::Slots;
 #[cfg(test)]
 pub(super) use self::ticks::{PaidAt, Tick};
-use self::word::Word;
 use super::occupancy::Occupancy;
 use super::when_full::WhenFull;
 use crate::util::stripes::Stripes;
@@ -166,19 +165,6 @@ impl SetAssociativeTable {
             when_full,
             occupancy: Arc::new(Occupancy::new()),
             inherited: None,
-        }
-    }
-
-    /// Sets what is owed in the overflow slot of a tag, if there are such slots, by the stamp of the debt: the greatest,
-    /// if a tag has several. For a table that was not used yet.
-    pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, tag: Tag, stamp: u64) {
-        let Some((set, slot)) = self.overflow_slot(tag) else { return };
-        // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
-        // for old.
-        let _ = self.page(set).replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
-        let (own, word) = (rule.local(now, tag), slot.load());
-        if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
-            let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
         }
     }
 

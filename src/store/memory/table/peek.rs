@@ -66,32 +66,6 @@ impl SetAssociativeTable {
         })
     }
 
-    /// Returns what is owed in the overflow slot of a key.
-    pub(super) fn overflow_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
-        let own = rule.local(now, tag);
-        let Some((set, slot)) = self.overflow_slot(tag) else { return rule.nothing(own) };
-        let (word, _, at) = self.read(rule, set, slot, now);
-        // That may be as of a later time: if the clock was set back; or if this thread was descheduled for more than an
-        // epoch, and another one has swept the page meanwhile.
-        let at = rule.local(at, tag);
-        rule.stamped(rule.stamp(rule.owed(word, at), at), own)
-    }
-
-    /// Returns what is owed in each of the overflow slots, with a tag of the keys that share it.
-    pub(in crate::store::memory) fn overflow_debts<R: Rule>(
-        &self,
-        rule: &R,
-        now: R::Now,
-    ) -> impl Iterator<Item = (Tag, R::Debt)> + '_ {
-        let rule = *rule;
-        self.overflow_page().into_iter().flat_map(move |page| {
-            (0..).map(Tag::of_group).zip(self.slots.in_page(page)).map(move |(tag, slot)| {
-                let (word, at) = self.read_unswept(&rule, page, slot, now);
-                (tag, rule.owed(word, rule.local(at, tag)))
-            })
-        })
-    }
-
     /// Calls `act` with the set in the page, the tag and the debt of each key of a page that owes something at `now`.
     /// Writes nothing, but for finishing a sweep that has begun.
     pub(in crate::store::memory) fn each_owed<R: Rule>(
@@ -121,7 +95,7 @@ impl SetAssociativeTable {
     /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. What is in the
     /// page was owed when it was last swept, or was charged since. That sweep was less than [`ALL_PAID`] epochs ago, or
     /// the word reads as empty: so debts can be distinguished from what is paid.
-    fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
+    pub(super) fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
         loop {
             let epochs = self.pages[page].load();
             // A sweep that has begun is finished: a word that it has not reached yet may look like a debt.

@@ -1,18 +1,11 @@
-//! Where a new key goes: the choice of a slot in its candidate sets, and the overflow slots of a full table.
+//! The choice of a slot for a new key, in its candidate sets.
 
 use super::SetAssociativeTable;
 use super::epoch::Epochs;
 use super::rule::Rule;
 use super::search::CandidateSets;
-use super::slots::{SETS_PER_PAGE, SLOTS_PER_PAGE, SLOTS_PER_SET, Slot};
-use super::word::{GROUPS, Tag, Word};
-use crate::store::memory::when_full::WhenFull;
-
-/// The tag of all keys in the overflow slots.
-pub(super) const OVERFLOW: Tag = Tag::from_hash(0);
-
-/// Each group of keys has an overflow slot to itself: so the windows of all keys in a slot begin at the same instants.
-const _: () = assert!(cfg!(sluice_loom) || SLOTS_PER_PAGE as u64 == GROUPS);
+use super::slots::Slot;
+use super::word::Word;
 
 /// The slot that a new key goes to, and the word that it replaces.
 #[derive(Clone, Copy)]
@@ -57,21 +50,5 @@ impl SetAssociativeTable {
             }
         }
         InsertTarget { free, ..least.expect("a set has slots") }
-    }
-
-    /// Returns the page of overflow slots, if there is one.
-    pub(super) fn overflow_page(&self) -> Option<usize> {
-        (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1)
-    }
-
-    /// Returns the overflow slot of a key, and its set, if the table has such slots. When the table is full, new keys
-    /// share it.
-    pub(super) fn overflow_slot(&self, tag: Tag) -> Option<(usize, Slot<'_>)> {
-        if self.when_full != WhenFull::Overflow {
-            return None;
-        }
-        let index = usize::try_from(tag.group() % SLOTS_PER_PAGE as u64).expect("below a page");
-        let set = (self.pages.len() - 1) * SETS_PER_PAGE + index / SLOTS_PER_SET;
-        self.slots.in_set(set).nth(index % SLOTS_PER_SET).map(|slot| (set, slot))
     }
 }

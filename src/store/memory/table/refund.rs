@@ -61,13 +61,7 @@ impl SetAssociativeTable {
         self.lower_overflow(rule, tag, now, lessen);
     }
 
-    fn lower_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
-        if let Some(found) = self.overflow_slot(tag) {
-            self.lower_in(rule, found, Owner::overflow(tag), now, lessen);
-        }
-    }
-
-    fn lower_in<R: Rule>(
+    pub(super) fn lower_in<R: Rule>(
         &self,
         rule: &R,
         (set, slot): (usize, Slot<'_>),

@@ -1,6 +1,7 @@
 //! Threads that are descheduled between two steps, and clocks that jump: one thread plays both parts.
 
-use super::charge::{Owner, validate};
+use super::charge::{Judged, Owner, validate};
+use super::epoch::Epochs;
 use super::rule::Ruling;
 use super::ticks::EPOCH_BITS;
 use super::word::Word;
@@ -130,7 +131,7 @@ fn a_sweep_that_has_begun_is_finished_first() {
             found
         });
         assert!(table.page(set).load().is_swept(), "{sleep} epochs late: judged what is not swept");
-        let is_rejected = matches!(ruled, Some((Ruling::Reject { .. } | Ruling::Never { .. }, _)));
+        let is_rejected = matches!(ruled, Some(Judged { ruling: Ruling::Reject { .. } | Ruling::Never { .. }, .. }));
         assert!(!is_rejected, "{sleep} epochs late, rejected for what was paid");
         table.check_invariants(sleep * EPOCH);
     }
@@ -153,9 +154,9 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
 fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
     let table = Buckets::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
     table.ensure_swept(&table.bucket, (table.pages.len() - 1) * SETS_PER_PAGE, Tick::at(EPOCH + 7));
-    let (_, at) = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(5), 1);
+    let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(5), 1);
     assert_eq!(at.count, EPOCH);
-    let (_, at) = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
+    let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
     assert_eq!(at.count, EPOCH + 9);
     table.check_invariants(EPOCH + 9);
 }

@@ -98,8 +98,8 @@ impl Codec for TickBucket {
         quota.max_burst()
     }
 
-    fn units_of(kept: &QuotaState<GcraState>, at: Timestamp) -> u64 {
-        let (debt, price) = debt_of(kept, at);
+    fn units_of(entry: &QuotaState<GcraState>, at: Timestamp) -> u64 {
+        let (debt, price) = debt_of(entry, at);
         u64::try_from(debt.div_ceil(price.into())).unwrap_or(u64::MAX)
     }
 
@@ -110,8 +110,8 @@ impl Codec for TickBucket {
         })
     }
 
-    fn stamp_of(&self, _: Tag, kept: QuotaState<GcraState>, at: Timestamp) -> u64 {
-        let (debt, price) = debt_of(&kept, at);
+    fn stamp_of(&self, _: Tag, entry: QuotaState<GcraState>, at: Timestamp) -> u64 {
+        let (debt, price) = debt_of(&entry, at);
         self.stamp(self.ticks_of(debt, price), self.read(at))
     }
 
@@ -121,7 +121,7 @@ impl Codec for TickBucket {
 }
 
 /// Returns what a bucket owes, and the price of a token in the same units.
-fn debt_of(kept: &QuotaState<GcraState>, at: Timestamp) -> (u128, u64) {
-    let paid = u128::from(at.as_nanos()) * u128::from(kept.quota.limit());
-    (kept.state.tat.saturating_sub(paid), kept.quota.period_nanos())
+fn debt_of(entry: &QuotaState<GcraState>, at: Timestamp) -> (u128, u64) {
+    let paid = u128::from(at.as_nanos()) * u128::from(entry.quota.limit());
+    (entry.state.tat.saturating_sub(paid), entry.quota.period_nanos())
 }

@@ -233,17 +233,17 @@ impl<S: WindowState> Codec for WindowRule<S> {
         quota.limit()
     }
 
-    fn units_of(kept: &QuotaState<S>, _: Timestamp) -> u64 {
-        kept.state.parts().1.into_iter().fold(0, u64::max)
+    fn units_of(entry: &QuotaState<S>, _: Timestamp) -> u64 {
+        entry.state.parts().1.into_iter().fold(0, u64::max)
     }
 
     fn state<T: Copy + 'static>(&self, debt: WindowCounts<S>, _: &Quota, _: Timestamp) -> Option<T> {
         cast(debt.state())
     }
 
-    fn stamp_of(&self, tag: Tag, kept: QuotaState<S>, at: Timestamp) -> u64 {
+    fn stamp_of(&self, tag: Tag, entry: QuotaState<S>, at: Timestamp) -> u64 {
         let own = self.local(self.read(at), tag);
-        self.stamp(self.stamped(self.stamp(self.clipped(kept.state), own), own), own)
+        self.stamp(self.stamped(self.stamp(self.clipped(entry.state), own), own), own)
     }
 
     fn ends(&self, stamp: u64) -> u64 {

@@ -1,14 +1,14 @@
-//! What a limiter keeps in memory: its tables of keys, and what an heir needs of them.
+//! The tables of a limiter, and what an heir needs of them.
 
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
-use super::keeps::{Keeps, KeepsAs};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::occupancy::Occupancy;
 use super::own_quota::UnderQuota;
 use super::quota_state::QuotaState;
+use super::read_states::{AnyTable, ReadStates};
 use super::resets::Resets;
 use super::settings::MemoryStore;
 use super::table::{Codec, FixedRule, SlidingRule, TickBucket};
@@ -18,13 +18,13 @@ use crate::util::keyed_hash::Secret;
 use crate::values::time::Clock;
 use crate::values::{Ask, PartitionKey, Quota};
 
-/// What a limiter keeps: its table, and what an heir needs of it.
-pub(super) struct Kept<S> {
+/// The tables of a limiter, and what an heir needs of them.
+pub(super) struct Tables<S> {
     pub(super) secret: Secret,
     pub(super) capacity: usize,
-    pub(super) table: KeptTable<S>,
-    /// Made for the first question under a quota of its key's own. From then on it has all keys, and `table` none.
-    pub(super) quotas: OnceLock<QuotaTable<S>>,
+    pub(super) key_table: KeyTable<S>,
+    /// Made as the head of `memory/mod.rs` lists. From then on it is asked about all keys, and `key_table` is not.
+    pub(super) quota_table: OnceLock<QuotaTable<S>>,
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,
     /// Frees large tables on a thread of their own.
@@ -37,7 +37,7 @@ pub(super) type QuotaTable<S> = LockedTable<QuotaState<S>>;
 /// The table of keys under the limiter's own quota. With a tag of its own, which each decision reads: one that is encoded in
 /// a field of a variant takes more instructions.
 #[repr(u8)]
-pub(super) enum KeptTable<S> {
+pub(super) enum KeyTable<S> {
     /// One word per key, for buckets.
     Bucket(Ledger<TickBucket>),
     /// One word per key, for windows whose counts fit.
@@ -54,10 +54,10 @@ macro_rules! any_table {
     };
     ($which:expr, $words:ident => $answer:expr, $states:ident => $other_answer:expr) => {
         match $which {
-            KeptTable::Bucket($words) => $answer,
-            KeptTable::Fixed($words) => $answer,
-            KeptTable::Sliding($words) => $answer,
-            KeptTable::Locked($states) => $other_answer,
+            KeyTable::Bucket($words) => $answer,
+            KeyTable::Fixed($words) => $answer,
+            KeyTable::Sliding($words) => $answer,
+            KeyTable::Locked($states) => $other_answer,
         }
     };
 }
@@ -87,7 +87,7 @@ impl HeirTerms {
     }
 }
 
-impl<S: Copy + Send + 'static> Kept<S> {
+impl<S: Copy + Send + 'static> Tables<S> {
     pub(super) fn new<A: Algorithm<State = S>, C: Clock>(
         algorithm: &A,
         store: &MemoryStore<C>,
@@ -101,26 +101,26 @@ impl<S: Copy + Send + 'static> Kept<S> {
             staggered: !algorithm.phase(u64::MAX).is_zero(),
             is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
         };
-        let table = Self::table_of(algorithm.kind(), store, capacity)
-            .unwrap_or_else(|| KeptTable::Locked(LockedTable::new(capacity, store.when_full)));
-        let quotas = OnceLock::new();
-        Self { secret: Secret::random(), capacity, table, quotas, resets: Resets::default(), terms, free }
+        let key_table = Self::key_table_of(algorithm.kind(), store, capacity)
+            .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, store.when_full)));
+        let quota_table = OnceLock::new();
+        Self { secret: Secret::random(), capacity, key_table, quota_table, resets: Resets::default(), terms, free }
     }
 
     /// Makes a table of words, if there are words for that kind.
-    fn table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeptTable<S>> {
+    fn key_table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeyTable<S>> {
         Some(match kind {
             Kind::Bucket { quota } => {
                 let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
-                KeptTable::Bucket(Ledger::new(rule, capacity, store.when_full))
+                KeyTable::Bucket(Ledger::new(rule, capacity, store.when_full))
             }
             Kind::FixedWindow { quota, staggered } => {
                 let rule = FixedRule::holding(&quota, staggered, 0)?;
-                KeptTable::Fixed(Ledger::new(rule, capacity, store.when_full))
+                KeyTable::Fixed(Ledger::new(rule, capacity, store.when_full))
             }
             Kind::SlidingWindow { quota, staggered } => {
                 let rule = SlidingRule::holding(&quota, staggered, 0)?;
-                KeptTable::Sliding(Ledger::new(rule, capacity, store.when_full))
+                KeyTable::Sliding(Ledger::new(rule, capacity, store.when_full))
             }
             Kind::Other => return None,
         })
@@ -132,28 +132,28 @@ impl<S: Copy + Send + 'static> Kept<S> {
     }
 
     /// Returns the table that has the keys, to be read as states of type `T`.
-    pub(super) fn keeps_as<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
-        match self.quotas.get() {
+    pub(super) fn current_as<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+        match self.quota_table.get() {
             Some(quotas) => quotas,
             None => self.without_quotas(),
         }
     }
 
     /// Returns the table of keys under the limiter's own quota, also if that has handed its keys on.
-    pub(super) fn without_quotas<T: Copy + 'static>(&self) -> &dyn KeepsAs<T> {
-        any_table!(&self.table, table => table)
+    pub(super) fn without_quotas<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+        any_table!(&self.key_table, table => table)
     }
 
-    pub(super) fn keeps(&self) -> &dyn KeepsAs<S> {
-        self.keeps_as()
+    pub(super) fn current(&self) -> &dyn ReadStates<S> {
+        self.current_as()
     }
 
     pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
-        self.keeps().occupancy()
+        self.current().occupancy()
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        let quotas = self.quotas.get().map_or(0, Keeps::size_in_bytes);
+        let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
         self.without_quotas::<S>().size_in_bytes() + quotas
     }
 
@@ -162,7 +162,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
     #[inline(always)]
     pub(super) fn under<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Option<UnderQuota<A>> {
         // One branch for all others.
-        if ask.quota().is_some() | self.quotas.get().is_some() { UnderQuota::of(algorithm, ask) } else { None }
+        if ask.quota().is_some() | self.quota_table.get().is_some() { UnderQuota::of(algorithm, ask) } else { None }
     }
 }
 
@@ -170,18 +170,19 @@ impl<S: Copy + Send + 'static> Kept<S> {
 /// table, if it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 
-impl<S> Drop for Kept<S> {
+impl<S> Drop for Tables<S> {
     fn drop(&mut self) {
         (self.free)(self);
     }
 }
 
-fn free<S: Copy + Send + 'static>(kept: &mut Kept<S>) {
-    if kept.size_in_bytes() <= LARGE {
+fn free<S: Copy + Send + 'static>(tables: &mut Tables<S>) {
+    if tables.size_in_bytes() <= LARGE {
         return;
     }
-    let table = std::mem::replace(&mut kept.table, KeptTable::Locked(LockedTable::new(1, WhenFull::default())));
-    let tables = (table, kept.quotas.take());
+    let key_table =
+        std::mem::replace(&mut tables.key_table, KeyTable::Locked(LockedTable::new(1, WhenFull::default())));
+    let large = (key_table, tables.quota_table.take());
     // If no thread can be spawned, the closure, and with it the tables, is dropped here.
-    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(tables));
+    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(large));
 }

@@ -1,4 +1,4 @@
-//! What a table hands to an heir: states, each with the quota that it counts under, whatever form the table has for them.
+//! How an heir reads a table: as states, each with the quota that it counts under, whatever form the table has for them.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::table::{Geometry, Tag};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// A table, and what its keys inherit.
-pub(super) trait Keeps {
+/// A table of either kind, and what its keys inherit.
+pub(super) trait AnyTable {
     fn geometry(&self) -> Geometry;
 
     fn occupancy(&self) -> &Arc<Occupancy>;
@@ -49,7 +49,7 @@ pub(super) enum TablePart {
 }
 
 /// A table whose keys' states may be of type `T`.
-pub(super) trait KeepsAs<T>: Keeps {
+pub(super) trait ReadStates<T>: AnyTable {
     /// Returns whether they are.
     fn is_read(&self) -> bool;
 

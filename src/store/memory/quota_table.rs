@@ -1,0 +1,91 @@
+//! The table of keys with quotas of their own: when it is made, and what it decides. [`heir`] makes it of what keys owe in the
+//! table without such quotas.
+
+use std::sync::Arc;
+
+use super::heir::{self, Predecessor, TableChange};
+use super::locked::LockedTable;
+use super::own_quota::UnderQuota;
+use super::read_states::AnyTable;
+use super::tables::{QuotaTable, Tables};
+use super::{MemoryTable, resets};
+use crate::algorithm::Algorithm;
+use crate::values::time::{Clock, Timestamp};
+use crate::values::{Ask, Decision};
+
+impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+    /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
+    pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
+        self.start.set_takes_quotas();
+        let mut made = self.start.made.lock();
+        if let Some(tables) = self.in_use() {
+            drop(made);
+            if let Some(past) = self.quota_table(algorithm, tables).inherited() {
+                past.copy_all();
+            }
+            return;
+        }
+        let tables = made.get_or_insert_with(|| Tables::new(algorithm, &self.store, self.store.capacity));
+        tables.quota_table.get_or_init(|| LockedTable::new(tables.capacity, self.store.when_full));
+    }
+
+    /// Returns the table, made if there is none yet: of a store that was asked without quotas so far, its keys begin with
+    /// what they owe there.
+    #[inline]
+    fn quota_table<'a, A: Algorithm<State = S>>(&self, algorithm: &A, tables: &'a Arc<Tables<S>>) -> &'a QuotaTable<S> {
+        tables.quota_table.get().unwrap_or_else(|| self.make_quota_table(algorithm, tables))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_quota_table<'a, A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        tables: &'a Arc<Tables<S>>,
+    ) -> &'a QuotaTable<S> {
+        let mut is_made = false;
+        let quota_table = tables.quota_table.get_or_init(|| {
+            is_made = true;
+            let origin = Predecessor::new(tables, self.store.clock.now());
+            heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.store.when_full))
+        });
+        if let Some(past) = quota_table.inherited().filter(|_| is_made) {
+            // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
+            // store until all is copied.
+            let shared = Arc::clone(&past);
+            let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
+            if thread.spawn(move || shared.copy_all()).is_err() {
+                past.copy_all();
+            }
+        }
+        quota_table
+    }
+
+    /// Decides, if keys have quotas of their own, or have been reset: seldom.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
+        let tables = self.tables(algorithm);
+        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
+        let resets = tables.resets.count(hash);
+        let decision = match tables.under(algorithm, ask) {
+            Some(under) => {
+                let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+                self.quota_table(algorithm, tables).check(&under, hash, ask.cost(), now, fresh)
+            }
+            None => self.charge_own(algorithm, tables, ask, hash),
+        };
+        if resets == 0 { decision } else { resets::with_count(decision, resets) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn peek_under<A: Algorithm<State = S>>(
+        &self,
+        under: &UnderQuota<A>,
+        algorithm: &A,
+        (hash, cost, now): (u64, u64, Timestamp),
+    ) -> Decision {
+        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, cost, now)
+    }
+}
