@@ -77,6 +77,7 @@ impl Algorithm for TokenBucket {
         self.quota
     }
 
+    #[inline]
     fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         self.gcra.decide(state, now, cost)
     }

@@ -67,6 +67,7 @@ impl Gcra {
         Self { limit: quota.limit(), period: quota.period_nanos(), burst }
     }
 
+    #[inline]
     pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
         let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
@@ -88,6 +89,7 @@ impl Gcra {
     }
 
     /// Returns a decision with the numbers of a key that now owes `debt`.
+    #[inline(always)]
     fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
         // At most `burst`, since `free` is at most `burst * period`.

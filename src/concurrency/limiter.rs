@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::counts::{AcquireResult, Counts};
-use super::slots::SlotPlace;
 #[cfg(feature = "queue")]
 use super::wait_lists::{JoinResult, WantedUnits};
 #[cfg(feature = "queue")]
@@ -166,7 +165,7 @@ impl Concurrency {
     /// Takes `cost` units of a key, if they are free now. Never waits, and takes none that others wait for. To wait, see
     /// [`LimiterExt::acquire`](crate::LimiterExt::acquire).
     pub fn try_acquire(&self, key: &PartitionKey, cost: u64) -> Option<Permit<&Self>> {
-        Permit::new(self, key, cost, self.take_at_once(key, cost), true).admitted()
+        self.take_at_once(key, cost, |decision| Permit::new(self, key, cost, decision, true).admitted())
     }
 
     #[cfg(feature = "queue")]
@@ -175,6 +174,7 @@ impl Concurrency {
         self
     }
 
+    #[inline(always)]
     fn counts(&self) -> &Arc<Counts> {
         self.counts.get_or_init(|| Arc::new(Counts::new(self.max_keys)))
     }
@@ -193,25 +193,29 @@ impl Concurrency {
     }
 
     /// Decides on a request that passes or is rejected at once.
-    fn take_at_once(&self, key: &PartitionKey, cost: u64) -> Decision {
-        match self.attempt(key, cost) {
-            Ok(decision) => decision,
-            Err(Occupied { units, .. }) => rejected(self.limit, self.limit.saturating_sub(units)),
+    #[inline(always)]
+    fn take_at_once<T>(&self, key: &PartitionKey, cost: u64, answer: impl FnOnce(Decision) -> T) -> T {
+        let counts = self.counts();
+        let place = counts.place(key);
+        if !self.may_fit(cost) {
+            return answer(self.decided(counts.peek(&place).0, cost));
         }
+        self.answered(counts.acquire(&place, cost, self.limit), answer)
     }
 
-    /// Takes the units, if they are free; else returns where others have them.
-    #[inline]
-    fn attempt(&self, key: &PartitionKey, cost: u64) -> Result<Decision, Occupied> {
-        let (counts, limit) = (self.counts(), self.limit);
-        let place = counts.place(key);
-        if cost == 0 || cost > limit {
-            return Ok(self.decided(counts.peek(&place).0, cost));
-        }
-        match counts.acquire(&place, cost, limit) {
-            AcquireResult::Taken { slot, units } => Ok(admitted(slot, units, limit)),
-            AcquireResult::Full { slot, units } => Err(Occupied { place, slot, units }),
-            AcquireResult::NoSlot => Ok(rejected(limit, 0)),
+    /// Whether a request takes units if enough are free. Of any other, the count is only read.
+    const fn may_fit(&self, cost: u64) -> bool {
+        0 < cost && cost <= self.limit
+    }
+
+    /// Answers a request that does not wait. Each arm makes its answer in place: one that is made after the match would be
+    /// copied.
+    #[inline(always)]
+    fn answered<T>(&self, result: AcquireResult, answer: impl FnOnce(Decision) -> T) -> T {
+        match result {
+            AcquireResult::Taken { slot, units } => answer(admitted(slot, units, self.limit)),
+            AcquireResult::Full { units, .. } => answer(rejected(self.limit, self.limit.saturating_sub(units))),
+            AcquireResult::NoSlot => answer(rejected(self.limit, 0)),
         }
     }
 
@@ -227,10 +231,10 @@ impl Concurrency {
 
     fn charge(&self, ask: &Ask<'_>) -> Answer {
         #[cfg(feature = "queue")]
-        if let Some(queue) = self.queue {
+        if let Some(queue) = self.queue.filter(|_| self.may_fit(ask.cost())) {
             return self.charge_or_wait(queue, ask);
         }
-        self.take_at_once(ask.key(), ask.cost()).into()
+        self.take_at_once(ask.key(), ask.cost(), Answer::from)
     }
 
     #[cfg(feature = "queue")]
@@ -238,10 +242,11 @@ impl Concurrency {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
         let wanted =
             WantedUnits { cost, limit, max_waiters_of_key: queue.max_queue, max_waiters: queue.max_waiters as u64 };
+        let place = counts.place(ask.key());
         loop {
-            let Occupied { place, slot, .. } = match self.attempt(ask.key(), cost) {
-                Ok(decision) => return decision.into(),
-                Err(occupied) => occupied,
+            let slot = match counts.acquire(&place, cost, limit) {
+                AcquireResult::Full { slot, .. } => slot,
+                result => return self.answered(result, Answer::from),
             };
             return match counts.wait_lists.join(&counts.slots, &place, slot, wanted) {
                 JoinResult::Taken { units } => admitted(slot, units, limit).into(),
@@ -275,13 +280,6 @@ impl Concurrency {
     }
 }
 
-/// The units of a key are taken.
-struct Occupied {
-    place: SlotPlace,
-    slot: usize,
-    units: u64,
-}
-
 impl Limiter for Concurrency {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
@@ -290,13 +288,14 @@ impl Limiter for Concurrency {
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
-            Mode::Shadow => self.take_at_once(ask.key(), ask.cost()).into(),
+            Mode::Shadow => self.take_at_once(ask.key(), ask.cost(), Answer::from),
             Mode::Charge => self.charge(ask),
             mode @ (Mode::UpTo | Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
 
     /// Releases units of a request that is over.
+    #[inline]
     fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
         let counts = self.counts();
         if let Some(InFlight { slot }) = receipt.read().filter(|InFlight { slot }| *slot < counts.slots.len()) {

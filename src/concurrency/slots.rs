@@ -2,11 +2,11 @@
 
 use super::word::{CountTag, CountWord};
 use crate::util::aligned_words::AlignedWords;
-use crate::util::sync::{Ordering, before_a_step};
+use crate::util::sync::{AtomicU64, Ordering, before_a_step};
 use crate::util::two_choices;
 
 /// Slots per set, a cache line. With a choice of two such sets, a half-full table turns no key away.
-const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
+pub(super) const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
 
 const CACHE_LINE: usize = 64;
 
@@ -52,7 +52,7 @@ impl CountSlots {
     /// Where a key with this hash may be.
     ///
     /// The first set is drawn from the upper half of the hash, the tag from the lower one, and the second set from both.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn place(&self, hash: u64) -> SlotPlace {
         let tag = CountTag::from_hash(hash);
         let first = two_choices::first(self.sets, hash >> 32);
@@ -63,23 +63,34 @@ impl CountSlots {
     #[inline(always)]
     pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = (usize, CountWord)> + '_ {
         let start = set * SLOTS_PER_SET;
-        (start..start + SLOTS_PER_SET).map(|slot| (slot, self.load(slot)))
+        // In one piece, of which the bounds are checked once.
+        (start..).zip(self.words.in_range(start, SLOTS_PER_SET).iter().map(|word| CountSlot(word).load()))
     }
 
+    #[inline(always)]
+    pub(super) fn at(&self, slot: usize) -> CountSlot<'_> {
+        CountSlot(self.words.at(slot))
+    }
+}
+
+/// The word of a slot.
+#[derive(Clone, Copy)]
+pub(super) struct CountSlot<'a>(&'a AtomicU64);
+
+impl CountSlot<'_> {
     /// Acquire, like a semaphore: what was done under a permit that was released is visible to whoever sees the count
     /// without it.
     #[inline(always)]
-    pub(super) fn load(&self, slot: usize) -> CountWord {
+    pub(super) fn load(self) -> CountWord {
         before_a_step();
-        CountWord::from_bits(self.words.at(slot).load(Ordering::Acquire))
+        CountWord::from_bits(self.0.load(Ordering::Acquire))
     }
 
     /// Writes `new` if `old` is still there; else returns the word that is.
     #[inline(always)]
-    pub(super) fn replace(&self, slot: usize, old: CountWord, new: CountWord) -> Result<(), CountWord> {
+    pub(super) fn replace(self, old: CountWord, new: CountWord) -> Result<(), CountWord> {
         before_a_step();
-        let word = self.words.at(slot);
-        let swapped = word.compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire);
+        let swapped = self.0.compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire);
         swapped.map(|_| ()).map_err(CountWord::from_bits)
     }
 }

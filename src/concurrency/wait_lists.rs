@@ -138,7 +138,7 @@ impl WaitLists {
             if shard.is_closed {
                 return JoinResult::Closed;
             }
-            let mut word = slots.load(slot);
+            let mut word = slots.at(slot).load();
             loop {
                 if !word.is(place.tag) {
                     return JoinResult::Gone;
@@ -151,7 +151,7 @@ impl WaitLists {
                     return JoinResult::Full { units };
                 }
                 let next = fits.map_or_else(|| word.with_waiters(true), |total| word.with_units(total));
-                match (slots.replace(slot, word, next), fits) {
+                match (slots.at(slot).replace(word, next), fits) {
                     (Ok(()), Some(units)) => return JoinResult::Taken { units },
                     (Ok(()), None) => return JoinResult::Waits(shard.enlist(slot, wanted)),
                     // At most while the word is not marked: then other threads change it as well.
@@ -212,7 +212,9 @@ impl WaitLists {
         })
     }
 
-    /// Releases `cost` units of a slot, and lets the waiters have them whose turn it is.
+    /// Releases `cost` units of a slot, and lets the waiters have them whose turn it is. Not inlined: a release without
+    /// waiters saves no registers for it.
+    #[inline(never)]
     pub(super) fn release(&self, slots: &CountSlots, slot: usize, cost: u64) {
         self.locked(slot, |shard, wakers| self.grant(shard, slots, slot, cost, wakers));
     }
@@ -221,7 +223,7 @@ impl WaitLists {
     /// those behind it waiting, or requests of a small cost could starve one of a great cost.
     fn grant(&self, shard: &mut WaitShard, slots: &CountSlots, slot: usize, cost: u64, wakers: &mut Wakers) {
         let WaitShard { lists, granted, .. } = shard;
-        let mut word = slots.load(slot);
+        let mut word = slots.at(slot).load();
         loop {
             let mut units = word.units().saturating_sub(cost);
             let list = lists.get(&slot);
@@ -235,7 +237,7 @@ impl WaitLists {
             }
             let next = word.with_units(units).with_waiters(list.is_some_and(|list| list.len() > served));
             // Fails only if the word was not marked, because the last waiter has just left.
-            if let Err(now) = slots.replace(slot, word, next) {
+            if let Err(now) = slots.at(slot).replace(word, next) {
                 word = now;
                 continue;
             }
@@ -286,8 +288,8 @@ impl WaitLists {
                     self.exit(list.len());
                     wakers.extend(list.into_values().filter_map(|waiter| waiter.waker));
                     // Only the holder of the lock changes a marked word.
-                    let word = slots.load(slot);
-                    let _ = slots.replace(slot, word, word.with_waiters(false));
+                    let word = slots.at(slot).load();
+                    let _ = slots.at(slot).replace(word, word.with_waiters(false));
                 }
             });
         }
@@ -305,7 +307,7 @@ impl WaitLists {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for (slot, list) in &shard.lists {
-                let word = slots.load(*slot);
+                let word = slots.at(*slot).load();
                 let head = list.values().next().expect("no list is empty");
                 assert!(word.has_waiters(), "slot {slot} has waiters, and no mark");
                 assert!(
@@ -319,7 +321,7 @@ impl WaitLists {
         assert_eq!(self.waiting(), waiting);
         for slot in 0..slots.len() {
             let shard = self.shards[slot % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
-            assert_eq!(slots.load(slot).has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
+            assert_eq!(slots.at(slot).load().has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
         }
     }
 }

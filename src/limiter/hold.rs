@@ -24,7 +24,12 @@ pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
 impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Holds the units of an admission, until this is dropped.
     pub(crate) fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u64) -> Self {
-        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, releases: true }
+        Self::keeping(limiter, key, admission, units, true)
+    }
+
+    #[inline(always)]
+    fn keeping(limiter: L, key: &PartitionKey, admission: &Decision, units: u64, releases: bool) -> Self {
+        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, releases }
     }
 }
 
@@ -59,16 +64,14 @@ pub struct Permit<L: Deref<Target: Limiter>> {
 
 impl<L: Deref<Target: Limiter>> Permit<L> {
     /// The answer of a limiter to a request for so many units, which are held if `holds` says so.
+    #[inline(always)]
     pub(crate) fn new(limiter: L, key: &PartitionKey, units: u64, decision: Decision, holds: bool) -> Self {
-        let charge = decision.is_allowed().then(|| {
-            let mut charge = Hold::new(limiter, key, &decision, units);
-            charge.releases = holds;
-            charge
-        });
+        let charge = decision.is_allowed().then(|| Hold::keeping(limiter, key, &decision, units, holds));
         Self { decision, charge }
     }
 
     /// Returns the permit, unless the request was rejected.
+    #[inline]
     pub fn admitted(self) -> Option<Self> {
         self.decision.is_allowed().then_some(self)
     }

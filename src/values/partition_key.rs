@@ -52,10 +52,26 @@ const LONGEST: usize = 256;
 const MARK: [u8; 8] = *b"\0sha256\0";
 const HASHED: usize = MARK.len() + 32;
 
-#[derive(Clone)]
 enum Bytes {
     Inline { len: u8, bytes: [u8; INLINE] },
     Heap(Box<[u8]>),
+}
+
+impl Clone for Bytes {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        match self {
+            Self::Inline { len, bytes } => Self::Inline { len: *len, bytes: *bytes },
+            Self::Heap(bytes) => Self::Heap(allocated(bytes)),
+        }
+    }
+}
+
+/// Not inlined: whoever clones a short key saves no registers for an allocation.
+#[cold]
+#[inline(never)]
+fn allocated(bytes: &[u8]) -> Box<[u8]> {
+    bytes.into()
 }
 
 impl PartitionKey {

@@ -73,7 +73,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// # Cost
 ///
 /// The calendar is consulted once per window. A decision compares the time with the end of the key's window, and for a
-/// new key with the bounds of the window that was found last. In memory, a key takes 50 bytes, in the
+/// new key with the bounds of the window that was found last. In memory, a key takes 52 bytes, in the
 /// [table with locks](crate::store::MemoryStore#memory).
 ///
 /// # Live changes

@@ -41,8 +41,8 @@ use crate::values::time::{Clock, Monotonic};
 ///
 /// | bytes per key | bucket | fixed window, calendar | sliding window |
 /// |---|---|---|---|
-/// | words | 16 | 16 (calendar: 50) | 16 |
-/// | with locks | 50 | 50 | 66 |
+/// | words | 16 | 16 (calendar: 52) | 16 |
+/// | with locks | 52 | 52 | 68 |
 /// | with locks, and [quotas of the keys' own](#quotas-of-the-keys-own) | 98 | 98 | 114 |
 ///
 /// # Quotas of the keys' own

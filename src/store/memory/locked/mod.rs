@@ -398,9 +398,9 @@ mod tests {
         fn of<S: Copy + Send + 'static>() -> usize {
             LockedTable::<S>::new(10_000, WhenFull::EvictLeast).size_in_bytes() / 10_000
         }
-        assert_eq!(of::<FixedWindowState>(), 50);
-        assert_eq!(of::<SlidingWindowState>(), 66);
-        assert_eq!(of::<GcraState>(), 50);
+        assert_eq!(of::<FixedWindowState>(), 52);
+        assert_eq!(of::<SlidingWindowState>(), 68);
+        assert_eq!(of::<GcraState>(), 52);
         assert_eq!(of::<QuotaState<GcraState>>(), 98);
         assert_eq!(of::<QuotaState<FixedWindowState>>(), 98);
         assert_eq!(of::<QuotaState<SlidingWindowState>>(), 114);
