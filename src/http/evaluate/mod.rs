@@ -102,7 +102,8 @@ pub(crate) fn evaluate(
     if let Answer::Ready(Ok(decision)) = &answer {
         let decided = PlainDecision { policy: 0, key, quota, decision };
         if decision.is_allowed() {
-            policy.note_admission(key, decision);
+            policy.report_health(None);
+            policy.note(Fate::of(decision), Some(key), Some(decision));
             return Evaluation::Admitted(scope.annotate_plain(std::iter::once(decided)));
         }
         // A ban of a server, a wait or a failure takes the path of several policies.

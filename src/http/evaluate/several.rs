@@ -12,7 +12,7 @@ use super::scope::Scope;
 use super::transaction;
 use super::transaction::Transaction;
 use crate::http::head::RequestHead;
-use crate::http::policy::Policy;
+use crate::http::policy::{Fate, Policy};
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Quota};
 
 /// A plain policy's part of a request.
@@ -60,7 +60,10 @@ impl Scope<'_> {
         let mut decisions = SmallVec::<[Decision; 2]>::new();
         for entry in &entries {
             match policy_of(entry).limiter.decide(&entry.ask(&context)) {
-                Answer::Ready(Ok(decision)) if decision.is_allowed() => decisions.push(decision),
+                Answer::Ready(Ok(decision)) if decision.is_allowed() => {
+                    policy_of(entry).report_health(None);
+                    decisions.push(decision);
+                }
                 answer => {
                     let transaction = transaction_of(entries, &decisions, context);
                     return self.evaluate_transaction(transaction, Some(answer), head);
@@ -68,7 +71,7 @@ impl Scope<'_> {
             }
         }
         for (entry, decision) in entries.iter().zip(&decisions) {
-            policy_of(entry).note_admission(&entry.key, decision);
+            policy_of(entry).note(Fate::of(decision), Some(&entry.key), Some(decision));
         }
         let decided = entries.iter().zip(&decisions).map(|(entry, decision)| {
             let PlainEntry { key, quota, policy, .. } = entry;

@@ -20,13 +20,6 @@ impl Policy {
         }
     }
 
-    /// Records that the limiter works, and has admitted a request.
-    #[inline]
-    pub(crate) fn note_admission(&self, key: &PartitionKey, admission: &Decision) {
-        self.report_health(None);
-        self.note(Fate::of(admission), Some(key), Some(admission));
-    }
-
     #[cold]
     fn log(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
         log::decided(self.heritage.meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);

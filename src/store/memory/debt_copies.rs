@@ -151,9 +151,6 @@ pub(super) struct Debtor<T> {
 
 /// What an heir's keys owed in its predecessor's tables, whichever form that has.
 pub(super) trait PastDebts: Send + Sync {
-    /// Returns the number of the predecessor's table: it identifies a second change to the same heir of the same limiter.
-    fn predecessor(&self) -> u64;
-
     /// Returns those of the copies.
     fn geometries(&self) -> Vec<Geometry>;
 
@@ -174,7 +171,6 @@ pub(super) trait PastDebts: Send + Sync {
 /// Copies of what an heir's keys owed in its predecessor's tables.
 pub(super) struct DebtCopies<T, D> {
     this: Weak<Self>,
-    predecessor: u64,
     copies: Box<[TableCopy<D>]>,
     /// Empty once all is copied.
     source: Published<Box<dyn DebtSource<T>>>,
@@ -216,7 +212,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     ///
     /// If there are too many geometries, or no memory.
     pub(super) fn new(
-        predecessor: u64,
         geometries: &[Geometry],
         occupancy: &Arc<Occupancy>,
         source: Box<dyn DebtSource<T>>,
@@ -228,7 +223,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         };
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            predecessor,
             copies: geometries.iter().map(copy).collect(),
             source: Published::new(Arc::new(source)),
             latest: AtomicU64::new(0),
@@ -363,10 +357,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
 }
 
 impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
-    fn predecessor(&self) -> u64 {
-        self.predecessor
-    }
-
     fn geometries(&self) -> Vec<Geometry> {
         self.copies.iter().map(|copy| copy.geometry).collect()
     }
@@ -511,7 +501,7 @@ mod tests {
     }
 
     fn copies(geometries: &[Geometry], source: impl DebtSource<u64> + 'static) -> Arc<DebtCopies<u64, CopiedStamps>> {
-        DebtCopies::new(1, geometries, &Arc::new(Occupancy::new()), Box::new(source))
+        DebtCopies::new(geometries, &Arc::new(Occupancy::new()), Box::new(source))
     }
 
     #[test]

@@ -40,8 +40,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 return Some(Inheritance::in_place());
             }
             // Another layer was first. To inherit once more would forget what was used since.
-            let past = own.current().inherited();
-            if past.is_some_and(|past| past.predecessor() == predecessor.occupancy().number()) {
+            if std::ptr::eq(own.predecessor.as_ptr(), Arc::as_ptr(&predecessor)) {
                 return Some(Inheritance::in_place().and_then(finish(own)));
             }
         }
@@ -75,6 +74,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
         let form = origin.form(&**algorithm, &heir, self.start.takes_quotas())?;
         origin.begin(&mut heir, form, algorithm, self.store.when_full);
+        heir.predecessor = Arc::downgrade(predecessor);
         heir.secret = predecessor.secret;
         let voids_receipts = origin.voids_receipts(form, &heir.terms);
         heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
@@ -129,22 +129,6 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         if self.has_quotas { self.tables.current_as() } else { self.tables.without_quotas() }
     }
 
-    /// Returns the table if it is that of words of a bucket.
-    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match &self.tables.key_table {
-            KeyTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
-            _ => None,
-        }
-    }
-
-    fn geometries(&self) -> Vec<Geometry> {
-        self.table::<S>().geometries(self.at)
-    }
-
-    fn number(&self) -> u64 {
-        self.table::<S>().occupancy().number()
-    }
-
     /// Returns the form in which an heir keeps what keys owe here; `None` if it cannot inherit that. Changes nothing.
     fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
         let (before, terms) = (&self.tables.terms, &heir.terms);
@@ -159,6 +143,18 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
             KeyTable::Locked(_) => Form::States,
         };
         inherits_states.then_some(form)
+    }
+
+    /// Returns the table if it is that of words of a bucket.
+    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.tables.key_table {
+            KeyTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
+            _ => None,
+        }
+    }
+
+    fn geometries(&self) -> Vec<Geometry> {
+        self.table::<S>().geometries(self.at)
     }
 
     /// Returns words, unless some key owes more tokens than these hold: one of a quota with a burst of more than 2^18, say,
@@ -269,7 +265,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         let form = Words { rule, base: base_of(&rule, at), at, debt_of: Box::new(debt_of) };
         let source = FromTable { origin: self.clone(), form };
         let overflow = source.overflow();
-        own.inherit(rule, (self.number(), self.geometries()), at, &overflow, Box::new(source));
+        own.inherit(rule, &self.geometries(), at, &overflow, Box::new(source));
         !overflow.is_empty()
     }
 
@@ -284,7 +280,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         for (tag, state) in source.overflow() {
             own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
         }
-        own.inherit((self.number(), self.geometries()), Box::new(source));
+        own.inherit(&self.geometries(), Box::new(source));
     }
 
     /// Returns the most units that a key may owe, with what it may be charged until the change is in force.
@@ -523,6 +519,27 @@ mod tests {
             frees(SlidingWindow::new(Quota::per_minute(10)), has_quotas);
             // Too short for words.
             frees(SlidingWindow::new(Quota::per(10, Duration::from_nanos(10))), has_quotas);
+        }
+    }
+
+    /// Two layers share a limiter, and both change to the same heir. The heir made its table of keys with quotas in
+    /// between: then it inherited once more, and the two layers had a budget each.
+    #[test]
+    fn the_second_layer_shares_the_heir_of_the_first() {
+        let quota = Quota::per_minute(10);
+        let algorithm = TokenBucket::new(quota);
+        let table = || MemoryStore::with_capacity(16).with_clock(ManualClock::starting_at(Timestamp::ZERO)).table();
+        let (before, heir, key) = (table(), table(), "key".into());
+        let charge = |table: &MemoryTable<_, _>, quota| -> crate::values::Decision {
+            table.charge(&algorithm, &Ask::charge(&key, 1).under(quota))
+        };
+        let _ = charge(&before, None);
+        let inherit = || heir.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
+        assert!(inherit().heir.is_none());
+        for changed in [None, Some(quota), None] {
+            let _ = charge(&heir, changed);
+            let _ = charge(&before, changed);
+            assert!(inherit().heir.is_none(), "the heir is the same, whichever tables it has by now");
         }
     }
 

@@ -58,14 +58,14 @@ impl<R: Codec> Ledger<R> {
     pub(super) fn inherit(
         &mut self,
         rule: R,
-        (predecessor, geometries): (u64, Vec<Geometry>),
+        geometries: &[Geometry],
         now: Timestamp,
         overflow: &[(Tag, u64)],
         source: Box<dyn DebtSource<u64>>,
     ) {
         self.rule = rule.numbered(self.table.occupancy.number());
         let base = base_of(&rule, now);
-        let debts = DebtCopies::new(predecessor, &geometries, &self.table.occupancy, source);
+        let debts = DebtCopies::new(geometries, &self.table.occupancy, source);
         let inherited = Arc::new(InheritedStamps { debts, base });
         self.table.inherited = Some(Arc::clone(&inherited) as _);
         self.inherited = Some(inherited);
@@ -274,7 +274,7 @@ mod tests {
         let rule = rule.continuing(before.rule(), NOW);
         let (source, mut overflow) = (FromBucket(Arc::clone(before), rule), Vec::new());
         source.each(TablePart::Overflow, |_, tag, debt| overflow.push((tag, debt)));
-        heir.inherit(rule, (0, before.geometries(NOW)), NOW, &overflow, Box::new(source));
+        heir.inherit(rule, &before.geometries(NOW), NOW, &overflow, Box::new(source));
         heir.remember(before, NOW, !overflow.is_empty());
         heir
     }

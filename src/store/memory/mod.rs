@@ -1,10 +1,11 @@
 //! The memory store: tables of a fixed size in this process, by the settings in `settings`.
 //!
-//! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets, which a keyed hash
-//! chooses.
+//! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets. Tables of both
+//! kinds find it by `Geometry::candidate_sets` (`table/search`), and then by its tag: 28 bits of a keyed hash in words, all
+//! 64 behind locks.
 //!
 //! - Under the limiter's own quota, buckets and windows that fit are words, without a lock (`table`). All other states are
-//!   behind locks (`locked`), alone: without the quota.
+//!   behind locks (`locked`), without their quota.
 //! - Keys with quotas of their own are in a second table, `quota_table`, with locks: states with their quotas
 //!   (`quota_state`), judged by `own_quota`. It is made by the first question under a quota, by `take_quotas` (a policy has
 //!   a `quota_fn`), or by a live change after which a key owes too much for words (`heir`). From then on it is asked about
@@ -12,12 +13,14 @@
 //!
 //! *What happens to it on a live change?* The new limiter has tables of its own (`start`, `heir`), and copies page by page
 //! what keys owed in the old one (`debt_copies`): read as states (`read_states`), and converted into its own form once. A
-//! key moves from the copy into the table with its first request. `ledger` joins a table of words with its rule and with
-//! these copies.
+//! key moves from the copy into the table with its first request, which also copies its pages; the thread that calls
+//! `replace` copies all others. A key that is not asked about stays in the copy until its debt is paid. An algorithm of
+//! another kind, another clock or another stagger inherits nothing: all keys begin anew. `ledger` joins a table of words
+//! with its rule and with these copies.
 //!
-//! *On an eviction?* A state that owes nothing is a free slot. If both sets of a new key are full of others, the state
+//! *On an eviction?* A slot whose state owes nothing is free. If both sets of a new key are full of others, the state
 //! that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says otherwise;
-//! `locked` does both in `insert`. `occupancy` counts it.
+//! `locked` does both in `insert`. What it owed is forgiven; only the count (`occupancy`) goes on, also into heirs.
 
 mod debt_copies;
 mod heir;

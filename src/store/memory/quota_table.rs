@@ -14,8 +14,13 @@ use crate::values::time::{Clock, Timestamp};
 use crate::values::{Ask, Decision};
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    /// Makes the table of keys with quotas. If this table is in use, returns once all keys are copied.
+    /// Makes the table of keys with quotas, if the algorithm takes any. If this table is in use, returns once all keys are
+    /// copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
+        if UnderQuota::without_conversion(algorithm).is_none() {
+            // It would have no key, and yet be the one that is reset, counted and inherited from.
+            return;
+        }
         self.start.set_takes_quotas();
         let mut made = self.start.made.lock();
         if let Some(tables) = self.in_use() {

@@ -1,7 +1,7 @@
 //! The tables of a limiter, and what an heir needs of them.
 
 use std::any::TypeId;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::ledger::Ledger;
 use super::locked::LockedTable;
@@ -20,6 +20,8 @@ use crate::values::{Ask, PartitionKey, Quota};
 
 /// The tables of a limiter, and what an heir needs of them.
 pub(super) struct Tables<S> {
+    /// Those that these have inherited from.
+    pub(super) predecessor: Weak<Self>,
     pub(super) secret: Secret,
     pub(super) capacity: usize,
     pub(super) key_table: KeyTable<S>,
@@ -104,7 +106,16 @@ impl<S: Copy + Send + 'static> Tables<S> {
         let key_table = Self::key_table_of(algorithm.kind(), store, capacity)
             .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, store.when_full)));
         let quota_table = OnceLock::new();
-        Self { secret: Secret::random(), capacity, key_table, quota_table, resets: Resets::default(), terms, free }
+        Self {
+            predecessor: Weak::new(),
+            secret: Secret::random(),
+            capacity,
+            key_table,
+            quota_table,
+            resets: Resets::default(),
+            terms,
+            free,
+        }
     }
 
     /// Makes a table of words, if there are words for that kind.

@@ -43,7 +43,7 @@ pub enum WhenFull {
     /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
     /// owes then, so that no key has its burst twice. A live change to a store with the same choice keeps what is
     /// shared, and all keys of a shared budget begin with that, also those that were held. To
-    /// [reset](crate::limiter::Mode::Reset) a key that shares a budget resets it for all of them.
+    /// [reset](crate::limiter::Mode::Reset) a key resets the budget that it shares, or would share, for all keys of that.
     ///
     /// Keys with [quotas of their own](crate::Policy::quota_fn) share a budget only with keys of the same quota: each of the
     /// 512 is one for each of up to eight quotas. Keys of a ninth are rejected, as with `Reject`, until one of these is paid.

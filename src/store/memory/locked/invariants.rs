@@ -122,7 +122,7 @@ mod tests {
             }
         }
         let mut table = table(WhenFull::EvictLeast);
-        table.inherit((0, vec![table.geometry]), Box::new(One));
+        table.inherit(&[table.geometry], Box::new(One));
         table.inherited().unwrap().copy_all();
         table.check_invariants(NOW);
         put(&table, table.candidates(HASH).0);

@@ -64,9 +64,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Lets the table begin with states of the table of the number `predecessor`. For a table that was not used yet.
-    pub(super) fn inherit(&mut self, (predecessor, geometries): (u64, Vec<Geometry>), source: Box<dyn DebtSource<S>>) {
-        self.inherited = Some(DebtCopies::new(predecessor, &geometries, &self.occupancy, source));
+    /// Lets the table begin with the states that `source` copies. For a table that was not used yet.
+    pub(super) fn inherit(&mut self, geometries: &[Geometry], source: Box<dyn DebtSource<S>>) {
+        self.inherited = Some(DebtCopies::new(geometries, &self.occupancy, source));
     }
 
     /// Returns a key's two candidate sets, the lower one first. It is locked first: so of two threads with the same two
@@ -444,7 +444,7 @@ mod tests {
     /// A table of two sets, in which the key of that hash has inherited.
     fn heir(when_full: WhenFull, inherited: u64) -> LockedTable<FixedWindowState> {
         let mut table = LockedTable::new(SLOTS, when_full);
-        table.inherit((0, vec![table.geometry]), Box::new(Inherited(state(inherited))));
+        table.inherit(&[table.geometry], Box::new(Inherited(state(inherited))));
         table
     }
 
@@ -501,10 +501,10 @@ mod tests {
     fn a_state_that_moves_into_the_table_while_an_heir_copies_is_found() {
         let before = Geometry::with_sets(4 * SETS_PER_PAGE);
         let mut table = LockedTable::new(SLOTS, WhenFull::EvictLeast);
-        table.inherit((0, vec![before]), Box::new(InFourPages(state(10))));
+        table.inherit(&[before], Box::new(InFourPages(state(10))));
         let table = Arc::new(table);
         let source = Box::new(FromTable(Arc::clone(&table)));
-        let heir = DebtCopies::<_, CopiedStates<_>>::new(1, &[table.geometry(), before], table.occupancy(), source);
+        let heir = DebtCopies::<_, CopiedStates<_>>::new(&[table.geometry(), before], table.occupancy(), source);
         let inherited = |hash| heir.get(hash, 0, |state| state.used);
         // Of the four pages, this key may be in those in which the other may not be.
         let pages = |hash| before.candidate_sets(hash).map(|set| set / SETS_PER_PAGE);

@@ -53,13 +53,7 @@ fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
 /// Returns an heir with two slots for each of so many keys.
 fn heir_with<R: Modelled>(keys: usize, from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
     let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::EvictLeast);
-    heir.inherit(
-        R::of(LIMIT),
-        (0, from.geometries(NOW)),
-        NOW,
-        &[],
-        Box::new(InheritedStamps { from: Arc::clone(from) }),
-    );
+    heir.inherit(R::of(LIMIT), &from.geometries(NOW), NOW, &[], Box::new(InheritedStamps { from: Arc::clone(from) }));
     heir.remember(from, NOW, false);
     Arc::new(heir)
 }
@@ -212,7 +206,7 @@ fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
         let (before, mut heir) = (Arc::new(ledger::<R>()), Ledger::new(R::of(LIMIT), 2, WhenFull::Reject));
         assert!(ask(&before).is_allowed());
         let from = Arc::clone(&before);
-        heir.inherit(R::of(LIMIT), (0, vec![before.geometry()]), NOW, &[], Box::new(InheritedStamps { from }));
+        heir.inherit(R::of(LIMIT), &[before.geometry()], NOW, &[], Box::new(InheritedStamps { from }));
         let heir = Arc::new(heir);
         copy_all(&heir);
         let other_keys = 4..8;
