@@ -320,7 +320,7 @@
 //! # How much memory
 //!
 //! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 16 bytes each for buckets and
-//! windows (50 or 66 for [large limits](crate::store::MemoryStore#memory)), and never grows.
+//! windows (52 or 68 for [large limits](crate::store::MemoryStore#memory)), and never grows.
 //! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned
 //! again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000
 //! new clients per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is

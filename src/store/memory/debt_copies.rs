@@ -11,8 +11,9 @@
 //!
 //! A **table copy** is what was copied from tables of one [`Geometry`], by which its keys are found: of words or of states
 //! behind locks alike. A predecessor that has inherited itself hands on what is left of its own copies: that of its own
-//! geometry is merged with its table, the others stay apart. A page of a copy has no more debts than a page of the table has slots. If there are more, the keys
-//! that owe least are forgotten, and counted as evicted: so a chain of changes takes no more memory than one change.
+//! geometry is merged with its table, the others stay apart. A page of a copy has no more debts than a page of the table
+//! has slots. If there are more, the keys that owe least are forgotten, and counted as evicted: so a chain of changes takes
+//! no more memory than one change.
 //!
 //! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back
 //! after a refund, a reset or an eviction; and each heir of a limiter has its own copy.

@@ -50,9 +50,9 @@ use crate::values::time::{Clock, Monotonic};
 /// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
 /// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
 /// with its state: as large, of 98 bytes per key, or 114 for sliding windows, whatever the number of different quotas.
-/// It comes on top of the first table, which stays: words that are never touched take no memory, but what does not fit into
-/// words takes 50 or 66 bytes per key there as well. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a live
-/// change, at the first question under the other quota.
+/// It comes on top of the first table, which stays: words that are never touched take no memory, but states that do not fit
+/// into words take 52 or 68 bytes per key there as well. It is made when the policy is. A key whose quota changes keeps what
+/// it has used: it is converted, as by a live change, at the first question under the other quota.
 ///
 /// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under a
 /// quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.

@@ -1,4 +1,4 @@
-//! The tables of a limiter, and what an heir needs of them.
+//! Which tables a limiter has, and how they are chosen.
 
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
@@ -36,7 +36,7 @@ pub(super) struct Tables<S> {
 /// The table of keys with quotas of their own.
 pub(super) type QuotaTable<S> = LockedTable<QuotaState<S>>;
 
-/// The table of keys under the limiter's own quota. With a tag of its own, which each decision reads: one that is encoded in
+/// The table of keys under the limiter's own quota. With a discriminant of its own, which each decision reads: one that is encoded in
 /// a field of a variant takes more instructions.
 #[repr(u8)]
 pub(super) enum KeyTable<S> {
@@ -80,8 +80,8 @@ pub(super) struct HeirTerms {
 }
 
 impl HeirTerms {
-    /// Whether an heir with the terms `to` has the same algorithm, and the windows of each key begin at the same
-    /// instants. If a key's phase changes, its counts are of no window of the heir.
+    /// Whether an heir with the terms `to` has the same algorithm, and each key keeps its phase. If that changes, its counts
+    /// are of no window of the heir.
     pub(super) fn has_windows_of(&self, to: &Self) -> bool {
         let same_period = || self.quota.period_nanos() == to.quota.period_nanos();
         let same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
