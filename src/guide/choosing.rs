@@ -62,9 +62,9 @@
 //!
 //! | | at most, in any time *t* | state of a key | in memory |
 //! |---|---|---|---|
-//! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
+//! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 16 bytes, or 52 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::SlidingWindow#accuracy)) | two counts | 16 bytes, or 68 for [large limits](crate::store::MemoryStore#memory) |
-//! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
+//! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 52 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`CalendarWindow`](super::calendar) | 2 × limit around an edge | one count | 52 bytes |
 //! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
 //!
