@@ -100,6 +100,7 @@ impl SetAssociativeTable {
         let tag = Tag::from_hash(hash);
         let at = rule.local(now, tag);
         let first = first_candidate(self.geometry.sets(), hash);
+        // Written out, here and in `peek`: by a helper that takes a closure, a decision takes a seventh more instructions.
         let mut hit = self.charge_hit(rule, tag, cost, first, now);
         if let Err(Miss::Absent) = hit {
             hit = self.charge_hit(rule, tag, cost, second_candidate(self.geometry.sets(), first, tag), now);
