@@ -36,14 +36,21 @@ impl Scope<'_> {
     pub(super) fn evaluate_several(self, policies: &[Policy], head: &RequestHead<'_>) -> Evaluation {
         let mut entries = SmallVec::<[PlainEntry; 2]>::new();
         for (index, policy) in (0..).zip(policies) {
-            match entry::key(policy, head) {
-                Ok(key) => {
-                    let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
-                    entries.push(PlainEntry { key, cost, quota, policy: index });
-                }
-                Err(NoKey::Skipped) => {}
-                Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
+            if !policy.applies_to(head) {
+                let _ = entry::skip(policy);
+                continue;
             }
+            let key = match policy.who.key.extract(head) {
+                Ok(key) => key,
+                Err(error) => match entry::without_key(policy, &error) {
+                    Ok(key) => key,
+                    Err(NoKey::Skipped) => continue,
+                    Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
+                },
+            };
+            policy.note_key(&key);
+            let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
+            entries.push(PlainEntry { key, cost, quota, policy: index });
         }
         let context = AskContext::default();
         let policy_of = |entry: &PlainEntry| &policies[entry.policy as usize];
