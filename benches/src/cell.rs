@@ -132,7 +132,7 @@ impl Work {
         let one_thread = self.threads == 1;
         let ip = self.key == KeyType::Ip;
         let million = self.keys == MILLION && !self.zipf;
-        if one_thread && ip && self.keys == HOT {
+        if self.key != KeyType::U64 && (self.keys == HOT && ip || self.keys >= MILLION) {
             by.push(Of::Ideal);
         }
         if one_thread && ip && (self.keys == HOT || million) {

@@ -217,21 +217,21 @@ impl Report {
     }
 
     fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n## Others, ns in a loop (ratio of governor keyed to each)\n")?;
-        writeln!(f, "| keys | population | threads | | limiter | ns | ratio |\n|---|---|---|---|---|---|---|")?;
+        writeln!(f, "\n## Others, ns in a loop, and isolated (ratio of governor keyed to each)\n")?;
+        writeln!(f, "| keys | population | threads | | limiter | ns | ratio | isolated | ratio |")?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|")?;
         for work in Work::all() {
             for of in work.done_by().into_iter().filter(|of| !matches!(of, Of::Nothing | Of::Governor | Of::Ours)) {
                 let cell = Cell::Decide(of, work);
-                if let Some(loop_ns) = self.median(cell, "loop") {
-                    let (population, regime) = describe(work);
-                    let (key, threads, ratio) = (work.key.name(), work.threads, times(self.ratio(cell, "loop")));
-                    writeln!(
-                        f,
-                        "| {key} | {population} | {threads} | {regime} | {} | {} | {ratio} |",
-                        of.name(),
-                        ns(Some(loop_ns))
-                    )?;
+                if !self.figures.contains_key(&cell) {
+                    continue;
                 }
+                let (population, regime) = describe(work);
+                write!(f, "| {} | {population} | {} | {regime} | {} ", work.key.name(), work.threads, of.name())?;
+                for name in ["loop", "isolated"] {
+                    write!(f, "| {} | {} ", ns(self.median(cell, name)), times(self.ratio(cell, name)))?;
+                }
+                writeln!(f, "|")?;
             }
         }
         Ok(())
