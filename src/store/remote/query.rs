@@ -277,7 +277,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if action == LeaseAction::More(0) {
             return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
-        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled.
+        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled. And not polled by the
+        // caller: others wait for this call too, and a caller may hold its future without polling it.
         let task = runtime.spawn(self.clone().call_with_lease(cost, count, action, deadline));
         task.await.unwrap_or_else(|_| Err(self.gave_up(GaveUp::Cancelled)))
     }
@@ -360,10 +361,11 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
         self.learn(state.filter(|_| kept.is_none()), seen, cost);
-        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
-        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
-            let ask = Ask::charge(&self.key, cost).under(self.quota);
-            let _ = self.inner.charge_fallback(&self.algorithm, &ask);
+        // The fallback counts the admitted units, as far as it has room: so it is warm when it is needed.
+        let admitted = decisions.iter().filter(|decision| decision.is_allowed()).count() as u64;
+        if admitted > 0 {
+            let ask = Ask::charge(&self.key, cost.saturating_mul(admitted)).under(self.quota);
+            let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
         }
         Ok((decisions, kept.is_none()))
     }
