@@ -83,7 +83,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         B: Backend<A>,
     {
         if ask.mode() == Mode::Fallback {
-            let decision = self.inner.charge_fallback(algorithm, ask);
+            let decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
         let (query, cost) = match KeyQuery::of(&self.inner, algorithm, ask) {
