@@ -9,26 +9,26 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
-/// The size of a lease follows the demand: none for a key with one request now and then; as many requests as wait for the
-/// call at first, twice as many as before when they were spent in time; and never more than half of what was left, so that
-/// other processes find some.
+/// The size of a lease follows the demand. A key with one request now and then gets none. The first lease is for the
+/// requests that wait for the call; each further one is twice as large if the last was spent in time. A lease takes at
+/// most half of the remaining units, so that other processes find some.
 pub(crate) struct Leases {
     held: KnownKeys<Lease>,
     most: u32,
     lifetime: Duration,
 }
 
-/// What a request costs, and under which quota of its key: a lease pays for requests that are alike in both.
+/// The cost of a request, and the quota of its key. A lease pays for requests that are alike in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Price {
     pub(crate) cost: u64,
     pub(crate) quota: Quota,
 }
 
-/// What was taken in advance from one key.
+/// Units that were taken from one key in advance.
 #[derive(Clone, Copy)]
 pub(crate) struct Lease {
-    /// What each of its requests costs.
+    /// The price of each of its requests.
     price: Price,
     /// How many requests it was granted for.
     granted: u32,
@@ -36,27 +36,27 @@ pub(crate) struct Lease {
     left: u32,
     /// How many requests it was asked for: the next lease is asked for twice as many.
     size: u32,
-    /// Whether a call in flight asks for more, or asked and was granted nothing: another one does not.
+    /// Whether a call in flight asks for more, or has asked and was granted nothing. Then no other call asks.
     is_asked_for: bool,
     /// Our clock before it was asked for. Distinguishes it from the key's other leases.
     since: Timestamp,
     /// Whether it was taken from a window, and ends with it.
     is_of_window: bool,
-    /// The decision on the last request that it was granted for, with the receipt of that charge. Once it is spent,
-    /// limit and remaining are those of the last call.
+    /// The decision on the last request that it was granted for, with the receipt of that charge. Once the lease is
+    /// spent, later calls update limit and remaining.
     decision: Decision,
 }
 
-/// What a call does beside its own charge.
+/// The part of a call that concerns leases, beside its own charge.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
-    /// Asks for so many requests more.
+    /// Asks for units for this number of further requests.
     More(u32),
-    /// Refunds what was not spent in time.
+    /// Refunds the units that were not spent in time.
     Refund(Unspent),
 }
 
-/// What is left of a lease that has ended.
+/// The unspent part of a lease that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unspent {
     pub(crate) requests: u32,
@@ -77,15 +77,15 @@ impl Proof for LeaseReceipt {
         self.0.as_nanos().into()
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "no more was written")]
+    #[allow(clippy::cast_possible_truncation, reason = "64 bits were written")]
     fn from_value(since: u128) -> Self {
         Self(Timestamp::from_nanos(since as u64))
     }
 }
 
 impl Leases {
-    /// The most requests that a lease may be for. The server decides on each in turn, and nothing else meanwhile: for up
-    /// to 0.1 ms (Redis 7, `commandstats`). Other keys should not wait for longer.
+    /// The largest number of requests that a lease may be for. The server decides on each in turn and serves no other
+    /// key meanwhile, for up to 0.1 ms (Redis 7, `commandstats`). Other keys should not wait for longer.
     pub(crate) const MOST: u32 = 1_024;
 
     /// Leases of up to `most` requests each, to be spent within `lifetime`.
@@ -98,7 +98,7 @@ impl Leases {
         self.held.change(tag, |lease| self.spend_from(lease, price, now)).flatten()
     }
 
-    /// Returns what [`spend`](Self::spend) would.
+    /// Returns the decision that [`spend`](Self::spend) would, and spends nothing.
     pub(crate) fn peek(&self, tag: KeyTag, price: Price, now: Timestamp) -> Option<Decision> {
         self.spend_from(&mut self.held.get(tag)?, price, now)
     }
@@ -120,9 +120,9 @@ impl Leases {
         lease.price == price && now < self.end_of(lease)
     }
 
-    /// Returns what a call for `waiting` requests that is about to be made does as well.
+    /// Returns the lease action for the next call, which is for `waiting` requests.
     pub(crate) fn next_action(&self, tag: KeyTag, price: Price, waiting: u32, now: Timestamp) -> LeaseAction {
-        let next_action = |lease: &mut Lease| {
+        let action = self.held.change(tag, |lease| {
             if now >= self.end_of(lease) {
                 let Lease { price, decision, .. } = *lease;
                 let requests = std::mem::take(&mut lease.left);
@@ -135,38 +135,38 @@ impl Leases {
             let affordable = u32::try_from(lease.decision.remaining() / 2 / price.cost).unwrap_or(u32::MAX);
             // Where calls are slow, many requests wait for each: a lease of one would not save the next call.
             let more = lease.size.saturating_mul(2).max(waiting).clamp(1, self.most).min(affordable);
-            // If that call admits nothing, no more is asked for until this lease ends.
+            // If that call is granted nothing, no other call asks until this lease ends.
             lease.is_asked_for = more > 0;
             LeaseAction::More(more)
-        };
-        self.held.change(tag, next_action).unwrap_or(LeaseAction::More(0))
+        });
+        action.unwrap_or(LeaseAction::More(0))
     }
 
-    /// Lets the next call ask for as much as one that has failed. Otherwise one timeout would end the leases of a key when
-    /// they are needed most.
+    /// Lets the next call ask for the lease that a failed call did not get. Otherwise one timeout would end the leases
+    /// of a key when they are needed most.
     pub(crate) fn ask_again(&self, tag: KeyTag) {
         self.held.change(tag, |lease| lease.is_asked_for = false);
     }
 
-    /// Stores what a call was granted beyond what it needed. An empty lease is stored, too: it shows that there is a
-    /// demand.
+    /// Stores the lease that a call was granted. An empty lease is stored, too: it shows that there is a demand.
     pub(crate) fn hold(&self, tag: KeyTag, lease: Lease) {
-        let keep = |held: &mut Lease| {
+        let is_stored = self.held.change(tag, |held| {
             if lease.size > 0 {
                 held.is_asked_for = false;
             }
-            // Never added up: what is left of an earlier window is worth nothing in the next.
+            // Leases are never added up: the units of a window are worth nothing in the next one.
             let stays = lease.left == 0 && lease.since < self.end_of(held);
-            // Under another quota, the numbers are others.
+            // Under another quota, the numbers mean something else.
             if stays && held.left == 0 && held.price.quota == lease.price.quota {
                 // A request that is returned is refunded by the receipt of its own charge. And the lease ends with the
-                // window that it was taken from: the later call may have been decided in the next.
-                let (receipt, reset_after) = (held.decision.receipt(), held.decision.reset_after());
+                // window that it was taken from: the later call may have been decided in the next one.
+                let receipt = held.decision.receipt();
+                let reset_after = held.decision.reset_after();
                 held.decision = lease.decision.with_receipt(receipt).with_reset_after(reset_after);
             }
             stays
-        };
-        if !self.held.change(tag, keep).unwrap_or(false) {
+        });
+        if !is_stored.unwrap_or(false) {
             // In a full set, an empty lease is replaced first, then the one that ends first.
             let end = |lease: &Lease| if lease.left == 0 { Timestamp::ZERO } else { self.end_of(lease) };
             self.held.update(tag, lease.since, end, |value| *value = Some(lease));
@@ -178,8 +178,8 @@ impl Leases {
         self.held.remove(tag);
     }
 
-    /// Returns the units of a request to the lease that paid for it. They are forfeited if that was replaced or has
-    /// ended.
+    /// Returns the units of a request to the lease that paid for it. They are forfeited if that lease was replaced or
+    /// has ended.
     pub(crate) fn return_to_lease(&self, tag: KeyTag, cost: u64, lease: LeaseReceipt, now: Timestamp) {
         self.held.change(tag, |held| {
             let has_paid = held.since == lease.0 && held.price.cost == cost;
@@ -189,8 +189,8 @@ impl Leases {
         });
     }
 
-    /// Returns when a lease ends: with its lifetime, or earlier with its window, since what is taken from a window is worth
-    /// nothing in the next. What is taken from a bucket may be spent when the bucket is full again: that is what the
+    /// Returns when a lease ends: with its lifetime, or earlier with its window, since the units of a window are worth
+    /// nothing in the next one. The units of a bucket may be spent when the bucket is full again; therefore the
     /// lifetime adds to the bound.
     fn end_of(&self, lease: &Lease) -> Timestamp {
         let window = if lease.is_of_window { lease.decision.reset_after() } else { Duration::MAX };
@@ -199,13 +199,13 @@ impl Leases {
 }
 
 impl Lease {
-    /// A lease for `left` requests of `price` each, which was asked for at `since` with `size` requests; `decision` is
-    /// that on the last of them.
+    /// Creates a lease for `left` requests of `price` each. The call asked for `size` requests at `since`; `decision`
+    /// is the decision on the last request that it was granted.
     pub(crate) const fn new(price: Price, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
         Self { price, granted: left, left, size, is_asked_for: false, since, is_of_window: true, decision }
     }
 
-    /// The same lease, taken from the state of such an algorithm: a window unless said otherwise.
+    /// Sets the kind of algorithm whose state the lease was taken from. Unless set, it is a window.
     pub(crate) const fn taken_from(self, kind: Kind) -> Self {
         Self { is_of_window: !matches!(kind, Kind::Bucket { .. }), ..self }
     }
@@ -249,14 +249,16 @@ mod tests {
         Leases::new(10, Duration::from_secs(1))
     }
 
-    /// Spends all that the lease pays for, and returns how many requests that were.
+    /// Spends the whole lease, and returns the number of requests that it paid for.
     fn spend_all(leases: &Leases, cost: u64, now: u64) -> usize {
         std::iter::from_fn(|| leases.spend(tag(), at_cost(cost), at(now))).count()
     }
 
     #[test]
     fn sizes_follow_the_demand() {
-        let (leases, mut sizes, mut now) = (leases(), Vec::new(), 0);
+        let leases = leases();
+        let mut sizes = Vec::new();
+        let mut now = 0;
         for _ in 0..7 {
             let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), 1, at(now)) else {
                 panic!("all was spent")
@@ -267,7 +269,7 @@ mod tests {
             assert_eq!(spend_all(&leases, 1, now), extra as usize);
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
-        // After a pause, the size starts at zero; and no more is taken than half of what is left.
+        // After a pause, the size starts at zero. A lease takes at most half of the remaining units.
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(now + 1_000)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 8, granted(6), at(now)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(now)), LeaseAction::More(3));
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_spent_in_time_is_refunded_once() {
+    fn units_that_are_not_spent_in_time_are_refunded_once() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(3), 5, 8, granted(50), at(0)));
         assert!(leases.spend(tag(), at_cost(1), at(1)).is_none() && leases.spend(tag(), at_cost(3), at(999)).is_some());
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_count_what_is_held() {
+    fn remaining_includes_the_units_of_the_lease() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
         let decision = leases.spend(tag(), at_cost(2), at(250)).unwrap();
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_returned_to_a_lease_than_it_was_granted_for() {
+    fn a_lease_takes_back_at_most_its_grant() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
         let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at(1)).unwrap().receipt().read().unwrap();
@@ -320,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_of_the_server_is_none_of_a_lease() {
+    fn a_receipt_of_the_server_is_not_read_as_one_of_a_lease() {
         assert_eq!(Receipt::new(7).read::<LeaseReceipt>(), None);
     }
 
     #[test]
-    fn a_lease_does_not_outlive_its_window_and_none_is_added_to_another() {
+    fn a_lease_ends_with_its_window_and_leases_are_not_added_up() {
         let leases = leases();
         let ends_soon = Decision::allow(10, 8).with_reset_after(Duration::from_millis(300));
         leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at(0)));
@@ -357,8 +359,8 @@ mod tests {
     #[test]
     fn a_lease_outlives_the_debt_of_its_bucket() {
         let leases = leases();
-        let (bucket, full_soon) =
-            (TokenBucket::new(Quota::per_second(1_000)), granted(90).with_reset_after(Duration::from_millis(5)));
+        let bucket = TokenBucket::new(Quota::per_second(1_000));
+        let full_soon = granted(90).with_reset_after(Duration::from_millis(5));
         leases.hold(tag(), Lease::new(at_cost(1), 3, 3, full_soon, at(0)).taken_from(bucket.kind()));
         assert!(leases.spend(tag(), at_cost(1), at(6)).is_some() && leases.spend(tag(), at_cost(1), at(999)).is_some());
         assert!(leases.spend(tag(), at_cost(1), at(1_000)).is_none(), "its own lifetime is over");
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_in_demand_until_its_lease_ends_even_if_that_is_spent() {
+    fn a_key_is_in_demand_until_its_lease_ends_even_if_the_lease_is_spent() {
         let leases = leases();
         assert!(!leases.is_in_demand(tag(), at_cost(1), at(0)));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(0)));
@@ -398,16 +400,17 @@ mod tests {
         leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(4));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(0));
-        // The other call returns, and then the one that asked for more, and was granted nothing.
+        // The other call returns first. Then the call that asked for more returns, and was granted nothing.
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(1)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(2)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 4, granted(90), at(1)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(3)), LeaseAction::More(4));
     }
 
-    /// Of 32 processes at one key, most calls time out. One that did ended the leases of its process for their lifetime.
+    /// With 32 processes at one key, most calls time out. Each timeout ended the leases of its process for their
+    /// lifetime.
     #[test]
-    fn a_call_that_failed_leaves_the_next_one_to_ask_for_as_much() {
+    fn the_call_after_a_failed_one_asks_for_the_same_lease() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
         for _ in 0..3 {
@@ -418,26 +421,28 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_for_as_many_requests_at_least_as_wait_for_the_call() {
+    fn a_lease_is_at_least_for_the_requests_that_wait_for_the_call() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(0)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(1)), LeaseAction::More(7));
         leases.hold(tag(), Lease::new(at_cost(1), 7, 7, granted(90), at(1)));
         assert_eq!(spend_all(&leases, 1, 2), 7);
-        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(2)), LeaseAction::More(10), "never more than the most");
-        // Nor more than half of what is left.
+        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(2)), LeaseAction::More(10), "never more than `most`");
+        // And at most half of the remaining units.
         leases.hold(tag(), Lease::new(at_cost(1), 10, 10, granted(6), at(2)));
         assert_eq!(spend_all(&leases, 1, 3), 10);
         assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(3)), LeaseAction::More(3));
     }
 
-    /// The lease that a lemma speaks of, and the present instant.
+    /// Holds the lease of a counterexample. Returns also its price and the present instant.
     fn held(case: &Counterexample) -> (Leases, Price, Timestamp) {
         let [lifetime, reset] = ["lifetime", "reset"].map(|span| Duration::from_nanos(case.number(span)));
         let leases = Leases::new(case.number_or("most", Leases::MOST), lifetime);
-        let (price, quota) = (at_cost(case.number("cost")), Quota::per_minute(100));
+        let price = at_cost(case.number("cost"));
+        let quota = Quota::per_minute(100);
         let decision = Decision::allow(Quota::MAX_UNITS, case.number_or("remaining", 0)).with_reset_after(reset);
-        let (granted, since) = (case.number("granted"), Timestamp::from_nanos(case.number("since")));
+        let granted = case.number("granted");
+        let since = Timestamp::from_nanos(case.number("since"));
         let lease = Lease::new(price, granted, case.number_or("size", 0), decision, since);
         let is_of_window = case.number::<u32>("of_window") == 1;
         leases.hold(tag(), if is_of_window { lease } else { lease.taken_from(Kind::Bucket { quota }) });
