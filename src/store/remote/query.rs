@@ -1,4 +1,4 @@
-//! The requests of one limiter to its server: what is decided without a call, in a shared call, and in a call of one's own.
+//! The requests of one limiter to its server: decided without a call, in a shared call, or in a call of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::store::{MemoryTable, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
-/// What the requests of one limiter share.
+/// The parts of a table that the requests of one limiter share.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
 pub struct StoreInner<S, B> {
     pub(crate) backend: B,
@@ -30,12 +30,12 @@ pub struct StoreInner<S, B> {
     pub(super) number: u64,
 }
 
-/// What this process knows of a key from which nothing could be taken.
+/// The last known state of a key from which nothing could be taken.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<S> {
-    /// That at the end of the standing, if there is one.
+    /// The state at the end of the standing, if there is one.
     state: Option<S>,
-    /// That under which the state was read: a bucket's is in units of its rate.
+    /// The quota under which the state was read. The state of a bucket is in units of its rate.
     quota: Quota,
     standing: Standing,
 }
@@ -43,12 +43,12 @@ pub(crate) struct Known<S> {
 /// The answer to one request.
 pub(crate) type Answered = Result<Decision, LimiterError>;
 
-/// A request to the server about one key, with all that is needed to make it from any task.
+/// A request to the server about one key, with everything that a task needs to make it.
 pub(crate) struct KeyQuery<A: Algorithm, B> {
     pub(crate) inner: Arc<StoreInner<A::State, B>>,
     /// With the quota of the key.
     pub(crate) algorithm: A,
-    /// The quota of the key; `None` if it has none of its own.
+    /// The quota of the key; `None` if it has the limiter's.
     quota: Option<Quota>,
     /// The quota of the limiter.
     limiter: Quota,
@@ -58,34 +58,41 @@ pub(crate) struct KeyQuery<A: Algorithm, B> {
 
 impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
     fn clone(&self) -> Self {
-        let Self { inner, algorithm, quota, limiter, key, tag } = self;
-        let (inner, algorithm) = (Arc::clone(inner), algorithm.clone());
-        Self { inner, algorithm, quota: *quota, limiter: *limiter, key: key.clone(), tag: *tag }
+        Self {
+            inner: Arc::clone(&self.inner),
+            algorithm: self.algorithm.clone(),
+            quota: self.quota,
+            limiter: self.limiter,
+            key: self.key.clone(),
+            tag: self.tag,
+        }
     }
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
-    /// A request under the quota of this question.
+    /// Creates a request under the quota of this question.
     ///
     /// # Errors
     ///
     /// If the server cannot keep that quota.
     pub(crate) fn of(inner: &Arc<StoreInner<A::State, B>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
-        let (key, quota, limiter) = (ask.key(), ask.quota(), algorithm.quota());
+        let key = ask.key();
+        let quota = ask.quota();
+        let limiter = algorithm.quota();
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
-                // That of the policy was checked when its limiter was made.
+                // The policy's own quota was checked when its limiter was made.
                 let fits = inner.backend.check_fit(&algorithm);
                 fits.map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
                 algorithm
             }
             None => algorithm.clone(),
         };
-        let (inner, tag) = (Arc::clone(inner), inner.tags.of(key));
-        Ok(Self { inner, algorithm, quota, limiter, key: key.clone(), tag })
+        let tag = inner.tags.of(key);
+        Ok(Self { inner: Arc::clone(inner), algorithm, quota, limiter, key: key.clone(), tag })
     }
 
-    /// The request under whose quota a lease was taken.
+    /// Returns this request under the quota that a lease was taken under.
     fn priced(&self, price: Price) -> Self {
         let algorithm = self.algorithm.under(price.quota).unwrap_or_else(|| self.algorithm.clone());
         Self { algorithm, ..self.clone() }
@@ -95,20 +102,27 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Price { cost, quota: self.algorithm.quota() }
     }
 
-    /// Returns the rejection that the server would answer, if that is certain, and unless this request is to verify it.
+    /// Returns the rejection that the server would answer, if that is certain. `None` also if this request is the one
+    /// to verify it.
     pub(crate) fn cached_rejection(&self, cost: u64) -> Option<Decision> {
-        let rejection = |state, at| self.known_rejection(state, at, cost);
-        (cost > 0).then(|| self.inner.negative_cache.rejection(self.tag, Monotonic.now(), rejection)).flatten()
+        if cost == 0 {
+            return None;
+        }
+        let cache = &self.inner.negative_cache;
+        cache.rejection(self.tag, Monotonic.now(), |state, at| self.known_rejection(state, at, cost))
     }
 
     /// Returns the rejection for a caller that makes no call, and so verifies nothing.
     pub(crate) fn peek_rejection(&self, cost: u64) -> Option<Decision> {
-        let rejection = |state, at| self.known_rejection(state, at, cost);
-        (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
+        if cost == 0 {
+            return None;
+        }
+        let cache = &self.inner.negative_cache;
+        cache.peek(self.tag, Monotonic.now(), |state, at| self.known_rejection(state, at, cost))
     }
 
-    /// Returns the rejection by a state that was read under the same quota, or by a standing. Of a state that was read under
-    /// another quota nothing is concluded: the server converts it.
+    /// Returns the rejection by a state that was read under the same quota, or by a standing. A state that was read
+    /// under another quota implies no rejection: the server converts it.
     fn known_rejection(&self, known: Known<A::State>, at: Timestamp, cost: u64) -> Option<Decision> {
         let state = known.state.filter(|_| known.quota == self.algorithm.quota());
         match known.standing.decide(&self.algorithm, state, at, cost) {
@@ -126,12 +140,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
-    /// Returns what [`spend_lease`](Self::spend_lease) would.
+    /// Returns the decision that [`spend_lease`](Self::spend_lease) would, and spends nothing.
     pub(crate) fn peek_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
-    /// Whether a lease pays, or a call of its own would take one.
+    /// Whether a lease pays for the request, or a call of its own would take a lease.
     pub(crate) fn is_in_demand(&self, cost: u64) -> bool {
         self.inner
             .leases
@@ -139,8 +153,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             .is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
     }
 
-    /// Keeps what a call has left of a lease for `extra` requests, by its `last` decision. Without one, this records the
-    /// demand: if another request comes soon, its call may take a lease.
+    /// Stores a lease for the `left` of `extra` further requests that a call was granted, with its `last` decision. An
+    /// empty lease records the demand: if another request comes soon, its call may take a lease.
     pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
         if let Some(leases) = &self.inner.leases {
             let lease = Lease::new(self.price(cost), left, extra, last, since);
@@ -153,16 +167,16 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.call(cost, 1, deadline).await?[0])
     }
 
-    /// Decides in a call of its own, if none for this key is in flight; else in the next, with all requests that come
-    /// meanwhile.
+    /// Decides in a call of its own if no call for this key is in flight. Otherwise shares the next call with all
+    /// requests that come meanwhile.
     pub(crate) async fn decide_coalesced(self, cost: u64) -> Answered {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
-            // One of them may probe the server, without making others wait; the others need no call.
+            // One request may probe the server without making the others wait. The others need no call.
             return self.decide_alone(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
-        match single_flight.join(FlightKey::of(self.tag, self.algorithm.quota()), cost, deadline) {
+        match single_flight.join(FlightKey::on_this_runtime(self.tag, self.algorithm.quota()), cost, deadline) {
             Join::Leader(leader) => {
                 let answer = self.decide_alone(cost, deadline).await;
                 // Dropped after the answer is in the negative cache, where the followers find it.
@@ -190,7 +204,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Runs as the task that answers all followers of the key, until none is left.
+    /// Runs as the task that answers all followers of the key, until all are answered.
     async fn collect(self, mut collector: Collector<Answered>) {
         // Half of the timeout is left for a call, in case the leader's future is not polled.
         collector.await_leader(self.timeout() / 2).await;
@@ -201,17 +215,16 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             let others: Vec<_> = groups.into_iter().map(|group| tokio::spawn(self.clone().answer(group))).collect();
             self.clone().answer(last).await;
             for other in others {
-                // One that panicked has dropped its followers without an answer.
+                // A task that panicked has dropped its followers without an answer.
                 let _ = other.await;
             }
         }
     }
 
-    /// Answers followers of one cost, in as few calls as may be.
+    /// Answers followers of one cost, in as few calls as possible.
     async fn answer(self, Group { cost, followers }: Group<Answered>) {
         // Requests that were cancelled by now are charged neither to a lease nor on the server.
-        let is_waiting = |follower: &PendingFollower<Answered>| !follower.answer.is_closed();
-        let mut followers = followers.into_iter().filter(is_waiting).peekable();
+        let mut followers = followers.into_iter().filter(|follower| !follower.answer.is_closed()).peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
                 answer_all(followers.next(), [Ok(decision)]);
@@ -270,13 +283,13 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if action == LeaseAction::More(0) {
             return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
-        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled. And not polled by the
-        // caller: others wait for this call too, and a caller may hold its future without polling it.
+        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled. And not polled by
+        // the caller: others wait for this call too, and a caller may hold its future without polling it.
         let task = runtime.spawn(self.clone().call_with_lease(cost, count, action, deadline));
         task.await.unwrap_or_else(|_| Err(self.gave_up(GaveUp::Cancelled)))
     }
 
-    /// Decides on `count` requests, and carries out what `action` says of leases.
+    /// Decides on `count` requests, and carries out `action` on the leases.
     async fn call_with_lease(
         self,
         cost: u64,
@@ -290,19 +303,20 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let call = self.call_for(cost, count + extra, count, deadline);
         let (mut decisions, is_own) = match action {
             LeaseAction::More(0) => call.await?,
-            // Another call may ask for the lease that a call which fails was to take.
+            // If this call fails, another one may ask for the lease.
             LeaseAction::More(_) => call.await.inspect_err(|_| {
                 self.inner.leases.iter().for_each(|leases| leases.ask_again(self.tag));
             })?,
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
-                let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests.into()));
+                let taken_by = self.priced(price);
+                let units = price.cost.saturating_mul(requests.into());
                 // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
                 // when the server decides.
                 tokio::join!(biased; taken_by.refund(units, receipt, deadline), call).1?
             }
         };
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
-        // Of a charge under the quota that the key has, nothing is left for a lease.
+        // A charge under another quota, which the key kept, was for the waiting requests only: no lease is left.
         if let Some((allowed, last)) = granted.filter(|_| is_own) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
             self.hold_lease(cost, left, extra, last, since);
@@ -311,8 +325,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(decisions)
     }
 
-    /// Decides on `count` requests, of which `requests` are waiting for the answer. Returns also whether that was under the
-    /// quota of the question; if not, only on those that wait.
+    /// Decides on `count` requests; `requests` of them wait for the answer. Returns also whether the decisions were
+    /// made under the quota of the question. If not, there are decisions on the waiting requests only.
     async fn call_for(
         &self,
         cost: u64,
@@ -322,7 +336,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     ) -> Result<(Decisions, bool), LimiterError> {
         let limits = CallLimits { deadline, requests };
         if !(1..=self.algorithm.max_cost()).contains(&cost) {
-            // What is free, or can never be admitted, is only looked at.
+            // Requests of cost 0, or above the maximum, only read.
             let decision = self.decision_by_a_read(cost, limits).await?;
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
@@ -330,13 +344,13 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             return Ok(((0..count).map(|_| rejection).collect(), true));
         }
         let (applied, seen) = self.apply(Transition::Charge { cost, count }, limits).await?;
-        // Under another quota, only those that wait were charged.
+        // Under another quota, only the waiting requests were charged.
         let count = if applied.kept.is_some() { requests.min(count) } else { count };
         self.conclude(&applied, seen, cost, count).map_err(|disagreement| self.gave_up(disagreement))
     }
 
-    /// Records what a charge of `count` requests has found and done, and returns the decisions on them, and whether they were
-    /// made under the quota of the question.
+    /// Records the outcome of a charge of `count` requests. Returns the decisions on them, and whether they were made
+    /// under the quota of the question.
     pub(crate) fn conclude(
         &self,
         applied: &Applied<A::State>,
@@ -350,7 +364,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let kept = applied.kept.and_then(|kept| self.algorithm.under(kept));
         let (mut decisions, state) = applied.replay(kept.as_ref().unwrap_or(&self.algorithm), cost, count)?;
         if kept.as_ref().is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
-            // It is refunded by what it was asked under, so not at all.
+            // A refund would come under the quota of the question, whose units differ. So there is no receipt to refund
+            // by.
             decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
         self.learn(state.filter(|_| kept.is_none()), seen, cost);
@@ -363,16 +378,16 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok((decisions, kept.is_none()))
     }
 
-    /// Decides on one request by what a call has found.
+    /// Decides on one request by the outcome of a call.
     pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = applied;
         let kept = kept.and_then(|kept| self.algorithm.under(kept));
-        let alone = || kept.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0;
-        standing.decide(&self.algorithm, *old, *now, cost).unwrap_or_else(alone)
+        let by_standing = standing.decide(&self.algorithm, *old, *now, cost);
+        by_standing.unwrap_or_else(|| kept.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0)
     }
 
-    /// Records what a call has found that has charged nothing, and returns the numbers of the key: nothing is learnt of one
-    /// that `is_foreign`, so stays under another quota, at whose rate it pays its debt.
+    /// Records the outcome of a call that has charged nothing, and returns the numbers of the key. A key that
+    /// `is_foreign` stays under another quota and pays its debt at the rate of that quota, so nothing is learnt of it.
     pub(crate) fn note_unchanged(
         &self,
         applied: &Applied<A::State>,
@@ -388,8 +403,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.judge(applied, 0)
     }
 
-    /// Asks by a read whether a rejection that this process knows still holds, if that is cheaper than a charge that is
-    /// rejected. `None` if the key is to be charged.
+    /// Verifies a known rejection by a read, if a read is cheaper than a charge that is rejected. `None` if the key
+    /// must be charged.
     async fn rejection_by_a_read(&self, cost: u64, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
         if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
             return Ok(None);
@@ -408,7 +423,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(rejection)
     }
 
-    /// Returns the decision on a request whose key is banned or owes something, a rejection unless it is free, and records it.
+    /// Decides on a request whose key is banned or owes something, and records the standing. `None` for any other key.
     fn decision_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
         let rejection = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
         self.learn_standing(applied.standing, applied.old, seen);
@@ -417,35 +432,36 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records a standing that is in force.
     pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
-        // A lease is spent before the server is asked.
+        // Requests would spend a lease before they ask the server.
         self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let known = Known { state, quota: self.algorithm.quota(), standing };
         self.inner.negative_cache.note(self.tag, Some(known), seen);
     }
 
-    /// Decides by the state of the key as it counts under the quota of the question. If it is kept under another one it stays
-    /// so: then it pays its debt at that rate, so nothing is learnt of it.
+    /// Decides by the state of the key, converted to the quota of the question. On the server, the key stays under its
+    /// quota and pays its debt at that rate. So nothing is learnt of it.
     async fn decision_by_a_read(&self, cost: u64, limits: CallLimits) -> Answered {
         let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?.0;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
             return Ok(decision);
         }
-        let converted = |state| match &kept {
+        let state = old.and_then(|state| match &kept {
             Some(kept) => quota_change::converted(&self.algorithm, state, kept, now),
             None => Some(state),
-        };
-        Ok(self.algorithm.decide(old.and_then(converted), now, cost).0)
+        });
+        Ok(self.algorithm.decide(state, now, cost).0)
     }
 
     /// Records the state of the key after an answer of the server, if it is known.
     fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
-        let known = |state| Known { state: Some(state), quota: self.algorithm.quota(), standing: Standing::default() };
-        self.inner.negative_cache.note(self.tag, used_up.map(known), seen);
+        let quota = self.algorithm.quota();
+        let known = used_up.map(|state| Known { state: Some(state), quota, standing: Standing::default() });
+        self.inner.negative_cache.note(self.tag, known, seen);
     }
 
-    /// Returns what a lease paid to that lease. It is forfeited if the lease has ended.
+    /// Returns units to the lease that paid them. They are forfeited if the lease has ended.
     pub(crate) fn return_to_lease(&self, cost: u64, lease: LeaseReceipt) {
         if let Some(leases) = &self.inner.leases {
             leases.return_to_lease(self.tag, cost, lease, Monotonic.now());
@@ -460,13 +476,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Charges as much as is left, in the background: in one call, or two if not all could be had.
+    /// Charges the remaining units, up to `cost`, in the background: in one call, or in two if less than `cost` is
+    /// left.
     pub(crate) fn charge_up_to(self, cost: u64) -> Answer {
         let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
             let decision = self.decide_alone(cost, self.deadline()).await?;
-            // What cannot be charged is forgiven.
+            // Units that cannot be charged are forgiven.
             match decision.partial_cost(cost) {
                 Some(left) => self.decide_alone(left, self.deadline()).await,
                 None => Ok(decision),
@@ -480,8 +497,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
-    /// Returns what is left of a key, under the quota that it was last charged under; if it owes nothing, under that of the
-    /// limiter.
+    /// Returns the remaining units of a key under the quota that it was last charged under. If the key owes nothing,
+    /// the limiter's quota counts.
     pub(crate) async fn look(self) -> Answered {
         Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
@@ -495,9 +512,10 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.judge(&applied, 0))
     }
 
-    /// Deletes the key, and forgets what this process knows of it.
+    /// Deletes the key, on the server and in the tables of this process.
     pub(crate) async fn reset(self) -> Answered {
-        let (inner, (applied, _)) = (&*self.inner, self.apply_one(Transition::Reset).await?);
+        let (applied, _) = self.apply_one(Transition::Reset).await?;
+        let inner = &*self.inner;
         inner.negative_cache.forget(self.tag, Monotonic.now());
         inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let _ = inner.fallback.reset(&self.algorithm, &Ask::reset(&self.key));
@@ -515,7 +533,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 }
 
-/// Answers followers, in their order. One that was cancelled meanwhile needs no answer.
+/// Answers followers, in their order. A follower that was cancelled meanwhile needs no answer.
 fn answer_all(
     followers: impl IntoIterator<Item = PendingFollower<Answered>>,
     answers: impl IntoIterator<Item = Answered>,
