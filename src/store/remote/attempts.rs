@@ -7,13 +7,13 @@ use tokio::time::{Instant, sleep};
 use super::backend::GaveUp;
 use super::backoff;
 
-/// Paces the attempts of a [`Backend`](super::Backend) at one transition, each of which reads a key, and writes it if
-/// nobody has changed it since.
+/// Paces the attempts of a [`Backend`](super::Backend) at one transition. An attempt reads a key, and writes it if no
+/// other process has changed it since.
 ///
-/// An attempt is lost if another process was faster, which has made progress then. The next one begins after a random
-/// pause, of up to an eighth of the time since the first attempt, and of up to a millisecond at least: short beside calls
-/// over a network, so that the key is written as often as it can be; and a store whose writes never apply is not called
-/// without end.
+/// An attempt is lost if another process was faster; then that process has made progress. The next one begins after a
+/// random pause, of up to an eighth of the time since the first attempt, and of up to a millisecond at least: short
+/// beside calls over a network, so that the key is written at nearly the highest rate that is possible. A store whose
+/// writes never apply is not called without end.
 ///
 /// ```
 /// use tower_sluice::store::remote::{Attempts, CallLimits, GaveUp};
@@ -49,8 +49,8 @@ impl Attempts {
     ///
     /// # Errors
     ///
-    /// [`GaveUp::Contention`] if so little time is left that the next attempt would probably charge a request that does not
-    /// wait any more: a quarter more than the present one has taken, and a millisecond.
+    /// [`GaveUp::Contention`] if too little time is left, and the next attempt would probably charge a request that
+    /// does not wait any more. An attempt needs the time of the present one, a quarter of that, and a millisecond.
     ///
     /// # Panics
     ///

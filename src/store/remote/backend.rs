@@ -1,4 +1,4 @@
-//! [`Backend`]: what a [`RemoteStore`](super::RemoteStore) needs of its server.
+//! [`Backend`]: the interface between a [`RemoteStore`](super::RemoteStore) and its server.
 
 use std::error::Error;
 use std::fmt;
@@ -25,11 +25,11 @@ use crate::values::{Decision, Description, LimiterError, Quota, Receipt};
 /// # Contract
 ///
 /// - [`apply`](Self::apply) is one atomic step, whichever process makes it: it reads the time and the state of the key,
-///   and writes the new state, or nothing. What it returns is what it has read.
+///   and writes the new state, or nothing. It returns the time and the state that it has read.
 /// - A rejection writes nothing.
 /// - A key is kept until the state in it has [expired](Algorithm::expires_at), and may be forgotten then.
-/// - Whatever fails is an error, and never a rejection; and what has failed may have been applied. A transition is not
-///   applied twice: what was sent, and got no answer, is not sent again.
+/// - A failure is an error, and never a rejection. A transition that failed may have been applied. No transition is
+///   applied twice: a call that got no answer is not sent again.
 /// - It returns before the deadline, also if the server does not answer. [`Calls`](super::Calls) sees to this, and
 ///   stops calling a server that keeps failing.
 pub trait Backend<A: Algorithm>: Send + Sync + 'static {
@@ -37,7 +37,7 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or one from which nothing can be concluded.
+    /// If the server gives no answer, or an answer from which nothing can be concluded.
     fn apply(
         &self,
         target: &Target<'_, A>,
@@ -68,14 +68,14 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         false
     }
 
-    /// Whether a read costs less than a charge that is rejected. Then a key that this process knows to be used up is asked
-    /// by a read, and charged only if it is not used up any more. By default it does not.
+    /// Whether a read costs less than a charge that is rejected. Then a key that this process knows to be used up is
+    /// asked by a read, and charged only if it is not used up any more. By default it does not.
     fn reads_are_cheaper(&self) -> bool {
         false
     }
 
-    /// Whether it keeps the [standing](Standing) of keys: their bans and debts, beside their states. By default it does not,
-    /// and each process has its own.
+    /// Whether it keeps the [standing](Standing) of keys: their bans and debts, beside their states. By default it does
+    /// not, and each process has its own.
     ///
     /// If it does, then while a standing is [in force](Standing::is_in_force), charges and refunds change nothing; and
     /// [`Transition::Ban`], [`Transition::Owe`] and [`Transition::Reset`] change it.
@@ -89,7 +89,8 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         SharingStats::default()
     }
 
-    /// Adds what only servers of this crate can do: to decide for several limiters in one call, and to charge retries once.
+    /// Adds the abilities of this crate's own backends: to decide for several limiters in one call, and to charge
+    /// retries once.
     #[doc(hidden)]
     fn describe(
         &self,
@@ -139,19 +140,19 @@ impl<'a, A> Target<'a, A> {
         self.algorithm
     }
 
-    /// The quota of the key; `None` if it has none [of its own](crate::limiter::Ask::under).
+    /// The quota of the key; `None` without a quota [of its own](crate::limiter::Ask::under).
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
     }
 
-    /// The quota of the limiter, which is that of all keys that have none of their own.
+    /// The quota of the limiter, and of all keys without a quota of their own.
     pub const fn limiter_quota(&self) -> Quota {
         self.limiter
     }
 
-    /// Returns what stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
-    /// [secret](super::RemoteStore::secret) and the key. So what a client sends never reaches the server.
+    /// Returns the name that stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
+    /// [secret](super::RemoteStore::secret) and the key. So no text from a client ever reaches the server.
     #[must_use]
     pub fn name(&self) -> String {
         self.tag.text().iter().copied().map(char::from).collect()
@@ -173,54 +174,54 @@ pub enum Transition {
     /// Reads the state, which stays under the quota that it is kept under.
     Read,
     /// Charges up to `count` requests of `cost` units each, in their order, and stops at the first that does not fit,
-    /// since no later one would. The cost is at least one, and one that can be admitted.
+    /// since no later request would fit. The cost is at least 1 and at most [`Algorithm::max_cost`].
     Charge {
         /// The units of each request.
         cost: u64,
         /// How many requests there are.
         count: u32,
     },
-    /// [Refunds](Algorithm::refund) what is still owed of a charge.
+    /// [Refunds](Algorithm::refund) the part of a charge that is still owed.
     Refund {
         /// The units to refund.
         cost: u64,
         /// The receipt of the charge.
         receipt: Receipt,
     },
-    /// Forgets what the key owes, and its [standing](Standing).
+    /// Deletes the state and the [standing](Standing) of the key.
     Reset,
     /// [Bans](Standing::ban) the key from now on. Only for backends that [keep standings](Backend::keeps_standing).
     Ban {
         /// For how long.
         span: Duration,
     },
-    /// [Charges](Standing::charge) as many units as are left; the key owes the others. Only for backends that
-    /// [keep standings](Backend::keeps_standing).
+    /// [Charges](Standing::charge) the units that are left; the key owes the others. Only for backends that [keep
+    /// standings](Backend::keeps_standing).
     Owe {
         /// The units.
         units: u64,
     },
 }
 
-/// What a [`Transition`] has read and done.
+/// The outcome of a [`Transition`].
 #[derive(Clone, Copy, Debug)]
 pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
-    /// The state before, as it counts under the quota of the [target](Target::algorithm); `None` if there was none, and
-    /// after a reset. While a standing is in force: the state at [its end](Standing::until), `None` also if it is not known.
+    /// The state before, as it counts under the quota of the [target](Target::algorithm). While a standing is in force:
+    /// the state at [its end](Standing::until). `None` after a reset, and if there was no state or it is not known.
     pub old: Option<S>,
     /// The standing of the key, after the transition.
     pub standing: Standing,
-    /// Of a [read](Transition::Read), and of a charge that was made under the quota that the key had, since the key kept
-    /// changing: the quota under which `old` is kept and counts, if it is not that of the target. Such a charge is for no
-    /// more than [the requests that wait](CallLimits::requests).
+    /// The quota under which `old` is kept and counts, if it is not the target's quota. Only after a
+    /// [read](Transition::Read), and after a charge that was made under the quota that the key had, since the key kept
+    /// changing. Such a charge is for at most [the requests that wait](CallLimits::requests).
     pub kept: Option<Quota>,
-    /// Of a charge: how many requests were charged. Otherwise zero.
+    /// The number of requests that were charged; zero if the transition is no charge.
     pub charged: u32,
 }
 
-/// One for each request of a charge.
+/// The decisions of a charge, one for each request.
 pub(crate) type Decisions = SmallVec<[Decision; 1]>;
 
 impl<S: Copy> Applied<S> {
@@ -231,7 +232,8 @@ impl<S: Copy> Applied<S> {
         cost: u64,
         count: u32,
     ) -> Result<(Decisions, Option<S>), GaveUp> {
-        let (mut state, mut charged) = (self.old, 0);
+        let mut state = self.old;
+        let mut charged = 0;
         let decisions = (0..count).map(|_| {
             let (decision, next) = algorithm.decide(state, self.now, cost);
             state = next.or(state);
@@ -249,7 +251,7 @@ impl<S: Copy> Applied<S> {
 pub struct CallLimits {
     /// When it must have returned.
     pub deadline: Instant,
-    /// How many requests wait for it: a failure counts for each.
+    /// The number of requests that wait for the call. A failure counts for each of them.
     pub requests: u32,
 }
 
@@ -259,8 +261,8 @@ pub struct CallLimits {
 pub enum GaveUp {
     /// The server did not answer in time. The call may have been carried out.
     TimedOut,
-    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have been
-    /// carried out.
+    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have
+    /// been carried out.
     Cancelled,
     /// No call was made, because the server kept failing: the circuit breaker is open.
     BreakerOpen,

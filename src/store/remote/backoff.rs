@@ -8,7 +8,7 @@ use crate::util::random::random;
 /// not be probed again and again.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The longest pause of all. What has recovered is used again after this at the latest.
+/// The longest pause of all. A server that has recovered is used again after this time at the latest.
 pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
 /// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.

@@ -1,4 +1,4 @@
-//! [`Calls`]: within the deadline, not too many at once, and none to a server that keeps failing.
+//! [`Calls`]: the calls to one server, bounded in time and number, and suspended while the server keeps failing.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -18,11 +18,13 @@ use crate::store::NodeHealth;
 ///
 /// - A call has the [timeout](Self::new). A caller waits no longer than to its deadline, and the call goes on in the
 ///   background for as long as it has time: so a server that does not answer is noticed, however short the deadlines
-///   are, and what it has done is known.
-/// - No more than so many are in flight at once. A caller waits for one to end for half of the time that it has.
-/// - After five failures in a row, or when half of at least twenty calls in ten seconds have failed, the circuit breaker
-///   opens: calls fail at once. After a pause, one call is let through as a probe, and its success closes the breaker. The
-///   pause is up to 100 ms at first; later up to 1 s if the probe failed with an error, and up to 5 s if it got no answer.
+///   are, and the outcome of the call is known.
+/// - At most [`max_in_flight`](Self::new) calls are in flight at once. A further caller waits for one of them to end,
+///   for half of the time that it has.
+/// - After five failures in a row, or when half of at least twenty calls in ten seconds have failed, the circuit
+///   breaker opens: calls fail at once. After a pause, one call is let through as a probe, and its success closes the
+///   breaker. The pause is up to 100 ms at first; later up to 1 s if the probe failed with an error, and up to 5 s if
+///   it got no answer.
 /// - A call that panics has failed.
 ///
 /// Cloning is cheap; clones count together.
@@ -31,16 +33,16 @@ use crate::store::NodeHealth;
 ///
 /// A task per call.
 #[derive(Clone)]
-pub struct Calls(Arc<ServerName>);
+pub struct Calls(Arc<CallsInner>);
 
-struct ServerName {
+struct CallsInner {
     gate: Arc<CallGate>,
     timeout: Duration,
     slots: Arc<Semaphore>,
 }
 
 impl Calls {
-    /// For the calls to one server, which is called `name` in log lines and metrics.
+    /// Bounds the calls to one server, which is called `name` in log lines and metrics.
     ///
     /// # Panics
     ///
@@ -51,7 +53,7 @@ impl Calls {
         assert!(!timeout.is_zero(), "a call must have some time");
         assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
         let slots = Arc::new(Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)));
-        Self(Arc::new(ServerName { gate: CallGate::new(name.into(), timeout), timeout, slots }))
+        Self(Arc::new(CallsInner { gate: CallGate::new(name.into(), timeout), timeout, slots }))
     }
 
     /// How long a call may take.
@@ -75,7 +77,7 @@ impl Calls {
         self.0.gate.is_failing()
     }
 
-    /// Makes a call. `is_fault` says whether an error is the fault of the server, and not that of the call. An error with
+    /// Makes a call. `is_fault` says whether an error is the fault of the server, and not of the call. An error with
     /// which the circuit breaker opens is logged.
     ///
     /// # Errors
@@ -99,7 +101,8 @@ impl Calls {
         let runtime = Handle::try_current().map_err(|_| GaveUp::NoRuntime)?;
         let watch = self.0.gate.enter(Arc::clone(&self.0.slots), limits).await?;
         let due = watch.began + self.0.timeout;
-        // A task that runs much later than it was due belongs to a process that was busy, and an answer may have arrived.
+        // A task that runs much later than it was due belongs to a process that was busy, and an answer may have
+        // arrived.
         let too_late = due + self.0.timeout / 4;
         let task = runtime.spawn(async move {
             let answer = timeout_at(due, call).await;

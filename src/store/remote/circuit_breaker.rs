@@ -2,10 +2,10 @@
 //!
 //! While a node fails, its clients fall back at once instead of waiting for a timeout each. The calls themselves find
 //! out when it has recovered: after a pause, one call passes as the half-open probe, and the others keep failing fast
-//! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can do
-//! what it must (one that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is a
+//! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can
+//! decide (a server that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is a
 //! probe, and the first after the recovery succeeds; and a server that no request needs is not called. An application
-//! that pings a server for reasons of its own may tell the breaker ([`CircuitBreaker::answered`]).
+//! that pings a server for reasons of its own may report its answers to the breaker ([`CircuitBreaker::answered`]).
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ const MIN_CALLS: u32 = 20;
 /// [`MIN_CALLS`].
 const SECONDS: usize = 10;
 
-/// The least number of waves that failures must come in to open the breaker. A wave is a failure, and
-/// all failures of calls that were in flight when it was noticed. However many they are, they may have one cause that is
-/// over by then, such as a pause of the server.
+/// The least number of waves that failures must come in to open the breaker. A wave is a failure, and all failures of
+/// calls that were in flight when it was noticed. However many they are, they may have one cause that is over by then,
+/// such as a pause of the server.
 const WAVES: u32 = 2;
 
-/// The longest pause between two probes of a node that answers them with an error, such as one that loads its data. No
-/// request waits for such a probe, and the node has little work with it.
+/// The longest pause between two probes of a node that answers them with an error, for example while it loads its data.
+/// No request waits for such a probe, and the node has little work with it.
 const LONGEST_IF_ANSWERED: Duration = Duration::from_secs(1);
 
 /// How a call has failed.
@@ -78,7 +78,7 @@ struct Failures {
 #[derive(Debug)]
 enum BreakerPhase {
     Closed,
-    /// So many probes have failed.
+    /// Calls fail at once until `retry_at`. `probes` is the number of probes that have failed.
     Open {
         probes: u32,
         retry_at: Instant,
@@ -100,7 +100,7 @@ pub(crate) struct CallPermit {
 }
 
 impl CircuitBreaker {
-    /// For calls that take no longer than `timeout`.
+    /// Creates a closed breaker, for calls that take at most `timeout`.
     pub(crate) fn new(now: Instant, timeout: Duration) -> Self {
         Self {
             state: BreakerPhase::Closed,
@@ -118,7 +118,7 @@ impl CircuitBreaker {
     pub(crate) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             BreakerPhase::Closed => {
-                let calls = &mut self.window.at(now).calls;
+                let calls = &mut self.window.second_at(now).calls;
                 *calls = calls.saturating_add(requests);
             }
             BreakerPhase::Open { probes, retry_at: at } | BreakerPhase::HalfOpen { probes, until: at } if at <= now => {
@@ -129,7 +129,7 @@ impl CircuitBreaker {
         Some(CallPermit { epoch: self.epoch, began: now, requests })
     }
 
-    /// Whether [`try_enter`](Self::try_enter) would return `None`.
+    /// Whether [`try_enter`](Self::try_enter) would give no permit.
     pub(crate) fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
             BreakerPhase::Closed => false,
@@ -142,7 +142,7 @@ impl CircuitBreaker {
         !matches!(self.state, BreakerPhase::Closed)
     }
 
-    /// Records a success; whether this closed the breaker.
+    /// Records a success. Returns whether it closed the breaker.
     pub(crate) fn succeeded(&mut self, permit: &CallPermit) -> bool {
         if permit.epoch != self.epoch {
             return false;
@@ -151,12 +151,13 @@ impl CircuitBreaker {
         matches!(self.state, BreakerPhase::HalfOpen { .. }) && self.disproved()
     }
 
-    /// Records an answer to something else than a call; whether this closed the breaker, since it had only failed to answer.
+    /// Records an answer to something else than a call. Returns whether it closed the breaker: only if the last failure
+    /// was that no answer came.
     pub(crate) fn answered(&mut self) -> bool {
         self.was_silent && self.disproved()
     }
 
-    /// Records that the cause of the failures is gone; whether this closed the breaker.
+    /// Records that the cause of the failures is gone. Returns whether this closed the breaker.
     fn disproved(&mut self) -> bool {
         let closes = self.is_failing();
         if closes {
@@ -166,7 +167,7 @@ impl CircuitBreaker {
         closes
     }
 
-    /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
+    /// Records a failure. Returns whether it opened the breaker. A failed probe does not: the breaker was open before.
     pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
         self.was_silent = failure == CallFailure::Silent;
         if permit.epoch != self.epoch {
@@ -179,7 +180,7 @@ impl CircuitBreaker {
                 self.change(BreakerPhase::Open { probes, retry_at: now + pause });
                 false
             }
-            // An open one has let no call of this epoch pass.
+            // An open breaker has let no call of this epoch pass.
             BreakerPhase::Closed | BreakerPhase::Open { .. } => {
                 let begins_wave = self.wave.is_none_or(|noticed| permit.began >= noticed);
                 if begins_wave {
@@ -187,7 +188,7 @@ impl CircuitBreaker {
                 }
                 let failed = Failures { count: permit.requests, waves: begins_wave.into() };
                 self.streak.add(failed);
-                self.window.at(now).failures.add(failed);
+                self.window.second_at(now).failures.add(failed);
                 let is_streak = self.streak.count >= STREAK && self.streak.waves >= WAVES;
                 let opens = is_streak || self.window.is_bad();
                 if opens {
@@ -227,7 +228,8 @@ impl CircuitBreaker {
 
     fn change(&mut self, state: BreakerPhase) {
         self.state = state;
-        (self.streak, self.wave) = (Failures::default(), None);
+        self.streak = Failures::default();
+        self.wave = None;
         self.epoch += 1;
     }
 }
@@ -259,7 +261,8 @@ impl FailureWindow {
         Self { start, second: 0, counts: Default::default() }
     }
 
-    fn at(&mut self, now: Instant) -> &mut Second {
+    /// Returns the counts of the second at `now`, and clears the seconds in between.
+    fn second_at(&mut self, now: Instant) -> &mut Second {
         let second = now.saturating_duration_since(self.start).as_secs();
         for passed in (self.second..second).take(SECONDS) {
             self.counts[Self::index(passed + 1)] = Second::default();
@@ -274,7 +277,8 @@ impl FailureWindow {
     }
 
     fn is_bad(&self) -> bool {
-        let (mut calls, mut failures) = (0_u32, Failures::default());
+        let mut calls = 0_u32;
+        let mut failures = Failures::default();
         for second in &self.counts {
             calls = calls.saturating_add(second.calls);
             failures.add(second.failures);
@@ -368,7 +372,7 @@ mod tests {
     fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
-        // A hundred calls within less than one timeout, each of which times out.
+        // A hundred calls begin within less than one timeout, and all of them time out.
         let begin = |number: u32| now + TIMEOUT * number / 120;
         let late: Vec<_> = (0..100).map(|number| breaker.try_enter(begin(number), 1).unwrap()).collect();
         for (permit, number) in late.iter().zip(0..) {
@@ -415,8 +419,8 @@ mod tests {
         assert!(succeeds(&mut breaker, now));
     }
 
-    /// Redis loads its data for a minute, or has no memory until keys expire: each probe is answered at once. The pauses
-    /// grew to five seconds, as for a node that does not answer.
+    /// Redis loads its data for a minute, or has no memory until keys expire: each probe is answered at once. The
+    /// pauses grew to five seconds, as for a node that does not answer.
     #[test]
     fn a_node_that_answers_with_an_error_is_probed_every_second() {
         let mut now = Instant::now();

@@ -70,7 +70,7 @@ impl KeyValue for ContendedServer {
     }
 }
 
-/// What came of the requests of all processes.
+/// The outcome of the requests of all processes.
 #[derive(Debug, Default)]
 struct ContentionReport {
     decided: u64,
@@ -84,14 +84,14 @@ impl ContentionReport {
     }
 }
 
-/// Processes, each with so many clients that make one request after the other.
+/// Processes with `clients` clients each, which make one request after the other.
 #[derive(Clone, Copy)]
 struct Load {
     processes: u64,
     clients: u64,
     /// Between the answer to a client and its next request, on average.
     pause: Duration,
-    /// A call takes as long, there and back.
+    /// The time of a call, there and back.
     call: Duration,
     leases: bool,
 }
@@ -108,7 +108,7 @@ fn run(load: Load, seed: u64) -> ContentionReport {
 
 async fn contend(Load { processes, clients, pause, call, leases }: Load) -> ContentionReport {
     let server = Arc::new(ContendedServer { values: Mutex::default(), one_way: call / 2, calls: AtomicU64::new(0) });
-    // More than all of them ask for.
+    // More than all clients ask for.
     let bucket = TokenBucket::new(Quota::per_second(100_000_000));
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
     let end = Instant::now() + TIME;
@@ -116,14 +116,15 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Cont
     for _ in 0..processes {
         let backend = KeyValueBackend::new(Arc::clone(&server), "test").with_clock(clock.clone());
         let store = RemoteStore::new(backend);
-        // The lifetime is real time, of which a simulated second takes next to none.
+        // The lifetime is in real time, and a simulated second takes hardly any.
         let store = if leases { store.leasing(1_000, Duration::from_secs(3_600)) } else { store };
         let table = store.open(&bucket);
         for _ in 0..clients {
             let table = table.clone();
             tasks.push(tokio::spawn(async move {
                 let key = PartitionKey::from("hot");
-                let (mut decided, mut failed) = (0, 0);
+                let mut decided = 0;
+                let mut failed = 0;
                 while Instant::now() < end {
                     sleep(drawn(pause)).await;
                     match table.decide(&bucket, &Ask::charge(&key, 1)).decided().await {
@@ -147,7 +148,7 @@ async fn contend(Load { processes, clients, pause, call, leases }: Load) -> Cont
 
 const CALL: Duration = Duration::from_millis(4);
 
-/// Runs processes whose calls take 4 ms, of which each has `clients` clients that come again after 2 ms on average.
+/// Runs processes whose calls take 4 ms. Each has `clients` clients that come again after 2 ms on average.
 fn at_a_hot_key(processes: u64, clients: u64, leases: bool) -> ContentionReport {
     let report = run(Load { processes, clients, pause: Duration::from_millis(2), call: CALL, leases }, 1);
     println!(
@@ -157,8 +158,8 @@ fn at_a_hot_key(processes: u64, clients: u64, leases: bool) -> ContentionReport 
     report
 }
 
-/// Of 8, 16 and 32 processes, 8, 45 and 74 % of the decisions timed out with leases, and 29, 54 and 74 % without: a first
-/// lease of one saves no call where four requests wait for each, and after a call that had timed out none was asked for.
+/// Of 8, 16 and 32 processes, 8, 45 and 74 % of the decisions timed out with leases, and 29, 54 and 74 % without: a
+/// first lease of one saves no call where four requests wait for each, and after a timeout no lease was asked for.
 #[test]
 fn leases_start_under_load() {
     for processes in [8, 16, 32].into_iter().take(rounds(2, 3)) {
@@ -168,8 +169,9 @@ fn leases_start_under_load() {
     }
 }
 
-/// As the guide says, where each process has one client. Each swap that is applied makes all others of that moment fail, so
-/// no pause between the attempts makes these numbers much better: without any, they were 0, 3, 12, 30 and 53 %.
+/// As the guide says, where each process has one client. Each swap that is applied makes all others of that moment
+/// fail, so no pause between the attempts makes these numbers much better: without pauses, they were 0, 3, 12, 30 and
+/// 53 %.
 #[test]
 fn without_leases_many_processes_share_the_swaps_of_a_key() {
     for (processes, most) in [(2, 20), (4, 60), (8, 190), (16, 380), (32, 610)].into_iter().take(rounds(4, 5)) {

@@ -1,5 +1,5 @@
-//! [`CallGate`]: the way to one node, and [`Watch`], the watch of a call in flight to it: what comes of it is evidence for the
-//! circuit breaker.
+//! [`CallGate`]: the way to one node. [`Watch`]: a call in flight to it, whose outcome is evidence for the circuit
+//! breaker.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct CallGate {
     in_flight: AtomicUsize,
 }
 
-/// What a call says about its node.
+/// The evidence of a call about its node.
 #[derive(Clone, Copy)]
 pub(crate) enum Evidence<'a> {
     /// The node answered, if only with an error that is not its own.
@@ -35,7 +35,8 @@ pub(crate) enum Evidence<'a> {
 }
 
 impl CallGate {
-    /// For calls that take no longer than `timeout`, to a node that is called `name` in log lines and metrics.
+    /// Creates the gate for calls that take at most `timeout`, to a node that is called `name` in log lines and
+    /// metrics.
     pub(crate) fn new(name: Arc<str>, timeout: Duration) -> Arc<Self> {
         let breaker = Lock::new(CircuitBreaker::new(Instant::now(), timeout));
         Arc::new(Self { name, breaker, in_flight: AtomicUsize::new(0) })
@@ -55,8 +56,8 @@ impl CallGate {
         NodeHealth::new(Arc::clone(&self.name), breaker).with_in_flight(self.in_flight.load(Ordering::Relaxed))
     }
 
-    /// Takes a slot, and asks the breaker. If all slots are taken, waits for one for half of the time that is left: the other
-    /// half is for the call.
+    /// Takes a slot, and asks the breaker. If all slots are taken, waits for one for half of the time that is left: the
+    /// other half is for the call.
     pub(crate) async fn enter(self: &Arc<Self>, slots: Arc<Semaphore>, limits: CallLimits) -> Result<Watch, GaveUp> {
         let slot = match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => slot,
@@ -79,8 +80,8 @@ impl CallGate {
     }
 }
 
-/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the probe, the
-/// breaker must not wait for it.
+/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the
+/// probe, the breaker must not wait for it.
 pub(crate) struct Watch {
     gate: Arc<CallGate>,
     permit: Option<CallPermit>,
@@ -93,7 +94,7 @@ impl Watch {
         self.record(evidence);
     }
 
-    /// Gives the slot to another call: nobody waits for this one any more.
+    /// Gives the slot to another call: no caller waits for this one any more.
     pub(crate) fn leave(&mut self) {
         if self.slot.take().is_some() {
             self.gate.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -103,7 +104,9 @@ impl Watch {
     fn record(&mut self, evidence: Evidence<'_>) {
         self.leave();
         let Some(permit) = self.permit.take() else { return };
-        let (now, mut opened, mut closed) = (Instant::now(), None, false);
+        let now = Instant::now();
+        let mut opened = None;
+        let mut closed = false;
         {
             let mut breaker = self.gate.breaker.lock();
             match evidence {
@@ -123,7 +126,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Unless it is counted, a store that panics is called for every request.
+        // A panic counts as a failure. Otherwise a store that panics would be called for every request.
         let panicked = Evidence::Failed(CallFailure::Silent, &"the call panicked");
         self.record(if thread::panicking() { panicked } else { Evidence::Unknown });
     }

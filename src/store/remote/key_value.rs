@@ -24,8 +24,8 @@ pub trait KeyValue: Send + Sync + 'static {
     /// Reads a key; `None` if it holds nothing. Must return the last value that was written.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, Self::Error>> + Send;
 
-    /// Writes `new` (`None`: deletes the key) if the key still holds `old` (`None`: nothing), in one atomic step.
-    /// Returns whether it did. The key may be forgotten after `lifetime`.
+    /// Writes `new` if the key still holds `old`, in one atomic step, and returns whether it did. `None` stands for a
+    /// key without a value: as `new`, it deletes the key. The key may be forgotten after `lifetime`.
     fn compare_and_swap(
         &self,
         key: &str,
@@ -43,17 +43,17 @@ pub trait KeyValue: Send + Sync + 'static {
 ///
 /// Two calls per decision: it reads, and swaps. A rejection only reads. When another process has changed the key in
 /// between, it reads and swaps again [after a short pause](super::Attempts); each time, one of the processes has made
-/// progress. If none of its swaps is applied in time, the decision fails with [`GaveUp::Contention`]. Requests of one
-/// process for one key share these calls, and [leases](super::RemoteStore::leasing) save most of them.
+/// progress. If its swaps keep losing until the timeout, the decision fails with [`GaveUp::Contention`]. Requests of
+/// one process for one key share these calls, and [leases](super::RemoteStore::leasing) save most of them.
 ///
-/// A [ban](crate::Penalty#on-several-machines) and a [debt](crate::Policy::owe_shortfalls) take two calls, in the background. A
-/// decision on a key that is banned or owes something reads it, as for any rejection.
+/// A [ban](crate::Penalty#on-several-machines) and a [debt](crate::Policy::owe_shortfalls) take two calls, in the
+/// background. A decision on a key that is banned or owes something reads it, as for any rejection.
 ///
 /// # A hot key
 ///
-/// No more than one swap of a key is applied in the time that a call takes. So processes that charge one key all the time
-/// need [leases](super::RemoteStore::leasing): from two processes on with calls of 4 ms, from four on with calls of 2 ms.
-/// Decisions that fail with a timeout of 100 ms and calls of 4 ms (`src/store/remote/contention.rs`):
+/// At most one swap of a key is applied in the time that a call takes. So processes that charge one key all the time
+/// need [leases](super::RemoteStore::leasing): from two processes on with calls of 4 ms, from four on with calls of 2
+/// ms. Decisions that fail with a timeout of 100 ms and calls of 4 ms (`src/store/remote/contention.rs`):
 ///
 /// | processes | 2 | 4 | 8 | 16 | 32 |
 /// |---|---|---|---|---|---|
@@ -63,23 +63,22 @@ pub trait KeyValue: Send + Sync + 'static {
 /// # Time
 ///
 /// Processes decide by their own clocks, unless [`with_clock`](Self::with_clock) sets another. If all clocks are within
-/// ε of the true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: what the
-/// differences grant they grant once, and not per request. Keep the clocks synchronised (NTP), and ε far below the
-/// burst's time.
+/// ε of the true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: the differences
+/// grant their surplus once, and not per request. Keep the clocks synchronised (NTP), and ε far below the burst's time.
 ///
-/// A state that was written by a clock more than a minute ahead of the reader's counts as if what it had used then were
-/// used now, so that no such clock locks a key for longer than its quota does. But two clocks that differ by more than a
-/// minute forgive each other's charges: keys that both processes serve are not limited.
+/// If the writer's clock was more than a minute ahead of the reader's, the units that were used then count as used now.
+/// So no such clock locks a key for longer than its quota does. But two clocks that differ by more than a minute
+/// forgive each other's charges: keys that both processes serve are not limited.
 ///
-/// # What a key holds
+/// # Stored values
 ///
-/// In `NAME:TAG`, a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the [bytes](Portable) of a state:
-/// at most 43 bytes, or 59 if its units do not fit into 32 bits. Of a key that is banned or owes more than it had left,
-/// a byte 3, the clock, when the ban ends, when the debt is paid, and the bytes of a state, if it has one: at most 59
-/// bytes, or 75.
+/// The value of `NAME:TAG` is a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the
+/// [bytes](Portable) of a state: at most 43 bytes, or 59 if its units do not fit into 32 bits. If the key is banned or
+/// owes more than it had left, the value is a byte 3, the clock, the end of the ban, the end of the debt, and the bytes
+/// of a state, if there is one: at most 59 bytes, or 75.
 ///
 /// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
-/// converted, and what was used stays used. If a key holds something else, that is an error, and nothing is overwritten;
+/// converted, and used units stay used. If a key holds something else, that is an error, and nothing is overwritten;
 /// [reset](crate::limiter::Mode::Reset) deletes it.
 #[must_use]
 pub struct KeyValueBackend<K, C = Wall> {
@@ -91,18 +90,25 @@ pub struct KeyValueBackend<K, C = Wall> {
     lost_swaps: AtomicU64,
 }
 
-/// A call has so long unless set otherwise.
+/// The timeout of a decision, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// So many calls may be in flight unless set otherwise.
+/// The limit of calls in flight, unless set otherwise.
 const MAX_IN_FLIGHT: usize = 1_024;
 
 impl<K: KeyValue> KeyValueBackend<K> {
     /// Keeps the keys of the one limiter that is called `name` in `store`.
     pub fn new(store: Arc<K>, name: &str) -> Self {
         let calls = calls(name, TIMEOUT, MAX_IN_FLIGHT);
-        let (conversions, lost_swaps) = Default::default();
-        Self { store, name: name.into(), calls, clock: Wall, conversions, lost_swaps }
+
+        Self {
+            store,
+            name: name.into(),
+            calls,
+            clock: Wall,
+            conversions: AtomicU64::new(0),
+            lost_swaps: AtomicU64::new(0),
+        }
     }
 }
 
@@ -118,7 +124,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         Self { calls, ..self }
     }
 
-    /// Decides by another clock, such as one that follows the server's, or a manual one in tests.
+    /// Decides by another clock, such as a clock that follows the server's, or a manual clock in tests.
     pub fn with_clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
         let Self { store, name, calls, conversions, lost_swaps, .. } = self;
         KeyValueBackend { store, name, calls, clock, conversions, lost_swaps }
@@ -135,7 +141,8 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     }
 
     async fn get(&self, key: &str, limits: CallLimits) -> Result<Option<Vec<u8>>, LimiterError> {
-        let (store, key) = (Arc::clone(&self.store), key.to_owned());
+        let store = Arc::clone(&self.store);
+        let key = key.to_owned();
         self.call(limits, async move { store.get(&key).await }).await
     }
 
@@ -147,7 +154,8 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         lifetime: Duration,
         limits: CallLimits,
     ) -> Result<bool, LimiterError> {
-        let (store, key) = (Arc::clone(&self.store), key.to_owned());
+        let store = Arc::clone(&self.store);
+        let key = key.to_owned();
         let swap = async move { store.compare_and_swap(&key, old.as_deref(), new.as_deref(), lifetime).await };
         self.call(limits, swap).await
     }
@@ -158,8 +166,8 @@ fn calls(name: &str, timeout: Duration, max_in_flight: usize) -> Calls {
     Calls::new(&format!("key-value store of {name}"), timeout, max_in_flight)
 }
 
-/// The first byte of what a key holds: behind it are the writer's clock, in nanoseconds, and the bytes of a state,
-/// which begin with a version of their own.
+/// The first byte of a value. Behind it are the writer's clock, in nanoseconds, and the bytes of a state, which begin
+/// with a version of their own.
 const STAMPED: u8 = 2;
 
 /// A clock that is ahead of the reader's by more is wrong.
@@ -169,31 +177,33 @@ const MOST_AHEAD: Duration = Duration::from_secs(60);
 const WITH_STANDING: u8 = 3;
 
 /// Splits off the next time, in nanoseconds.
-fn time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
+fn split_time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
     let (nanos, rest) = bytes.split_first_chunk()?;
     Some((Timestamp::from_nanos(u64::from_be_bytes(*nanos)), rest))
 }
 
-/// Returns when a state was written, if that is known, the standing, and the bytes of the state.
+/// Splits a value into the time of its write, if that is known, the standing, and the bytes of the state.
 fn split(bytes: &[u8]) -> (Timestamp, Standing, &[u8]) {
-    let parts = || {
-        let (first, rest) = bytes.split_first()?;
-        let (written, rest) = time(rest)?;
-        match *first {
-            STAMPED => Some((written, Standing::default(), rest)),
-            WITH_STANDING => {
-                let (banned_until, rest) = time(rest)?;
-                let (owing_until, rest) = time(rest)?;
-                Some((written, Standing { banned_until, owing_until }, rest))
-            }
-            _ => None,
+    split_stamped(bytes).unwrap_or((Timestamp::ZERO, Standing::default(), bytes))
+}
+
+/// Splits a value that begins with a byte of this version; `None` for any other value.
+fn split_stamped(bytes: &[u8]) -> Option<(Timestamp, Standing, &[u8])> {
+    let (first, rest) = bytes.split_first()?;
+    let (written, rest) = split_time(rest)?;
+    match *first {
+        STAMPED => Some((written, Standing::default(), rest)),
+        WITH_STANDING => {
+            let (banned_until, rest) = split_time(rest)?;
+            let (owing_until, rest) = split_time(rest)?;
+            Some((written, Standing { banned_until, owing_until }, rest))
         }
-    };
-    parts().unwrap_or((Timestamp::ZERO, Standing::default(), bytes))
+        _ => None,
+    }
 }
 
 /// The reverse of [`split`].
-fn joined(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
+fn join(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
     let times = [written, standing.banned_until, standing.owing_until].map(|time| time.as_nanos().to_be_bytes());
     if standing.is_in_force(written) {
         [&[WITH_STANDING][..], times.as_flattened(), state].concat()
@@ -202,20 +212,20 @@ fn joined(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a key holds.
+/// The value of a key.
 struct KeyContent<A: Portable> {
-    /// If it is in force; if not, that of a key that has none.
+    /// The standing, if it is in force. Otherwise [`Standing::NONE`].
     standing: Standing,
-    /// `None` if it owes nothing. While the standing is in force: that at its end.
+    /// `None` if the key owes nothing. While the standing is in force: the state at its end.
     state: Option<A::State>,
-    /// If another quota has written it: the algorithm under that quota.
+    /// If another quota has written the value: the algorithm under that quota.
     under: Option<A>,
-    /// Whether it is to be written even if nothing is charged.
+    /// Whether a charge writes the value even if it charges nothing.
     is_corrected: bool,
 }
 
 impl<A: Portable> KeyContent<A> {
-    /// What a key is that holds nothing.
+    /// The content of a key without a value.
     const NOTHING: Self = Self { standing: Standing::NONE, state: None, under: None, is_corrected: false };
 
     fn read(algorithm: &A, stored: Option<&[u8]>, now: Timestamp) -> Result<Self, LimiterError> {
@@ -225,10 +235,11 @@ impl<A: Portable> KeyContent<A> {
         let under = another.and_then(|quota| algorithm.under(quota));
         let is_ahead = written > now.saturating_add(MOST_AHEAD);
         let writer = under.as_ref().unwrap_or(algorithm);
-        // By the clock that has written it, if that is ahead.
+        // Times are read by the writer's clock if that is ahead.
         let then = if is_ahead { written } else { now };
         let standing = if before.is_in_force(then) { before.seen_at(then, now) } else { Standing::NONE };
-        let (end, end_then) = (now.max(standing.until()), then.max(before.until()));
+        let end = now.max(standing.until());
+        let end_then = then.max(before.until());
         let state = match bytes {
             [] if before.is_some() => None,
             bytes => {
@@ -237,13 +248,13 @@ impl<A: Portable> KeyContent<A> {
                 if is_ahead { used_now(writer, state, end_then, end) } else { Some(state) }
             }
         };
-        // Otherwise a converted state would be paid off at the old rate, and one from the future never: no advertised
-        // wait would be true.
+        // Otherwise a converted state would be paid off at the old rate, and a state from the future never. No
+        // advertised wait would be true.
         let is_corrected = is_ahead || under.is_some();
         Ok(Self { standing, state, under, is_corrected })
     }
 
-    /// What a transition has read that charges nothing.
+    /// Returns the outcome of a transition that charges nothing.
     fn in_force(&self, algorithm: &A, now: Timestamp) -> Applied<A::State> {
         Applied { now, old: self.converted(algorithm, now), standing: self.standing, kept: None, charged: 0 }
     }
@@ -259,8 +270,8 @@ impl<A: Portable> KeyContent<A> {
     }
 }
 
-/// Returns a state of a clock that was ahead, and showed `written`, as if what was used then were used now. Otherwise the
-/// key would be locked for as long as the clock was ahead.
+/// Moves the used units of a state from `written`, by a clock that was ahead, to `now`. Otherwise the key would be
+/// locked for the time by which that clock was ahead.
 fn used_now<A: Algorithm>(algorithm: &A, state: A::State, written: Timestamp, now: Timestamp) -> Option<A::State> {
     let left = algorithm.decide(Some(state), written, 0).0.remaining();
     let used = algorithm.max_cost().saturating_sub(left);
@@ -271,11 +282,11 @@ fn gave_up(reason: GaveUp) -> LimiterError {
     LimiterError::new(reason.to_string()).with_source(reason)
 }
 
-/// What a key is to hold: a standing, a state, and the algorithm under whose quota the state is written.
+/// The new value of a key: a standing, a state, and the algorithm under whose quota the state is written.
 type Written<'a, A> = (Standing, Option<<A as Algorithm>::State>, &'a A);
 
 impl<A: Portable> KeyContent<A> {
-    /// Applies a transition to what a key holds. Returns the outcome, and what the key is to hold if that changes.
+    /// Applies a transition to the value of a key. Returns the outcome, and the new value if it changes.
     fn step<'a>(
         &'a self,
         algorithm: &'a A,
@@ -288,7 +299,8 @@ impl<A: Portable> KeyContent<A> {
             Transition::Read if self.standing.is_some() => (applied, None),
             Transition::Read => (Applied { old: self.state, kept: self.under.as_ref().map(A::quota), ..applied }, None),
             Transition::Charge { cost, count } => {
-                let (mut state, mut charged) = (applied.old, 0);
+                let mut state = applied.old;
+                let mut charged = 0;
                 while charged < count && !self.standing.is_some() {
                     let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
                     (state, charged) = (Some(next), charged + 1);
@@ -296,7 +308,7 @@ impl<A: Portable> KeyContent<A> {
                 let is_written = charged > 0 || self.is_corrected;
                 (Applied { charged, ..applied }, is_written.then_some((self.standing, state, algorithm)))
             }
-            // Of a charge that was made under this quota. If the key has another one by now, whose units are others, the charge
+            // The charge was made under this quota. If the key has another quota with other units by now, the charge
             // stays, as in memory.
             Transition::Refund { cost, receipt } => {
                 let under = self.under.as_ref().unwrap_or(algorithm);
@@ -319,12 +331,14 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
-        let (algorithm, key) = (target.algorithm(), format!("{}:{}", self.name, target.name()));
+        let algorithm = target.algorithm();
+        let key = format!("{}:{}", self.name, target.name());
         let mut attempts = Attempts::new(limits.deadline);
         loop {
-            let (stored, now) = (self.get(&key, limits).await?, self.clock.now());
+            let stored = self.get(&key, limits).await?;
+            let now = self.clock.now();
             let kept = match transition {
-                // Also what is no state.
+                // Also if the value cannot be read as a state.
                 Transition::Reset => KeyContent::NOTHING,
                 _ => KeyContent::read(algorithm, stored.as_deref(), now)?,
             };
@@ -333,7 +347,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             let expires = state.map_or(Timestamp::ZERO, |state| under.expires_at(&state)).max(standing.until());
             let bytes = state.map(|state| under.to_bytes(&state)).unwrap_or_default();
             let holds_something = state.is_some() || standing.is_in_force(now);
-            let new = holds_something.then(|| joined(now, standing, &bytes));
+            let new = holds_something.then(|| join(now, standing, &bytes));
             let changes = stored.is_some() || new.is_some();
             if !changes || self.swap(&key, stored, new, expires.saturating_since(now), limits).await? {
                 let is_conversion = matches!(transition, Transition::Charge { .. }) && kept.under.is_some();

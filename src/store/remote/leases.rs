@@ -9,9 +9,9 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
-/// The size of a lease follows the demand. A key with one request now and then gets none. The first lease is for the
-/// requests that wait for the call; each further one is twice as large if the last was spent in time. A lease takes at
-/// most half of the remaining units, so that other processes find some.
+/// The size of a lease follows the demand. A key with one request now and then gets no lease. The first lease is for
+/// the requests that wait for the call; each further one is twice as large if the last was spent in time. A lease takes
+/// at most half of the remaining units, so that other processes find some.
 pub(crate) struct Leases {
     held: KnownKeys<Lease>,
     most: u32,

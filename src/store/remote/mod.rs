@@ -1,20 +1,22 @@
-//! Budgets on a server of your own, shared by many processes: what a store needs beyond its server.
+//! Budgets on a server of your own, shared by many processes: the parts of a store that do not depend on its server.
 //!
 //! - For a key-value store that can compare and swap, implement [`KeyValue`]: two methods.
-//! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement [`Backend`].
+//! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement
+//!   [`Backend`].
 //!
-//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a request:
+//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a
+//! request:
 //!
 //! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the
-//!    `negative_cache`; both are maps of what is known of keys, for which a `tag` stands.
+//!    `negative_cache`; both map the `tag` of a key to the knowledge about it.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
-//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] if it has none of its own, through the `gate` of
-//!    its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in between, it makes several
-//!    [`Attempts`].
+//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] unless it has its own, through the `gate`
+//!    of its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in
+//!    between, it makes several [`Attempts`].
 //!
 //! A ban or a debt of a key is its [`Standing`], which is kept and read with its state.
 //!
-//! `testing::check_backend` (feature `test-util`) tests a backend of yours.
+//! `testing::check_backend` (feature `test-util`) tests your backend.
 
 #![cfg_attr(not(feature = "redis"), allow(unused_imports, reason = "Redis has more uses for these"))]
 

@@ -7,26 +7,25 @@ use super::tag::{KeyTag, KnownKeys, known_keys};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
-/// The states of keys from which nothing could be taken. A request is rejected by them without a call, and never
-/// admitted.
+/// The states of keys from which nothing could be taken. They reject requests without a call, and never admit one.
 ///
-/// A key's debt grows by what others take and shrinks with time alone. So a known state implies for how long, at least,
-/// the server would reject, and until then it need not be asked.
+/// A key's debt grows by the charges of others and shrinks with time alone. So a known state implies an instant until
+/// which the server would certainly reject, and until then it need not be asked.
 ///
 /// # Staleness
 ///
 /// A refund or a reset by another process may free units that this process does not know of: until it does, it rejects
 /// requests that the server would admit. So the first request that finds an entry older than [`VERIFY_EVERY`] verifies
 /// it by a call, while the others are still rejected. A key with steady requests is thus rejected wrongly for up to
-/// [`VERIFY_EVERY`] and the time of one call. If verifying calls fail, one is made every [`VERIFY_EVERY`], and the entry
-/// is ignored from [`MAX_AGE`] on.
+/// [`VERIFY_EVERY`] and the time of one call. If verifying calls fail, one is made every [`VERIFY_EVERY`], and the
+/// entry is ignored from [`MAX_AGE`] on.
 ///
 /// # Clocks
 ///
 /// Two clocks matter: the server's wall clock, by which a state says when units are free, and our monotonic clock,
 /// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
 /// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
-/// machine is suspended, entries may be wrong for as long as above.
+/// machine is suspended, entries may be wrong for that time, too.
 pub(crate) struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
@@ -34,17 +33,18 @@ pub(crate) struct NegativeCache<S> {
     forgotten: Box<[AtomicU64; GROUPS]>,
 }
 
-/// The number of groups, whose times take 2 KiB. A group is forgotten as one: the answers to the calls in flight for one
-/// in 256 other keys are not stored either, which costs each of these keys one more call.
+/// The number of groups, whose times take 2 KiB. A group is forgotten as one: the answers to the calls in flight for
+/// one in 256 other keys are not stored either, which costs each of these keys one more call.
 const GROUPS: usize = 256;
 
 /// How long an entry is used before one request verifies it: a key that is used up costs two calls per second.
 const VERIFY_EVERY: Duration = Duration::from_millis(500);
 
-/// Two clocks drift apart by at most one part in so many, if each is off by at most 500 parts per million: as much as
-/// `adjtime` slews, by which `ntpd -x` corrects an offset. Other daemons slew faster, `chronyd` by up to 83,333 parts
-/// per million unless it is configured (`maxslewrate`). While it does, a key may be rejected for too long, or a wait be
-/// too short, by the same part of the entry's age: by 42 ms at [`VERIFY_EVERY`]. The server decides as ever.
+/// Two clocks drift apart by at most one part in this number, if each is off by at most 500 parts per million. This is
+/// the slew rate of `adjtime`, by which `ntpd -x` corrects an offset. Other daemons slew faster, `chronyd` by up to
+/// 83,333 parts per million unless it is configured (`maxslewrate`). While it does, a key may be rejected for too long,
+/// or a wait be too short, by the same part of the entry's age: by 42 ms at [`VERIFY_EVERY`]. The server decides as
+/// ever.
 const DRIFT_DIVISOR: u32 = 1_000;
 
 /// An entry beyond this age is ignored, in case the calls that should have verified it failed.
@@ -100,7 +100,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Returns the rejection that the server would answer, if that is certain; `rejected` computes it for a state and a
-    /// time, if the request is rejected then. Returns `None` as well for a request that is to verify the entry.
+    /// time, if the request is rejected then. Returns `None` as well for the request that must verify the entry.
     ///
     /// A rejection is certain if even the latest time that the server's clock may show is too early. The advertised
     /// wait is counted from the earliest, so that a client that waits for it does not come too early.
@@ -110,15 +110,14 @@ impl<S: Copy> NegativeCache<S> {
         now: Timestamp,
         rejected: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
-        let look = |entry: &mut KnownEntry<S>| {
+        let (entry, is_due) = self.entries.change(tag, |entry| {
             let is_due = now.saturating_since(entry.verified) > VERIFY_EVERY;
             // Marked before the call is made, so that the other requests are rejected meanwhile.
             if is_due {
                 entry.verified = now;
             }
             (*entry, is_due)
-        };
-        let (entry, is_due) = self.entries.change(tag, look)?;
+        })?;
         if is_due { None } else { entry.rejection(now, rejected) }
     }
 
@@ -137,17 +136,17 @@ impl<S: Copy> NegativeCache<S> {
         match used_up {
             Some(state) => {
                 let entry = KnownEntry { state, observed, verified: observed.answered };
-                // A call that was sent before the key was forgotten says nothing: an entry that is there by now is from
-                // a later call, and stays. Read under the lock of the set: see `forget`.
-                let is_current = || observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed);
                 self.entries.update(tag, observed.answered, KnownEntry::ends, |value| {
-                    if is_current() {
+                    // A call that was sent before the key was forgotten is not evidence: an entry that is there by now
+                    // is from a later call, and stays. Read under the lock of the set: see `forget`.
+                    if observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed) {
                         *value = Some(entry);
                     }
                 });
             }
-            // If this answer is late, the entry may be from a call that was sent after this one. To remove that costs
-            // one call, and rejects nobody wrongly. And one that is stored at this moment might as well be stored later.
+            // If this answer is late, the entry may be from a call that was sent after this one. Its removal costs one
+            // call, and rejects no request wrongly. And an entry that is stored at this moment might as well be stored
+            // later.
             None if self.entries.get(tag).is_some() => self.entries.remove(tag),
             None => {}
         }
@@ -162,9 +161,9 @@ impl<S: Copy> NegativeCache<S> {
     /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
     pub(crate) fn forget(&self, tag: KeyTag, now: Timestamp) {
         // Marked first, then removed under the lock of the set, under which `note` reads the mark and stores. If `note`
-        // locks the set first, what it stores is removed here. If it locks the set second, the lock makes the mark
-        // visible, and it stores nothing that was sent earlier. So the mark itself may be relaxed. In the other order,
-        // an earlier answer could be stored between the removal and the mark.
+        // locks the set first, its entry is removed here. If it locks the set second, the lock makes the mark visible,
+        // and `note` does not store the answer to a call that was sent earlier. So the mark itself may be relaxed. In
+        // the other order, an earlier answer could be stored between the removal and the mark.
         self.last_forgotten(tag).fetch_max(now.as_nanos().saturating_add(1), Ordering::Relaxed);
         self.entries.remove(tag);
     }
@@ -213,8 +212,8 @@ mod tests {
         negative_cache.note(tag("a"), state, observed());
 
         // One token is there when the server's clock shows 1,001: at our second 1 at the latest. By the advertised wait
-        // it is there at 1.1, since the answer may have been under way for as long; and 0.4 ms later, since our clock
-        // may have run fast by one part in 1,000 for the 0.4 seconds since the answer.
+        // it is there at 1.1, since the answer may have been under way for 0.1 seconds; and 0.4 ms later, since our
+        // clock may have run fast by one part in 1,000 for the 0.4 seconds since the answer.
         let rejected = |key, cost, now| rejected(&negative_cache, bucket, key, cost, now);
         assert_eq!(rejected("a", 1, SECOND / 2).unwrap().retry_after(), Some(Duration::from_micros(600_400)));
         assert!(rejected("a", 1, SECOND * 998 / 1_000).is_some());

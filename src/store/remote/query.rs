@@ -102,8 +102,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Price { cost, quota: self.algorithm.quota() }
     }
 
-    /// Returns the rejection that the server would answer, if that is certain. `None` also if this request is the one
-    /// to verify it.
+    /// Returns the rejection that the server would answer, if that is certain. The request that must verify the entry
+    /// gets no answer.
     pub(crate) fn cached_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
@@ -223,7 +223,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Answers followers of one cost, in as few calls as possible.
     async fn answer(self, Group { cost, followers }: Group<Answered>) {
-        // Requests that were cancelled by now are charged neither to a lease nor on the server.
+        // Requests that were cancelled by now are not charged, to a lease or on the server.
         let mut followers = followers.into_iter().filter(|follower| !follower.answer.is_closed()).peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
@@ -423,7 +423,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(rejection)
     }
 
-    /// Decides on a request whose key is banned or owes something, and records the standing. `None` for any other key.
+    /// If the key is banned or owes something, decides on a request by that, and records the standing.
     fn decision_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
         let rejection = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
         self.learn_standing(applied.standing, applied.old, seen);

@@ -27,7 +27,7 @@ use crate::values::Quota;
 ///
 /// Each runtime has flights of its own, so a runtime that is blocked delays only itself.
 ///
-/// Nothing foreign runs under the lock of a shard: wakers are called, and answers and flights dropped, after it is
+/// No foreign code runs under the lock of a shard: wakers are called, and answers and flights dropped, after it is
 /// released.
 pub(crate) struct SingleFlight<T> {
     shards: Shards<HashMap<FlightKey, Flight<T>>>,
@@ -43,22 +43,23 @@ pub(crate) struct FlightKey {
 }
 
 impl FlightKey {
-    pub(crate) fn of(tag: KeyTag, quota: Quota) -> Self {
+    pub(crate) fn on_this_runtime(tag: KeyTag, quota: Quota) -> Self {
         Self { tag, quota, runtime: Handle::try_current().ok().map(|handle| handle.id()) }
     }
 }
 
 /// The number of locks. Each is held for a look at its map, and for a pass over the followers of one key when these are
-/// taken or when one is late. So requests of different keys rarely meet at one.
+/// taken or when one is late. So requests of different keys rarely meet at one lock.
 const SHARDS: usize = 16;
 
 /// The most followers that one call decides on; a lease that is taken with it comes on top. Redis decides on each in
-/// turn, and nothing else meanwhile: for up to 25 µs, where a call for one request takes 7 (Redis 7, `commandstats`).
+/// turn and serves no other key meanwhile, for up to 25 µs, where a call for one request takes 7 (Redis 7,
+/// `commandstats`).
 pub(crate) const BATCH: usize = 256;
 
 /// The most followers of one key: it bounds the memory for a key that is under attack. If they have one cost, they are
-/// answered in 16 calls, one after the other, each of which may take 3 ms of the default timeout of 50 ms. With many
-/// more, the last would pass their deadlines.
+/// answered in 16 calls, one after the other, and each may take 3 ms of the default timeout of 50 ms. With many more
+/// followers, the last would pass their deadlines.
 const MAX_FOLLOWERS: usize = 16 * BATCH;
 
 /// The flight of one key.
@@ -106,7 +107,7 @@ impl<T> FlightRef<T> {
     }
 }
 
-/// Which of the leader and the collector are at work in a flight. A flight with neither is removed.
+/// Whether the leader, the collector or both are at work in a flight. A flight is removed when both are done.
 ///
 /// | from | to | when |
 /// |---|---|---|
@@ -117,7 +118,7 @@ impl<T> FlightRef<T> {
 /// | `Both` | `Leader` | the collector finds no follower |
 /// | `Collector` | `Collector` | a late follower replaces the collector |
 /// | `Collector` | no flight | the collector finds no follower |
-/// | `Both`, `Collector` | no flight | the collector is dropped before it is done, or is stuck and has no follower left |
+/// | `Both`, `Collector` | no flight | the collector is dropped before it is done, or is stuck without followers |
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The leader's call is in flight. There are no followers.
@@ -141,7 +142,7 @@ pub(crate) enum Join<T> {
     Leader(LeaderGuard<T>),
     /// The answer will come. If there is a collector, the caller must start it.
     Follower(Follower<T>, Option<Collector<T>>),
-    /// There are as many followers as may be.
+    /// The key has [`MAX_FOLLOWERS`] followers already.
     Full,
 }
 
@@ -258,7 +259,7 @@ pub(crate) enum FollowerOutcome<T> {
     /// The collector is gone.
     Lost,
     /// There was no answer by the deadline. If not even a call was made for it, the collector is stuck, for example on
-    /// a thread that is blocked: then the caller must start this one in its place, for the other followers.
+    /// a thread that is blocked: then the caller must start this collector in its place, for the other followers.
     Late(Option<Collector<T>>),
 }
 
@@ -287,7 +288,7 @@ impl<T> Follower<T> {
             (Some(entry.remove()), None)
         } else {
             // A new number under the lock: the stuck collector, when it continues, no longer owns the flight, so it
-            // neither answers followers a second time nor removes the flight from under its successor.
+            // cannot answer followers a second time, or remove the flight of its successor.
             flight.phase = Phase::Collector;
             (None, Some(flight.new_collector(this.clone(), None, now)))
         };
@@ -302,7 +303,7 @@ impl<T> Follower<T> {
 pub(crate) struct Collector<T> {
     flight: FlightRef<T>,
     number: u64,
-    /// When the leader's call began, and what reports its end. `None` for a collector that replaces another.
+    /// When the leader's call began, and the notification of its end. `None` for a collector that replaces another.
     leader: Option<(Instant, Arc<Notify>)>,
     is_done: bool,
 }
@@ -318,11 +319,11 @@ impl<T> Collector<T> {
     }
 
     /// Takes all followers that are to be answered, in groups of an equal cost, each in the order of arrival. If there
-    /// is none, the collector is done: under the same lock, so a request that joins later finds no collector and starts
-    /// another.
+    /// are no followers, the collector is done. This is decided under the same lock, so a request that joins later
+    /// finds no collector and starts another.
     pub(crate) fn groups(&mut self) -> Vec<Group<T>> {
         let mut shard = self.flight.shard();
-        let Some(mut entry) = self.own(&mut shard) else {
+        let Some(mut entry) = self.find_owned(&mut shard) else {
             self.is_done = true;
             return Vec::new();
         };
@@ -351,7 +352,10 @@ impl<T> Collector<T> {
     }
 
     /// Returns the flight if this is still its collector: it may have been replaced.
-    fn own<'a>(&self, shard: &'a mut HashMap<FlightKey, Flight<T>>) -> Option<OccupiedEntry<'a, FlightKey, Flight<T>>> {
+    fn find_owned<'a>(
+        &self,
+        shard: &'a mut HashMap<FlightKey, Flight<T>>,
+    ) -> Option<OccupiedEntry<'a, FlightKey, Flight<T>>> {
         self.flight.find(shard).filter(|entry| entry.get().collectors == self.number)
     }
 }
@@ -360,7 +364,7 @@ impl<T> Drop for Collector<T> {
     fn drop(&mut self) {
         if !self.is_done {
             let mut shard = self.flight.shard();
-            let ended = self.own(&mut shard).map(OccupiedEntry::remove);
+            let ended = self.find_owned(&mut shard).map(OccupiedEntry::remove);
             // Unlocked before the senders are dropped, which wakes every follower.
             drop(shard);
             drop(ended);
@@ -381,7 +385,7 @@ mod tests {
     use crate::values::PartitionKey;
 
     fn key() -> FlightKey {
-        FlightKey::of(Tags::new(b"").of(&PartitionKey::from("a")), Quota::per_second(1))
+        FlightKey::on_this_runtime(Tags::new(b"").of(&PartitionKey::from("a")), Quota::per_second(1))
     }
 
     fn later() -> Instant {
@@ -409,7 +413,7 @@ mod tests {
         }
     }
 
-    /// Takes groups until there are none.
+    /// Takes groups until all followers are taken.
     fn costs_and_sizes(collector: &mut Collector<u32>) -> Vec<(u64, usize)> {
         let mut sizes = Vec::new();
         loop {
@@ -510,7 +514,7 @@ mod tests {
         let begun = Instant::now();
         collector.await_leader(patience).await;
         assert!(begun.elapsed() >= patience);
-        // Nor a second time.
+        // The second wait ends at once.
         let begun = Instant::now();
         collector.await_leader(patience).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);

@@ -6,9 +6,10 @@ use crate::algorithm::Algorithm;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Receipt};
 
-/// The ban and the debt of a key: until they are over, its requests are rejected whatever its state.
+/// The ban and the debt of a key: until they are over, its requests are rejected, regardless of its state.
 ///
-/// A process bans a key for its [penalty](crate::Penalty), and lets it owe a [shortfall](crate::Policy::owe_shortfalls).
+/// A process bans a key for its [penalty](crate::Penalty), and lets it owe a
+/// [shortfall](crate::Policy::owe_shortfalls).
 ///
 /// It is kept with the state, so a request learns of it by the call that it makes anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,26 +17,27 @@ use crate::values::{Decision, Receipt};
 pub struct Standing {
     /// When its ban ends; zero if it was never banned.
     pub banned_until: Timestamp,
-    /// When the last unit of its debt is charged; zero if it never owed anything. The key's state is as of this instant.
+    /// When the last unit of its debt is charged; zero if it never owed anything. The key's state is as of this
+    /// instant.
     pub owing_until: Timestamp,
 }
 
-/// A debt is paid after 35 years at the latest: the clocks of servers count so far.
+/// A debt is paid after 35 years at the latest: the clocks of servers count up to there.
 const LONGEST: Duration = Duration::from_micros(1 << 50);
 
 /// A debt is charged in parts of a full budget, so that a sliding window restores them as it passes.
 const PARTS: u64 = 16;
 
 impl Standing {
-    /// That of a key that was never banned, and never owed anything.
+    /// The standing of a key that was never banned, and never owed anything.
     pub(crate) const NONE: Self = Self { banned_until: Timestamp::ZERO, owing_until: Timestamp::ZERO };
 
-    /// Whether there is one, be it in force or not.
+    /// Whether there is a standing, in force or not.
     pub(crate) fn is_some(self) -> bool {
         self != Self::NONE
     }
 
-    /// One that was written by a clock that shows `then`, by one that shows `now`.
+    /// Translates the times of a standing, from a clock that shows `then` to a clock that shows `now`.
     pub(crate) fn seen_at(self, then: Timestamp, now: Timestamp) -> Self {
         let seen = |until: Timestamp| match until.saturating_since(then) {
             Duration::ZERO => Timestamp::ZERO,
@@ -44,7 +46,7 @@ impl Standing {
         Self { banned_until: seen(self.banned_until), owing_until: seen(self.owing_until) }
     }
 
-    /// When both are over.
+    /// Returns the end of the ban or the debt, the later of both.
     #[must_use]
     pub fn until(self) -> Timestamp {
         self.banned_until.max(self.owing_until)
@@ -56,8 +58,8 @@ impl Standing {
         self.until() > now
     }
 
-    /// The standing of a key that is banned for `span`. A ban that has begun ends when its first response said. A debt that
-    /// is over by then is forgotten.
+    /// Returns the standing of a key that is banned for `span` from `now` on. A ban that has begun ends when its first
+    /// response said. A debt that is over by then is forgotten.
     #[must_use]
     pub fn ban(self, now: Timestamp, span: Duration) -> Self {
         if self.banned_until > now {
@@ -67,11 +69,11 @@ impl Standing {
         Self { banned_until: now.saturating_add(span), owing_until }
     }
 
-    /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them. Until the
-    /// last of them is charged, the key owes something. `state` is as of now, or as of the end of an earlier debt. Returns
-    /// also the state at the end of the debt, or now without a debt.
+    /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them.
+    /// Until the last of them is charged, the key owes something. `state` is as of now, or as of the end of an earlier
+    /// debt. Returns also the state at the end of the debt, or now without a debt.
     ///
-    /// In the long run it is paid at the rate of the quota, by any algorithm. If it is more than 35 years until then, the
+    /// In the long run, every algorithm pays the debt at the rate of the quota. If that takes more than 35 years, the
     /// rest is forgiven.
     #[must_use]
     pub fn charge<A: Algorithm>(
@@ -81,8 +83,9 @@ impl Standing {
         now: Timestamp,
         units: u64,
     ) -> (Self, Option<A::State>) {
-        let (most, quota) = (algorithm.max_cost().max(1), algorithm.quota());
-        let (mut at, mut left) = (now.max(self.owing_until), units);
+        let most = algorithm.max_cost().max(1);
+        let mut at = now.max(self.owing_until);
+        let mut left = units;
         // At once.
         while left > 0 {
             let (decision, next) = algorithm.decide(state, at, left.min(most));
@@ -96,33 +99,39 @@ impl Standing {
             if next.is_none() {
                 break;
             }
-            (state, left) = (next, left - part);
+            state = next;
+            left -= part;
         }
-        // Many times a full budget: after these, it is used up as it is now.
+        // Units for many full budgets: after these, the budget is used up as it is now.
         if left / most > 8 {
             let skipped = (left / most - 4) * most;
-            at = at.saturating_add(quota.time_to_restore(skipped));
-            (state, left) = (algorithm.decide(None, at, most).1, left - skipped);
+            at = at.saturating_add(algorithm.quota().time_to_restore(skipped));
+            state = algorithm.decide(None, at, most).1;
+            left -= skipped;
         }
         let end = now.saturating_add(LONGEST);
         while left > 0 && at < end {
             let part = left.min((most / PARTS).max(1));
             let (decision, next) = algorithm.decide(state, at, part);
             match (next, decision.retry_after()) {
-                (Some(next), _) => (state, left) = (Some(next), left - part),
+                (Some(next), _) => {
+                    state = Some(next);
+                    left -= part;
+                }
                 (None, Some(wait)) if !wait.is_zero() => at = at.saturating_add(wait),
                 (None, _) => break,
             }
         }
         if at > end {
-            (at, state) = (end, algorithm.decide(None, end, most).1);
+            at = end;
+            state = algorithm.decide(None, end, most).1;
         }
         let owing_until = if at > now { at } else { self.owing_until };
         (Self { owing_until, ..self }, state)
     }
 
-    /// Decides on a request of a key that is banned or owes something; `None` for any other key. `state` is as of the end.
-    /// A request of cost 0 is rejected only if the key is banned.
+    /// Decides on a request if the key is banned or owes something. `state` is as of the end. A request of cost 0 is
+    /// rejected only if the key is banned.
     pub(crate) fn decide<A: Algorithm>(
         self,
         algorithm: &A,
@@ -133,7 +142,8 @@ impl Standing {
         if !self.is_in_force(now) {
             return None;
         }
-        let (left, is_banned) = (self.until().saturating_since(now), self.banned_until > now);
+        let left = self.until().saturating_since(now);
+        let is_banned = self.banned_until > now;
         let then = algorithm.decide(state, self.until(), cost).0;
         let reset = left.saturating_add(then.reset_after());
         if cost == 0 && !is_banned {
@@ -169,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_restores_what_it_owes_before_it_admits_anything() {
+    fn a_bucket_pays_its_debt_before_it_admits_anything() {
         let bucket = TokenBucket::new(Quota::per_hour(100).burst(10));
         let now = at(HOUR * 1_000);
         for (units, wait) in [(5, Duration::ZERO), (10, HOUR / 100), (11, HOUR / 50), (110, HOUR * 101 / 100)] {
@@ -180,7 +190,8 @@ mod tests {
 
     #[test]
     fn windows_are_used_up_one_after_the_other() {
-        let (fixed, now) = (FixedWindow::new(Quota::per_hour(100)), at(HOUR * 1_000 + HOUR / 4));
+        let fixed = FixedWindow::new(Quota::per_hour(100));
+        let now = at(HOUR * 1_000 + HOUR / 4);
         let left = HOUR * 3 / 4;
         for (units, wait) in
             [(99, Duration::ZERO), (100, left), (199, left), (200, left + HOUR), (450, left + 3 * HOUR)]
@@ -244,7 +255,7 @@ mod tests {
         assert_eq!(banned.ban(at(HOUR * 3 / 2), HOUR), banned);
         let rejection = banned.decide(&bucket, None, at(HOUR * 3 / 2), 1).unwrap();
         assert_eq!((rejection.retry_after(), rejection.ban()), (Some(HOUR / 2), Some(HOUR / 2)));
-        assert!(!banned.decide(&bucket, None, now, 0).unwrap().is_allowed(), "nor is what costs nothing admitted");
+        assert!(!banned.decide(&bucket, None, now, 0).unwrap().is_allowed(), "a request of cost 0 is rejected, too");
         assert!(banned.decide(&bucket, None, at(2 * HOUR), 1).is_none());
         let (owing, state) = Standing::default().charge(&bucket, None, now, 20);
         assert_eq!(owing.decide(&bucket, state, now, 1).unwrap().ban(), None);

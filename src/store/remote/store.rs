@@ -12,29 +12,29 @@ use crate::store::OpenStore;
 
 /// The settings of a limiter whose keys are on a server, where all processes that name it alike share them.
 ///
-/// The [`Backend`] knows the server. The rest is here, and is the same for all of them.
+/// The [`Backend`] knows the server. The rest is here, and is the same for all backends.
 ///
 /// # Cost
 ///
 /// One call per decision, also of cost 0. Requests for one key that come while a call for it is in flight on their
-/// runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is used up
-/// costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a look at a
-/// table in this process, of 1 MiB.
+/// runtime share the next call: they may wait for the time of two calls, and at most for the timeout. A key that is
+/// used up costs one call per advertised wait, or per half a second if the wait is longer. Its other requests are
+/// rejected from a table of 1 MiB in this process.
 ///
 /// # Accuracy
 ///
-/// That of the algorithm, by the clock of the backend. A refund or a reset by another process is noticed here within half
-/// a second and the time of one call, if the key is known here as used up: until then, its requests are rejected although
-/// a unit is free.
+/// The accuracy of the algorithm, by the clock of the backend. A refund or a reset by another process is noticed here
+/// within half a second and the time of one call, if the key is known here as used up: until then, its requests are
+/// rejected although a unit is free.
 ///
 /// # When the server is out of reach
 ///
 /// A [decision](crate::Limiter::decide) fails within the [timeout](Backend::timeout). The policy
 /// [says](crate::FailureMode) what happens to the request then. For the [local
-/// fallback](crate::FailureMode::LocalFallback) this store also counts what the server admits in a [`MemoryStore`](crate::store::MemoryStore) for
-/// 65,536 keys. The fallback only counts up: what is refunded on the server stays charged there, until time has paid it
-/// off. What fallbacks admit is not reported to the server: over an outage and the recovery, *n* processes admit up to
-/// *n* + 1 times the quota.
+/// fallback](crate::FailureMode::LocalFallback) this store also counts the units that the server admits, in a
+/// [`MemoryStore`](crate::store::MemoryStore) for 65,536 keys. The fallback only counts up: units that are refunded on
+/// the server stay charged there, until time has paid them off. Units that fallbacks admit are not reported to the
+/// server: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
 ///
 /// # Cancel safety
 ///
@@ -58,8 +58,8 @@ impl<B> RemoteStore<B> {
         Self { backend, tags, leases: None, coalesces: true }
     }
 
-    /// Keeps [names](super::Target::name) of keys from being guessed by who can read them on the server. Processes that
-    /// share budgets must agree on it.
+    /// Keeps readers of the server's data from finding the keys behind the [names](super::Target::name) by trying.
+    /// Processes that share budgets must agree on it.
     pub fn secret(self, secret: &[u8]) -> Self {
         Self { tags: Tags::new(secret), ..self }
     }
@@ -67,22 +67,21 @@ impl<B> RemoteStore<B> {
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: for up to `most` requests
     /// at a time, within `lifetime`. A second is a good lifetime.
     ///
-    /// How many are taken follows the demand of this process: none from a key with less than one request per
-    /// `lifetime`, at first as many as there are requests that wait for the call, then twice as many each time that they
-    /// were spent, and never more than half of what is left. Where a
-    /// layer charges several policies in one call, a key in demand is charged by itself: from its lease, or in a call
-    /// that takes one.
+    /// The size of a lease follows the demand of this process. A key with less than one request per `lifetime` gets no
+    /// lease. The first lease is for the requests that wait for the call, and each further one is twice as large if the
+    /// last was spent. A lease takes at most half of the remaining units. Where a layer charges several policies in one
+    /// call, a key in demand is charged by itself: from its lease, or in a call that takes a lease.
     ///
     /// # Accuracy
     ///
-    /// Units are charged when they are taken, so no more than the limit is ever spent in all. But what was charged
-    /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
-    /// Leases of several processes that end unspent can add to that once their refunds come out of order: up to what these
-    /// leases were for. Time for which a machine is suspended adds to its `lifetime`.
-    /// And what one process has taken others cannot spend: up to `most` requests per process and key lie idle for up to
-    /// `lifetime`. The next call of that process refunds them; without one, they are forfeited. Do not use leases for
-    /// policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded whole,
-    /// and to the lease that it came from, or not at all.
+    /// Units are charged when they are taken, so the units spent never exceed the limit in all. But units that were
+    /// charged earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is
+    /// admitted. Leases of several processes that end unspent can add to that once their refunds come out of order: up
+    /// to the units of these leases. Time for which a machine is suspended adds to its `lifetime`. And no process can
+    /// spend the units of another one's lease: up to `most` requests per process and key lie idle for up to `lifetime`.
+    /// The next call of the lease's process refunds them; without such a call, they are forfeited. Do not use leases
+    /// for policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded
+    /// whole, and to the lease that it came from, or not at all.
     ///
     /// # Memory
     ///
@@ -99,9 +98,9 @@ impl<B> RemoteStore<B> {
         self
     }
 
-    /// Lets no request wait for another one's call for the same key: requests that come while a call for it is in flight
-    /// are decided side by side, instead of one batch after the other. That is sooner by up to a round trip, and at the
-    /// cost of the server.
+    /// Lets no request wait for another one's call for the same key: requests that come while a call for it is in
+    /// flight are decided side by side, instead of one batch after the other. That is sooner by up to a round trip, and
+    /// at the cost of the server.
     pub fn without_coalescing(self) -> Self {
         Self { coalesces: false, ..self }
     }

@@ -1,4 +1,4 @@
-//! [`RemoteTable`]: the keys of one limiter on a server, with what this process knows of them.
+//! [`RemoteTable`]: the keys of one limiter on a server, and the knowledge of this process about them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::values::{
     Answer, Ask, Description, Heritage, Inheritance, KeepsStanding, Mode, PartitionKey, Pending, Receipt,
 };
 
-/// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, with what this process knows of them. Made from a
-/// [`RemoteStore`]; clones share it.
+/// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, and the knowledge of this process about them. Made
+/// from a [`RemoteStore`]; clones share both.
 pub struct RemoteTable<S, B> {
     coalesces: bool,
     inner: Arc<StoreInner<S, B>>,
@@ -86,20 +86,21 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
-        let (query, cost) = match KeyQuery::of(&self.inner, algorithm, ask) {
-            Ok(query) => (query, ask.cost()),
+        let query = match KeyQuery::of(&self.inner, algorithm, ask) {
+            Ok(query) => query,
             Err(error) => return Answer::Ready(Err(error)),
         };
+        let cost = ask.cost();
         match ask.mode() {
             Mode::UpTo => query.charge_up_to(cost),
             // One round trip. Other processes notice within half a second and one call of theirs.
             Mode::Reset => Answer::Pending(Box::pin(query.reset())),
-            // Without a call, only a rejection can be known, and what a lease admits.
+            // Without a call, only a cached rejection and an admission from a lease are known.
             Mode::Peek => match query.peek_lease(cost).or_else(|| query.peek_rejection(cost)) {
                 Some(decision) => decision.into(),
                 None => Answer::Pending(Box::pin(query.peek(cost))),
             },
-            // It reports what is left of a key, and charges nothing.
+            // Reports the remaining units of a key, and charges nothing.
             Mode::Charge if ask.keeps_quota() && cost == 0 => Answer::Pending(Box::pin(query.look())),
             Mode::Charge | Mode::Shadow | Mode::Fallback => {
                 match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
@@ -125,7 +126,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund(algorithm, charged, receipt, units);
         }
-        // What the server cannot keep was not charged there.
+        // If the server cannot keep the quota, the charge was not made there.
         let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
             return;
         };
@@ -135,7 +136,8 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         }
     }
 
-    /// Prepares the local fallback. On the server, each key is kept with its quota from the first question under one on.
+    /// Prepares the local fallback. On the server, a key is kept with its own quota from the first question under one
+    /// on.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         self.inner.fallback.take_quotas(algorithm);
     }
@@ -151,8 +153,8 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         description.keeping_standing(StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() })
     }
 
-    /// Inherits from a table whose backend [keeps the same keys](Backend::shares_keys_with): the server keeps what it
-    /// has. Leases are forfeited.
+    /// Inherits from a table whose backend [keeps the same keys](Backend::shares_keys_with): the keys on the server
+    /// stay as they are. Leases are forfeited.
     pub(crate) fn inherit<A: Algorithm<State = S> + Clone>(
         &self,
         algorithm: &Arc<A>,
@@ -165,7 +167,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if !self.inner.backend.shares_keys_with(&predecessor.backend) {
             return None;
         }
-        // A fallback that cannot inherit in place fills up by what is admitted from now on.
+        // A fallback that cannot inherit in place fills up by the units that are admitted from now on.
         let fallback = self.inner.fallback.inherit(algorithm, &predecessor.fallback.heritage(&**algorithm));
         Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))
     }

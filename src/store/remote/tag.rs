@@ -60,11 +60,12 @@ impl HashTag for KeyTag {
     }
 }
 
-/// What a process knows of up to 8,192 keys. A whole negative cache takes 1 MiB, and all leases 1.1 (see the tests of
-/// both). A key beyond costs a call per request: in the one a key that is used up, in the other one in demand.
+/// The knowledge of a process about up to 8,192 keys. A whole negative cache takes 1 MiB, and all leases take 1.1 MiB
+/// (see the tests of both). A key beyond costs a call per request: a key that is used up in the negative cache, a key
+/// in demand in the leases.
 pub(super) type KnownKeys<V> = ExpiringMap<KeyTag, V, 4>;
 
-/// Creates a map for what is known of keys.
+/// Creates an empty map.
 pub(super) fn known_keys<V: Copy>() -> KnownKeys<V> {
     KnownKeys::new(SETS).expect("a mebibyte")
 }
