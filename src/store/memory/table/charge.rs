@@ -1,5 +1,5 @@
-//! The hot path: a key is searched, judged and charged by one compare-and-swap, which is then validated. And the same for
-//! keys in pages of other epochs, and for keys that are not found.
+//! The hot path: a key is searched, judged and charged by one compare-and-swap, which is then validated. And the same
+//! for keys in pages of other epochs, and for keys that are not found.
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
@@ -11,12 +11,12 @@ use super::word::{Tag, Word};
 use crate::util::sync::in_order;
 use crate::values::Decision;
 
-/// A ruling on what is owed in a slot.
+/// A ruling on the debt in a slot.
 pub(super) struct Judged<R: Rule> {
     pub(super) ruling: Ruling<R::Debt>,
-    /// The time as of which it was made.
+    /// The time by which it was made.
     pub(super) at: R::Now,
-    /// What the key owes beside the slot: an inherited debt for which the table has no room.
+    /// The key's debt beside the slot: an inherited debt for which the table has no room.
     beside: Option<R::Debt>,
 }
 
@@ -25,7 +25,7 @@ impl<R: Rule> Judged<R> {
         Self { ruling, at, beside: None }
     }
 
-    /// Adds what the key owes beside the slot, if anything, by its stamp.
+    /// Adds the key's debt beside the slot, if there is one, by its stamp.
     pub(super) fn beside(self, rule: &R, stamp: Option<u64>) -> Self {
         Self { beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
     }
@@ -66,7 +66,7 @@ impl Owner {
     }
 }
 
-/// A key's word, and the time as of which it is judged.
+/// A key's word, and the time by which it is judged.
 pub(super) struct FoundWord<'a, N> {
     pub(super) slot: Slot<'a>,
     pub(super) word: Word,
@@ -84,10 +84,10 @@ pub(super) enum Miss {
 }
 
 impl SetAssociativeTable {
-    /// Decides, and charges what is admitted. `clock` reads the time again, for a key that is not found.
+    /// Decides, and charges an admitted request. `clock` reads the time again, for a key that is not found.
     ///
-    /// The hot path is that of a key that is found in a page of its own epoch: as of `now`, which nothing on it changes, so
-    /// that all stays in registers. Everything else is decided out of line, from the beginning.
+    /// The hot path is for a key that is found in a page of the epoch of `now`. It never changes `now`, so that all
+    /// stays in registers. Everything else is decided out of line, from the beginning.
     #[inline(always)]
     pub(in crate::store::memory) fn check<R: Rule, T: From<Decision>>(
         &self,
@@ -100,7 +100,8 @@ impl SetAssociativeTable {
         let tag = Tag::from_hash(hash);
         let at = rule.local(now, tag);
         let first = first_candidate(self.geometry.sets(), hash);
-        // Written out, here and in `peek`: by a helper that takes a closure, a decision takes a seventh more instructions.
+        // Written out, here and in `peek`: by a helper that takes a closure, a decision takes a seventh more
+        // instructions.
         let mut hit = self.charge_hit(rule, tag, cost, first, now);
         if let Err(Miss::Absent) = hit {
             hit = self.charge_hit(rule, tag, cost, second_candidate(self.geometry.sets(), first, tag), now);
@@ -125,7 +126,8 @@ impl SetAssociativeTable {
         if page.load() == epochs { Ok(found) } else { Err(Miss::OtherEpoch) }
     }
 
-    /// Charges a key that [`hit`](Self::hit) finds. Returns what it owes then, or the ruling by which it was not charged.
+    /// Charges a key that [`hit`](Self::hit) finds. Returns its debt after the charge, or the ruling by which it was
+    /// not charged.
     #[inline(always)]
     fn charge_hit<R: Rule>(
         &self,
@@ -149,7 +151,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Decides on any key, in a page of any epoch, or on one that was not found.
+    /// Decides on any key, in a page of any epoch, or on a key that was not found.
     #[cold]
     #[inline(never)]
     fn check_any<R: Rule>(
@@ -166,16 +168,16 @@ impl SetAssociativeTable {
         } else {
             self.find_and_charge(rule, hash, cost, now, clock)
         };
-        // The reading of the clock was too old. Either this thread was descheduled since, and what it took for debts is
-        // paid by now; or the clock was set back, and shows the same again. What is decided anew was rejected, so nothing
-        // is charged twice.
+        // The reading of the clock was too old. Either this thread was descheduled since, and the debts that it saw are
+        // paid by now; or the clock was set back, and shows the same again. Only rejected requests are decided anew, so
+        // no request is charged twice.
         if rule.is_late(&judged.ruling, judged.at) {
             judged = self.find_and_charge(rule, hash, cost, clock(), clock);
         }
         judged.decision(rule, cost)
     }
 
-    /// Searches the key, decides, and charges what is admitted; a key that is not found is inserted.
+    /// Searches the key, decides, and charges an admitted request. A key that is not found is inserted.
     fn find_and_charge<R: Rule>(
         &self,
         rule: &R,
@@ -196,7 +198,7 @@ impl SetAssociativeTable {
         self.insert(rule, hash, &candidates, cost, clock)
     }
 
-    /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges what is admitted; `None` if
+    /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges an admitted request. `None` if
     /// `find` returns `None`.
     pub(super) fn charge<'a, R: Rule>(
         &'a self,
@@ -213,8 +215,8 @@ impl SetAssociativeTable {
             let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some(Judged::new(ruling, at)) };
             let stamp = rule.stamp(debt, at);
-            // From the very word that was judged. Else two threads that judge one word could both write, and one charge
-            // be lost; or another thread could have given the slot to another key meanwhile.
+            // From the very word that was judged. Otherwise two threads that judge one word could both write, and one
+            // charge be lost; or another thread could have given the slot to another key meanwhile.
             if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
                 // A sweep may have begun since the page's epoch was read, and have passed this slot before the write.
                 validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
@@ -248,7 +250,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Reads a word, the epochs of its page at that moment, and the time as of which to judge it.
+    /// Reads a word, the epochs of its page at that moment, and the time by which to judge it.
     pub(super) fn read<R: Rule>(&self, rule: &R, set: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
         loop {
             let epochs = self.ensure_swept(rule, set, now);
@@ -271,8 +273,8 @@ impl SetAssociativeTable {
 /// judged, and the debt was paid before the new epoch, the sweeper may have passed the slot before the write.
 #[inline(always)]
 pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
-    // After the write, and in one order with it (both are `SeqCst`; the fence is for loom). Were the epoch read before
-    // the write, a sweep could begin and pass the slot in between: then neither thread would see the other.
+    // After the write, and in one order with it (both are `SeqCst`; the fence is for loom). If the epoch were read
+    // before the write, a sweep could begin and pass the slot in between, and the two threads would miss each other.
     in_order();
     let epochs = page.load();
     if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {

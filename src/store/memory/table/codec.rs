@@ -1,4 +1,4 @@
-//! What words stand for: the trait by which the states of keys become words, and words become states again.
+//! Words and states: the trait by which the states of keys become words, and words become states again.
 
 use super::rule::Rule;
 use super::word::Tag;
@@ -6,13 +6,13 @@ use crate::store::memory::quota_state::QuotaState;
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
-/// A [`Rule`] whose words stand for states of an algorithm under one quota, that of the limiter.
+/// A [`Rule`] whose words stand for states of an algorithm under one quota, the limiter's.
 pub(in crate::store::memory) trait Codec: Rule {
     /// The state of the algorithm that makes the same decisions.
     type State: Copy + 'static;
 
-    /// Returns the rule of a quota, in words that hold as many units as some key may owe, if there are such words. Those of
-    /// a bucket may not [hold](Self::most_units) as many.
+    /// Returns the rule of a quota with words that hold `units` units, the most that some key may owe, if there are
+    /// such words. The words of a bucket may [hold](Self::most_units) fewer.
     fn holding(quota: &Quota, staggered: bool, units: u64) -> Option<Self>;
 
     /// Returns the rule for the table of a number, which its receipts may carry.
@@ -20,11 +20,12 @@ pub(in crate::store::memory) trait Codec: Rule {
         self
     }
 
-    /// Returns what was charged, as [`Rule::refunded`] takes it, also by one of the rules `before`: the oldest first, each
-    /// with the instant until which it was in force. `None` if that is not known.
+    /// Reads a receipt as the charge that [`Rule::refunded`] takes, if that is known. The charge may be by one of the
+    /// rules `before`: the oldest first, each with the instant until which it was in force.
     fn charged(&self, receipt: Receipt, before: &[(Self, Timestamp)]) -> Option<u64>;
 
-    /// Returns the most units that a key may owe: those of its quota, or if it has inherited, as many as a word holds.
+    /// Returns the most units that a key may owe: the units of its quota, or if it has inherited, the most that a word
+    /// holds.
     fn most_units(&self, has_inherited: bool) -> u64;
 
     /// Returns the most units that may be charged under a quota.
@@ -33,11 +34,11 @@ pub(in crate::store::memory) trait Codec: Rule {
     /// Returns how many units a state owes.
     fn units_of(entry: &QuotaState<Self::State>, at: Timestamp) -> u64;
 
-    /// Returns what a debt at `at` stands for under the quota of the rule, if it can be read as `T`.
+    /// Returns a debt at `at` as a state of type `T` under the quota of the rule, if it can be read as one.
     fn state<T: Copy + 'static>(&self, debt: Self::Debt, own: &Quota, at: Timestamp) -> Option<T>;
 
-    /// Returns the [stamp](Rule::stamp) of as much as a word can hold of a state under the quota of the rule; or, of a
-    /// bucket, under any quota: as many tokens are owed.
+    /// Returns the [stamp](Rule::stamp) of a state under the quota of the rule, cut to the greatest debt that a word
+    /// can hold. The state of a bucket may be under any quota: it owes the same number of tokens.
     fn stamp_of(&self, tag: Tag, entry: QuotaState<Self::State>, at: Timestamp) -> u64;
 
     /// Returns the first stamp of nothing at which the debt with this stamp is paid.

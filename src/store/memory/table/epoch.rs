@@ -1,9 +1,9 @@
-//! The epochs of a page: up to which one it was swept.
+//! The epoch up to which a page was swept.
 
 use crate::util::sync::{AtomicU64, Ordering, before_a_step};
 
 /// The epochs of 64 sets, in one atomic. All accesses are sequentially consistent: sweepers and writers rely on one
-/// order of these and of the compare-and-swaps of words.
+/// order of these accesses and of the compare-and-swaps of words.
 #[derive(Default)]
 pub(super) struct Page(AtomicU64);
 
@@ -20,7 +20,7 @@ impl Page {
     }
 }
 
-/// The epoch up to which a page has been swept, twice; or, during a sweep, the one before and the one to come.
+/// The epoch up to which a page has been swept, twice; or, during a sweep, the epoch before and the epoch to come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Epochs(u64);
 
@@ -49,8 +49,8 @@ impl Epochs {
         self.before() == self.latest()
     }
 
-    /// Returns the epoch at whose beginning words of this page are judged at the earliest: the one before the latest.
-    /// From an earlier instant, debts could not be distinguished from what is paid. What is in the page is paid less
+    /// Returns the epoch at whose beginning words of this page are judged at the earliest: the epoch before the latest.
+    /// From an earlier instant, debts could not be distinguished from paid words. Every debt in the page is paid less
     /// than seven epochs after that beginning.
     #[inline(always)]
     pub(super) const fn earliest(self) -> u32 {

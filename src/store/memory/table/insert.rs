@@ -1,5 +1,5 @@
-//! Inserts: a key that is not found gets a slot, under its striped lock. And what happens to a new key when the table
-//! is full.
+//! Inserts: a key that is not found gets a slot, under its striped lock. Also the fate of a new key when the table is
+//! full.
 
 use super::SetAssociativeTable;
 use super::charge::{Judged, Owner, validate};
@@ -20,8 +20,8 @@ impl SetAssociativeTable {
         clock: &impl Fn() -> R::Now,
     ) -> Judged<R> {
         let tag = candidates.tag;
-        // Held to the end. Else another thread could insert the key into another slot after this one has searched, and
-        // both would be charged from nothing.
+        // Held to the end. Otherwise another thread could insert the key into another slot after this one has searched,
+        // and both would be charged from nothing.
         let _stripe = self.stripes.lock(tag.value());
         loop {
             // Another thread may have inserted the key before the lock was taken.
@@ -39,9 +39,9 @@ impl SetAssociativeTable {
                 continue;
             }
             let own = rule.local(now, tag);
-            // What the key has spent of an overflow slot, it must not spend again. After a live change the slot has
-            // inherited as well, and that counts also against keys that had slots of their own: which keys have spent
-            // it is not known.
+            // The key must not spend again the units that it has spent in its overflow slot. After a live change the
+            // slot has an inherited debt as well. It counts also against keys that had slots of their own, because it
+            // is not known which keys have spent its units.
             let mut owed = self.overflow_debt(rule, tag, now);
             let mut uncleared = None;
             if let Some(past) = &self.inherited {
@@ -49,9 +49,9 @@ impl SetAssociativeTable {
                 if rule.size(inherited) > 0 {
                     owed = rule.sum(owed, inherited);
                     if self.insert_debt(rule, candidates, now, owed) {
-                        // Inserted before it is cleared, and cleared after it was copied by the heirs that copy by
-                        // now: they may have copied the table before the insert. An heir that begins to copy later
-                        // finds the debt in the table. In any other order it could be found in neither.
+                        // Inserted before it is cleared, and cleared after it was copied by the heirs that copy by now:
+                        // they may have copied the table before the insert. An heir that begins to copy later finds the
+                        // debt in the table. In any other order an heir could miss it in both places.
                         past.clear_inserted(hash);
                         continue;
                     }
@@ -75,12 +75,12 @@ impl SetAssociativeTable {
                 }
             }
             // The target may be as of a later time: if the clock was set back; or if this thread was descheduled for
-            // more than an epoch, and another one has swept the page meanwhile. Less is owed then.
+            // more than an epoch, and another one has swept the page meanwhile. The debt is smaller then.
             let at = rule.local(target.at, tag);
             let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Judged::new(ruling, at) };
             if self.write_to(rule, &target, tag, rule.stamp(debt, at)) {
-                // Another thread has made room since there was none for the inherited debt.
+                // There was no room for the inherited debt, and another thread has made some since.
                 if let Some((past, _)) = uncleared {
                     past.clear_inserted(hash);
                 }
@@ -108,7 +108,7 @@ impl SetAssociativeTable {
     #[inline(always)]
     fn write_to<R: Rule>(&self, rule: &R, target: &InsertTarget<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
         // From the very word that was chosen. A thread that holds another stripe may have taken the slot meanwhile, and
-        // one that holds none may have charged its key, which then no longer owes least.
+        // a thread without a stripe may have charged its key, which then no longer owes least.
         let is_written = target.slot.replace(target.word, Word::new(tag, stamp)).is_ok();
         if is_written {
             if target.free == 0 {
@@ -120,7 +120,7 @@ impl SetAssociativeTable {
         is_written
     }
 
-    /// Rejects a new key, since the table is full and must not forget one, until the first slot is free.
+    /// Rejects a new key, since the table is full and must not forget a key, until the first slot is free.
     fn reject_full<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Ruling<R::Debt> {
         self.occupancy.note_turned_away();
         let slots = candidates.sets.into_iter().flat_map(|set| self.slots.in_set(set).map(move |slot| (set, slot)));

@@ -1,4 +1,4 @@
-//! What the head of `table/mod.rs` states of a table, checked in tests while no thread uses it.
+//! The invariants in the head of `table/mod.rs`, checked in tests while no thread uses the table.
 
 use super::SetAssociativeTable;
 use super::codec::Codec;
@@ -11,12 +11,13 @@ use super::ticks::{FARTHEST_AHEAD, Tick, TickBucket};
 use super::windows::{WindowCounts, WindowRule, WindowState};
 use super::word::{Tag, Word};
 
-/// A [`Rule`] that knows what a key can owe.
+/// A [`Rule`] that knows the greatest debt of a key.
 pub(in crate::store::memory) trait Bounded: Codec {
-    /// Returns what is wrong with a debt of a key that may owe `most` units, if no thread has read a later time than `now`.
+    /// Returns the flaw of a debt, if there is one: its key may owe `most` units, and no thread has read a later time
+    /// than `now`.
     fn flaw(&self, debt: Self::Debt, now: Self::Now, most: u64) -> Option<String>;
 
-    /// Returns whether a word is of before `earliest`.
+    /// Returns whether a word is from before `earliest`.
     fn is_before(&self, word: Word, earliest: Self::Now) -> bool;
 }
 
@@ -42,7 +43,7 @@ impl<S: WindowState> Bounded for WindowRule<S> {
         is_more.then(|| format!("has used {debt:?}, more than {most} in one window"))
     }
 
-    /// What was refunded or reset counts nothing in whatever window.
+    /// A word that was refunded or reset counts nothing, in any window.
     fn is_before(&self, word: Word, earliest: Self::Now) -> bool {
         let counts_nothing = self.is_paid_by(word.payload(), 0);
         !counts_nothing && self.size(self.owed(word, earliest)) == 0
@@ -59,8 +60,8 @@ pub(in crate::store::memory) struct Meetings {
 impl Meetings {
     /// Panics if more are equal than by chance.
     ///
-    /// Two tags are equal with a probability of 2^-28. So as many as are allowed here are met by chance in one of a
-    /// million tables, at most.
+    /// Two tags are equal with a probability of 2^-28. So more than are allowed here are equal by chance in at most one
+    /// of a million tables.
     pub(in crate::store::memory) fn check(&self) {
         let allowed = match self.compared {
             0..0x100 => 0,
@@ -76,8 +77,8 @@ impl SetAssociativeTable {
     ///
     /// - A key is in one slot at most (invariant 1).
     /// - No page is marked as being swept, or swept in an epoch that the clock has not entered.
-    /// - No word is of before the epoch that precedes its page's: in time, it would look like a debt.
-    /// - No key owes more than can be owed, and no window counts that has not begun.
+    /// - No word is from before the epoch that precedes its page's: in time, it would look like a debt.
+    /// - No key owes more than it can owe, and no window counts that has not begun.
     /// - The overflow slots have their own tag. Slots of a last page beyond the last set are empty.
     /// - Keys are evicted, or turned away, only if that was chosen.
     pub(in crate::store::memory) fn check_invariants<R: Bounded>(&self, rule: &R, now: R::Now) {
@@ -95,8 +96,8 @@ impl SetAssociativeTable {
         self.occupancy.check_invariants(self.when_full);
     }
 
-    /// Looks in the table for a key that owes something there which it has inherited, by its tag and a candidate set. Another
-    /// key may have both by chance: then the first of the two to be asked about has taken the debt over.
+    /// Looks in the table for a key whose inherited debt is not cleared, by its tag and a candidate set. Another key
+    /// may have both by chance: then the first of the two that the table has asked for has taken the debt over.
     pub(in crate::store::memory) fn meet(&self, set: usize, tag: Tag, meetings: &mut Meetings) {
         let second = second_candidate(self.geometry.sets(), set, tag);
         // The set may be the second candidate itself, as far behind the first as the second is behind it.
@@ -118,8 +119,10 @@ impl SetAssociativeTable {
 
     fn check_pages<R: Rule>(&self, rule: &R, now: R::Now) {
         for (index, page) in self.pages.iter().enumerate() {
-            let (epochs, present) = (page.load(), rule.epoch(now));
-            let (before, latest) = (epochs.before(), epochs.latest());
+            let epochs = page.load();
+            let present = rule.epoch(now);
+            let before = epochs.before();
+            let latest = epochs.latest();
             assert!(epochs.is_swept(), "page {index} is marked as being swept, from epoch {before} to {latest}");
             assert!(latest <= present, "page {index} was swept in epoch {latest}, and the clock is in {present}");
         }
@@ -133,7 +136,8 @@ impl SetAssociativeTable {
             let twin = self.words(set).find(|(other, word)| *other > index && word.is(tag));
             assert!(twin.is_none(), "{tag:?} is twice in set {set}");
 
-            // Whichever is the key's first candidate set, this one or that one, it is looked at once from it.
+            // Each pair of sets is compared once: from the key's first candidate set, whether this set or the other one
+            // is it.
             let second = second_candidate(self.geometry.sets(), set, tag);
             meetings.compared += self.words(second).count() as u64;
             if self.words(second).any(|(_, word)| word.is(tag)) {
@@ -147,7 +151,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Checks what a word says of the key with this tag, which differs from the word's in an overflow slot.
+    /// Checks the word of the key with this tag, which differs from the word's tag in an overflow slot.
     fn check_word<R: Bounded>(
         &self,
         rule: &R,
@@ -163,7 +167,7 @@ impl SetAssociativeTable {
             epochs.earliest(),
             epochs.latest()
         );
-        // All is paid in a page that was not swept for so long, whatever it looks like.
+        // All is paid in a page that was not swept for that time, even if it looks owed.
         if rule.epoch(now) - epochs.latest() < ALL_PAID {
             let own = rule.local(now, key);
             if let Some(flaw) = rule.flaw(rule.owed(word, own), own, most) {
@@ -172,7 +176,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Checks the slots in which no key has a place of its own.
+    /// Checks the slots that do not belong to a single key.
     fn check_other_slots<R: Bounded>(&self, rule: &R, now: R::Now, most: u64) {
         let own_pages = self.geometry.pages();
         for set in self.geometry.sets()..own_pages * SETS_PER_PAGE {
@@ -222,7 +226,7 @@ mod tests {
         table.slots.in_set(set).nth(index).unwrap().replace(Word::EMPTY, word).unwrap();
     }
 
-    /// Asserts that what `break_it` does to an empty table of 16 sets is found at `now`.
+    /// Asserts that the check finds the damage that `break_it` does to an empty table of 16 sets, at `now`.
     #[track_caller]
     fn is_found<R: Bounded>(
         rule: &R,
@@ -289,7 +293,7 @@ mod tests {
             of_words(&window(), 20, tag, stamp(21, 1), "in a window later than the present one");
             of_words(&window(), 20, tag, stamp(20, 3), "more than 2 in one window");
         }
-        // What counts nothing may be of any window.
+        // A word that counts nothing may be of any window.
         let table = SetAssociativeTable::new(64, WhenFull::EvictLeast);
         put(&table, 3, 2, Word::new(TAG, 0));
         table.page(3).replace(Epochs::swept(0), Epochs::swept(9)).unwrap();

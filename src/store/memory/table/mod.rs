@@ -1,5 +1,5 @@
-//! The set-associative table: one word per key, decided and charged by one compare-and-swap. A [`Rule`] says what a
-//! word means: a bucket, a fixed window or a sliding one.
+//! The set-associative table: one word per key, decided and charged by one compare-and-swap. A [`Rule`] gives the words
+//! their meaning: a bucket, a fixed window or a sliding window.
 //!
 //! | file | concern |
 //! |---|---|
@@ -15,9 +15,9 @@
 //!
 //! # Layout
 //!
-//! A **set** is eight words, one cache line. A key has two **candidate sets**, and is in one of them or in none. A new
-//! key is inserted into the candidate set with more free slots; a slot whose debt is paid is as free as an empty one.
-//! 64 sets are a **page** of 4 KiB, with an epoch of its own in a small array beside the slots.
+//! A **set** is eight words, one cache line. A key has two **candidate sets**, and is in at most one of them. A new key
+//! is inserted into the candidate set with more free slots; a slot whose debt is paid counts as free. 64 sets are a
+//! **page** of 4 KiB, with an epoch of its own in a small array beside the slots.
 //!
 //! # Invariants
 //!
@@ -26,22 +26,22 @@
 //!    slots, and admit it twice. A thread that finds the key needs no lock.
 //! 2. *A write replaces the word that it was decided on.* All writes to a word are compare-and-swaps from the value
 //!    that was judged, tag and state together. A thread that loses starts over.
-//! 3. *A rejection writes nothing.* What may be written comes before a decision: sweeps of pages, and the debt that a
-//!    key inherits.
+//! 3. *A rejection writes nothing.* Only sweeps of pages write, and inserts of a debt that a key inherits. Both come
+//!    before the decision.
 //!
 //! # Epochs and sweeps
 //!
 //! A word has 36 bits of state: the time at which a bucket's debt is paid, or the index of a window and its counts.
 //! Both repeat every sixteen **epochs**. An epoch is 2^32 ticks for a bucket, and a power of two of windows for windows
-//! (`windows/mod.rs`). A debt is owed for four epochs at most, so it can be distinguished from one that was paid up to
-//! nine epochs ago; an older one could look like a debt again. Therefore the first thread that touches a page in an
-//! epoch **sweeps** it: it clears what was paid before the epoch began. That is 512 words, about a microsecond, once in
-//! an epoch (at ten per second and a burst of 20, in 1.6 seconds). If a page was not touched for five epochs,
-//! everything in it is paid, whatever it looks like. A page that no request touches costs nothing, and there is no pass
-//! over the table.
+//! (`windows/mod.rs`). A debt is owed for four epochs at most, so it can be distinguished from a debt that was paid up
+//! to nine epochs ago. A debt that was paid earlier could look owed again. Therefore the first thread that touches a
+//! page in an epoch **sweeps** it: it clears the words that were paid before the epoch began. That is 512 words, about
+//! a microsecond, once in an epoch (at ten per second and a burst of 20, in 1.6 seconds). If a page was not touched for
+//! five epochs, every word in it is paid, even if it looks owed. A page that no request touches costs nothing, and
+//! there is no pass over the table.
 //!
 //! With staggered windows, the keys of a page have times of their own, all later than the clock's. Epochs are counted
-//! by the clock, so what was paid when an epoch began is paid by the time of every key.
+//! by the clock, so a debt that was paid when an epoch began is paid by the time of every key.
 //!
 //! A thread may be descheduled anywhere, for longer than an epoch, and go on with an old reading of the clock. So:
 //!
@@ -57,20 +57,20 @@
 //! # A clock that is set back
 //!
 //! Keys are judged by the clock's time, but no earlier than the epoch before the latest of their pages; waits are
-//! counted from the clock's own time. So a key is admitted no more than its burst, and what is earned while the clock
-//! goes forward, and waits are true. The price is availability: one reading far ahead, by a single thread, stops the
-//! keys of the pages that it touched (512 slots each; two pages at most per request, and that of the overflow slots)
-//! until the clock catches up. They cannot be distinguished from keys that were charged at that time.
+//! counted from the clock's own time. So a key is admitted at most its burst and the units that it earns while the
+//! clock goes forward, and waits are true. The price is availability: one reading far ahead, by a single thread, stops
+//! the keys of the pages that it touched (512 slots each; at most two pages per request, and the page of the overflow
+//! slots) until the clock catches up. They cannot be distinguished from keys that were charged at that time.
 //!
-//! A sweep clears what was paid when its epoch began. If the clock is then set back to before that instant, the cleared
-//! counts do not come back, so a window that had ended begins again with nothing used. Each time takes a sweep: at most
-//! one for each new epoch that the clock enters.
+//! A sweep clears the words that were paid when its epoch began. If the clock is then set back to before that instant,
+//! the cleared counts do not come back, so a window that had ended begins again with nothing used. Each time takes a
+//! sweep: at most one for each new epoch that the clock enters.
 //!
 //! # Inherited debts
 //!
-//! After a live change a key may owe something from before it, which is kept beside the table ([`InheritedDebts`]). A
-//! key that is not found is looked up there, under its striped lock, and its debt is inserted before anything is
-//! decided. So keys that are found, the common case, pay nothing for it.
+//! After a live change a key may have a debt from before it, which is kept beside the table ([`InheritedDebts`]). A key
+//! that is not found is looked up there, under its striped lock, and its debt is inserted before anything is decided.
+//! So keys that are found, the common case, pay nothing for it.
 //!
 //! # What remains
 //!
@@ -79,11 +79,11 @@
 //! them is admitted and charges on top of that in these instants, the false debt stays until it is paid, four epochs at
 //! most.
 //!
-//! *A charge or a refund may be counted at the wrong time.* This takes a coincidence: a multiple of sixteen epochs
-//! (17 seconds at least) after a word was judged, the slot holds the same word again when the thread compares it. For a
-//! bucket, that is one word of 2^36. For a window, its counts must be the same again, which small ones easily are, and
-//! its index, one of 16 at worst (the greatest limits that fit) and one of 2^22 for a sliding window of 100 per minute.
-//! Then the thread's charge or refund counts in the present window, or the key's counts are cleared.
+//! *A charge or a refund may be counted at the wrong time.* This takes a coincidence: a multiple of sixteen epochs (17
+//! seconds at least) after a word was judged, the slot holds the same word again when the thread compares it. For a
+//! bucket, that is one word of 2^36. For a window, its counts must be the same again, which small counts easily are,
+//! and its index, one of 16 at worst (the greatest limits that fit) and one of 2^22 for a sliding window of 100 per
+//! minute. Then the thread's charge or refund counts in the present window, or the key's counts are cleared.
 
 mod charge;
 mod codec;
@@ -125,17 +125,17 @@ use super::occupancy::Occupancy;
 use super::when_full::WhenFull;
 use crate::util::stripes::Stripes;
 
-/// What the keys of a table owe from before a live change. Asked about keys that are not in the table, under their
+/// The debts of a table's keys from before a live change. The table asks for keys that it does not have, under their
 /// striped lock.
 pub(super) trait InheritedDebts: Send + Sync {
-    /// Returns the [stamp](Rule::stamp) of what the key owes, in the table's own units; zero if it owes nothing.
-    /// `present` is the [stamp of nothing](stamp_of_nothing).
+    /// Returns the [stamp](Rule::stamp) of the key's debt, in the table's own units; zero if it owes nothing. `present`
+    /// is the [stamp of nothing](stamp_of_nothing).
     fn stamp_of(&self, hash: u64, present: u64) -> u64;
 
     /// Replaces that stamp; zero clears it.
     fn set_stamp_of(&self, hash: u64, stamp: u64);
 
-    /// Clears that stamp, of a key that was inserted with it.
+    /// Clears that stamp after the key was inserted with it.
     fn clear_inserted(&self, hash: u64);
 }
 
@@ -145,9 +145,9 @@ pub(super) struct SetAssociativeTable {
     pages: Box<[Page]>,
     stripes: Stripes,
     when_full: WhenFull,
-    /// Shared with the copies of what its keys inherit.
+    /// Shared with the copies of the debts that its keys inherit.
     pub(super) occupancy: Arc<Occupancy>,
-    /// What its keys owe from before a live change. Set before the table is used.
+    /// The debts of its keys from before a live change. Set before the table is used.
     pub(super) inherited: Option<Arc<dyn InheritedDebts>>,
 }
 

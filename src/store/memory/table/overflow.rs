@@ -1,4 +1,4 @@
-//! The overflow slots of a table: a page of words that new keys share when the table is full and must not forget
+//! The overflow slots of a table: a page of words that new keys share when the table is full and must not forget a key
 //! ([`WhenFull::Overflow`]).
 
 use super::SetAssociativeTable;
@@ -30,14 +30,15 @@ impl SetAssociativeTable {
         Some((page * SETS_PER_PAGE + index / SLOTS_PER_SET, slot))
     }
 
-    /// Sets what is owed in the overflow slot of a tag, if there are such slots, by the stamp of the debt: the greatest,
-    /// if a tag has several. For a table that was not used yet.
+    /// Sets the debt in the overflow slot of a tag, by its stamp, if there are such slots. If a tag has several debts,
+    /// the greatest stays. For a table that was not used yet.
     pub(in crate::store::memory) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, tag: Tag, stamp: u64) {
         let Some((set, slot)) = self.overflow_slot(tag) else { return };
-        // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
-        // for old.
+        // The page counts as swept now. A page that was last swept in an earlier epoch would be swept first, and its
+        // words taken for old.
         let _ = self.page(set).replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
-        let (own, word) = (rule.local(now, tag), slot.load());
+        let own = rule.local(now, tag);
+        let word = slot.load();
         if rule.size(rule.stamped(stamp, own)) > rule.size(rule.owed(word, own)) {
             let _ = slot.replace(word, Word::new(OVERFLOW, stamp));
         }
@@ -60,18 +61,18 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Returns what is owed in the overflow slot of a key.
+    /// Returns the debt in the overflow slot of a key.
     pub(super) fn overflow_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
         let own = rule.local(now, tag);
         let Some((set, slot)) = self.overflow_slot(tag) else { return rule.nothing(own) };
         let (word, _, at) = self.read(rule, set, slot, now);
-        // That may be as of a later time: if the clock was set back; or if this thread was descheduled for more than an
-        // epoch, and another one has swept the page meanwhile.
+        // The word may be as of a later time: if the clock was set back; or if this thread was descheduled for more
+        // than an epoch, and another one has swept the page meanwhile.
         let at = rule.local(at, tag);
         rule.stamped(rule.stamp(rule.owed(word, at), at), own)
     }
 
-    /// Returns what is owed in each of the overflow slots, with a tag of the keys that share it.
+    /// Returns the debt in each of the overflow slots, with a tag of the keys that share it.
     pub(in crate::store::memory) fn overflow_debts<R: Rule>(
         &self,
         rule: &R,

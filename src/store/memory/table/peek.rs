@@ -11,7 +11,7 @@ use crate::store::memory::occupancy;
 use crate::values::Decision;
 
 impl SetAssociativeTable {
-    /// Returns what [`check`](Self::check) would decide, if there is room for the key. A rejection that is
+    /// Returns the decision that [`check`](Self::check) would make, if there is room for the key. A rejection that is
     /// [late](Rule::is_late) stands: `check` would decide again, by a new reading of the clock.
     #[inline(always)]
     pub(in crate::store::memory) fn peek<R: Rule, T: From<Decision>>(
@@ -44,7 +44,7 @@ impl SetAssociativeTable {
         rule.decision(rule.judge(debt, cost, at), cost, at)
     }
 
-    /// Returns what a key in the table owes, and as of when.
+    /// Returns the debt of a key in the table, and the time of that reading.
     fn debt_of<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Option<(R::Debt, R::Now)> {
         candidates.sets.into_iter().find_map(|set| {
             let FoundWord { word, at, .. } = self.read_found(rule, set, now, &|| self.find_in(set, candidates.tag))?;
@@ -53,7 +53,7 @@ impl SetAssociativeTable {
         })
     }
 
-    /// Returns what a key that is not in the table owes: an inherited debt, and that of its overflow slot.
+    /// Returns the debt of a key that is not in the table: an inherited debt, and the debt of its overflow slot.
     fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, candidates: &CandidateSets, now: R::Now) -> (R::Debt, R::Now) {
         let at = rule.local(now, candidates.tag);
         let Some(past) = &self.inherited else { return (self.overflow_debt(rule, candidates.tag, now), at) };
@@ -67,7 +67,7 @@ impl SetAssociativeTable {
     }
 
     /// Calls `act` with the set in the page, the tag and the debt of each key of a page that owes something at `now`.
-    /// Writes nothing, but for finishing a sweep that has begun.
+    /// Writes nothing, except to finish a sweep that has begun.
     pub(in crate::store::memory) fn each_owed<R: Rule>(
         &self,
         rule: &R,
@@ -76,7 +76,7 @@ impl SetAssociativeTable {
         mut act: impl FnMut(usize, Tag, R::Debt),
     ) {
         let epochs = self.pages[page].load();
-        // Not touched for so long, or never: all is paid, and the page's memory need not be read.
+        // The page was not touched for this time, or never: all is paid, and the page's memory need not be read.
         if epochs.is_swept() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
             return;
         }
@@ -92,9 +92,9 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. What is in the
-    /// page was owed when it was last swept, or was charged since. That sweep was less than [`ALL_PAID`] epochs ago, or
-    /// the word reads as empty: so debts can be distinguished from what is paid.
+    /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. Each word in the
+    /// page was owed when the page was last swept, or was charged since. That sweep was less than [`ALL_PAID`] epochs
+    /// ago, or the word reads as empty: so debts can be distinguished from paid words.
     pub(super) fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
         loop {
             let epochs = self.pages[page].load();
@@ -115,6 +115,7 @@ impl SetAssociativeTable {
         let pages = self.geometry.pages();
         let sampled = pages.min(occupancy::SAMPLED_SETS / SETS_PER_PAGE);
         let (mut live, mut seen) = (0, 0);
+
         for index in 0..sampled {
             let page = index * pages / sampled;
             self.each_owed(rule, page, now, |_, _, _| live += 1);

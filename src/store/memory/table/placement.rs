@@ -14,17 +14,17 @@ pub(super) struct InsertTarget<'a, N> {
     pub(super) slot: Slot<'a>,
     pub(super) word: Word,
     pub(super) epochs: Epochs,
-    /// The time as of which the word was judged.
+    /// The time by which the word was judged.
     pub(super) at: N,
-    /// What the word's key owes.
+    /// The debt of the word's key, by its size.
     size: u64,
     /// Free slots in its set.
     pub(super) free: usize,
 }
 
 impl SetAssociativeTable {
-    /// Chooses the slot for a new key: a free one of the emptier candidate set, or else that of the key that owes
-    /// least.
+    /// Chooses the slot for a new key: a free slot of the emptier candidate set. If both sets are full, the slot of the
+    /// key that owes least.
     pub(super) fn choose_slot<R: Rule>(
         &self,
         rule: &R,
@@ -32,14 +32,16 @@ impl SetAssociativeTable {
         now: R::Now,
     ) -> InsertTarget<'_, R::Now> {
         let [a, b] = candidates.sets;
-        let (a, b) = (self.least_of(rule, a, now), self.least_of(rule, b, now));
-        // More free slots first; of two full sets, the one with the least debt.
+        let a = self.least_of(rule, a, now);
+        let b = self.least_of(rule, b, now);
+        // More free slots first; of two full sets, the set with the least debt.
         if (b.free, a.size) > (a.free, b.size) { b } else { a }
     }
 
-    /// Returns the first free slot of a set, or else the slot of the key that owes least.
+    /// Returns the first free slot of a set. If the set is full, the slot of the key that owes least.
     fn least_of<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> InsertTarget<'_, R::Now> {
-        let (mut least, mut free) = (None::<InsertTarget<'_, R::Now>>, 0);
+        let mut least = None::<InsertTarget<'_, R::Now>>;
+        let mut free = 0;
         for slot in self.slots.in_set(set) {
             let (word, epochs, at) = self.read(rule, set, slot, now);
             let size = rule.size(rule.owed(word, rule.local(at, word.tag())));

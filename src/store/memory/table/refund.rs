@@ -8,21 +8,21 @@ use super::slots::Slot;
 use super::word::{Tag, Word};
 
 impl SetAssociativeTable {
-    /// Refunds what is still owed for a charge: see [`Rule::refunded`].
+    /// Refunds the part of a charge that is still owed: see [`Rule::refunded`].
     pub(in crate::store::memory) fn refund<R: Rule>(&self, rule: &R, hash: u64, cost: u64, charged: u64, now: R::Now) {
         self.lower(rule, hash, now, |debt, now| rule.refunded(debt, cost, charged, now));
     }
 
-    /// Clears what a key owes, in its overflow slot as well.
+    /// Clears the debt of a key, in its overflow slot as well.
     pub(in crate::store::memory) fn reset<R: Rule>(&self, rule: &R, hash: u64, now: R::Now) {
         // The overflow slot first: in the other order, a thread that inserts the key in between would charge it with
-        // what the slot still holds.
+        // the debt that the slot still holds.
         self.lower_overflow(rule, Tag::from_hash(hash), now, |_, now| rule.nothing(now));
         self.lower(rule, hash, now, |_, now| rule.nothing(now));
     }
 
-    /// Replaces what a key owes by what `lessen` returns; if the key is not in the table, the debt that it inherits, or
-    /// that of its overflow slot.
+    /// Replaces the debt of a key by the debt that `lessen` returns. If the key is not in the table, this is the debt
+    /// that it inherits, or the debt of its overflow slot.
     fn lower<R: Rule>(&self, rule: &R, hash: u64, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
         let candidates = self.candidates(hash);
         let tag = candidates.tag;
@@ -74,12 +74,14 @@ impl SetAssociativeTable {
             let at = rule.local(at, owner.key);
             let debt = rule.owed(word, at);
             let left = lessen(debt, at);
-            // Another key's by now: this one was evicted, or paid and cleared, since it was found, and owes nothing.
+            // The word is another key's by now: this key was evicted, or paid and cleared, since it was found, and owes
+            // nothing.
             if !word.is(owner.tag) || rule.size(left) == rule.size(debt) {
                 return;
             }
             let stamp = rule.stamp(left, at);
-            // From the very word that was lowered: else a charge that another thread makes meanwhile would be lost.
+            // From the very word that was lowered: otherwise a charge that another thread makes meanwhile would be
+            // lost.
             if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
                 validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
                 return;

@@ -1,4 +1,4 @@
-//! What the words of a table mean: the trait that buckets and windows implement.
+//! The meaning of a table's words: the trait that buckets and windows implement.
 
 use std::fmt::Debug;
 
@@ -8,13 +8,13 @@ use crate::values::time::Timestamp;
 
 /// How the table reads and judges its words: a kind of bucket or window, with its quota.
 ///
-/// A word keeps 36 bits of the [stamp](Self::stamp) of its key's debt, which is as much as sixteen epochs. A debt is
-/// owed for four epochs at most, so it can be distinguished from what was paid; the head of `table/mod.rs` says how.
+/// A word keeps 36 bits of the [stamp](Self::stamp) of its key's debt, which span sixteen epochs. A debt is owed for
+/// four epochs at most, so it can be distinguished from a paid one: see the head of `table/mod.rs`.
 pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// A reading of the clock.
     type Now: Copy;
 
-    /// What a key owes as of some instant: how its word reads then.
+    /// The debt of a key as of some instant, as its word reads then.
     type Debt: Copy + Debug;
 
     /// Converts a timestamp of the store's clock.
@@ -42,20 +42,20 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// Returns a debt as a number that means the same at all times. Zero stands for no debt.
     fn stamp(&self, debt: Self::Debt, now: Self::Now) -> u64;
 
-    /// Returns what is owed of the debt with this stamp, but no more than a word can hold.
+    /// Returns the part of the debt with this stamp that is still owed, at most the greatest debt that a word can hold.
     fn stamped(&self, stamp: u64, now: Self::Now) -> Self::Debt;
 
     /// Adds two debts.
     fn sum(&self, one: Self::Debt, other: Self::Debt) -> Self::Debt;
 
-    /// Decides whether `cost` units fit beside a debt. Charges nothing: the table writes what an admission owes.
+    /// Decides whether `cost` units fit beside a debt. Charges nothing: the table writes the debt after an admission.
     fn judge(&self, debt: Self::Debt, cost: u64, now: Self::Now) -> Ruling<Self::Debt>;
 
     /// Returns a ruling on `cost` in the numbers that clients get.
     fn decision(&self, ruling: Ruling<Self::Debt>, cost: u64, now: Self::Now) -> Decision;
 
-    /// Returns whether a request was rejected for what was charged, or read, at a later time than its own reading of
-    /// the clock.
+    /// Returns whether a request was rejected because of a charge or a reading of the clock that is later than its own
+    /// reading.
     fn is_late(&self, ruling: &Ruling<Self::Debt>, now: Self::Now) -> bool;
 
     /// Returns how much would be forgiven if the debt were forgotten, and zero if nothing is owed. Compared among keys
@@ -68,8 +68,8 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// Returns whether the debt with this stamp is paid when `epoch` begins.
     fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool;
 
-    /// Returns what is owed after a refund of `cost` units. `charged` is the tick at which a bucket's charge is paid
-    /// off, or the window that was charged.
+    /// Returns the debt after a refund of `cost` units. `charged` is the tick at which a bucket's charge is paid off,
+    /// or the window that was charged.
     fn refunded(&self, debt: Self::Debt, cost: u64, charged: u64, now: Self::Now) -> Self::Debt;
 }
 
@@ -89,6 +89,6 @@ pub(in crate::store::memory) enum Ruling<D> {
     Reject { debt: D },
     /// The request costs more than ever fits.
     Never { debt: D },
-    /// The table has no room for the key, for so many nanoseconds.
+    /// The table has no room for the key, for `wait` nanoseconds.
     Full { wait: u64 },
 }

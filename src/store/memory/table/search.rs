@@ -12,15 +12,15 @@ pub(super) struct CandidateSets {
     pub(super) sets: [usize; 2],
 }
 
-/// How the keys of a table are spread over its sets, be they words or states behind locks, and over those of the copies
-/// of what they owe. The secret of their hashes is handed on with them.
+/// How keys are spread over the sets of a table, of words or of states behind locks, and over the sets of the copies of
+/// their debts. The secret of their hashes is handed on with the copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct Geometry {
     sets: usize,
 }
 
 impl Geometry {
-    /// Returns that of a table with slots for `keys` keys at half load.
+    /// Returns the geometry of a table with slots for `keys` keys at half load.
     pub(in crate::store::memory) fn of(keys: usize) -> Self {
         Self { sets: keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2) }
     }
@@ -46,9 +46,9 @@ impl Geometry {
 
     /// Returns the sets in which a key may be.
     ///
-    /// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first
-    /// and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of
-    /// 2^-28 per slot.
+    /// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the
+    /// first and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a
+    /// probability of 2^-28 per slot.
     pub(in crate::store::memory) const fn candidate_sets(self, hash: u64) -> [usize; 2] {
         let first = first_candidate(self.sets, hash);
         [first, second_candidate(self.sets, first, Tag::from_hash(hash))]

@@ -12,8 +12,8 @@ pub(in crate::store::memory) const SLOTS_PER_SET: usize = if cfg!(sluice_loom) {
 pub(in crate::store::memory) const SETS_PER_PAGE: usize = if cfg!(sluice_loom) { 2 } else { 64 };
 pub(super) const SLOTS_PER_PAGE: usize = SLOTS_PER_SET * SETS_PER_PAGE;
 
-/// As many bytes as most systems hand out at a time. Where it is 16 or 64 KiB, a page that is touched takes memory for
-/// its neighbours, too; an idle table takes none on any system.
+/// The page size of most systems, in bytes. Where it is 16 or 64 KiB, a page that is touched takes memory for its
+/// neighbours, too; an idle table takes none on any system.
 const SYSTEM_PAGE: usize = 4096;
 
 #[cfg(not(sluice_loom))]
@@ -32,19 +32,19 @@ impl Slot<'_> {
     }
 
     /// Loads the word in one order with the epochs of its page: if the word's writer does not see that the page is
-    /// being swept, this load sees what it wrote.
+    /// being swept, this load sees the written word.
     pub(super) fn load_in_order(self) -> Word {
         before_a_step();
         in_order();
         Word::from_bits(self.0.load(Ordering::SeqCst))
     }
 
-    /// Writes `new` if `old` is still there; else returns the word that is.
+    /// Writes `new` if `old` is still there. Otherwise returns the present word.
     ///
     /// `SeqCst`, for one order with the epochs of the page: a sweeper marks the page and then loads the word, and a
     /// writer replaces the word and then reads the epochs (`validate`). With release and acquire alone, both could read
-    /// old values: the word would be neither cleared nor taken back, and look like a debt later. What fails writes
-    /// nothing, and is a [load](Self::load).
+    /// old values: the word would stay, and look like a debt later. A failed exchange writes nothing, and is a
+    /// [load](Self::load).
     #[inline(always)]
     pub(super) fn replace(self, old: Word, new: Word) -> Result<(), Word> {
         before_a_step();
@@ -57,7 +57,7 @@ impl Slot<'_> {
 pub(super) struct Slots(AlignedWords);
 
 impl Slots {
-    /// Makes the slots of so many pages, for a store of `keys` keys.
+    /// Makes the slots of `pages` pages, for a store of `keys` keys.
     pub(super) fn new(pages: usize, keys: usize) -> Self {
         let count = pages * SLOTS_PER_PAGE;
         let words = AlignedWords::new(count, SYSTEM_PAGE);

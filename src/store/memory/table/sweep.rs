@@ -1,4 +1,4 @@
-//! Sweeps of pages: what was paid before an epoch is cleared at its beginning, before stored times repeat.
+//! Sweeps of pages: words that were paid before an epoch are cleared at its beginning, before stored times repeat.
 
 use super::SetAssociativeTable;
 use super::epoch::Epochs;
@@ -7,8 +7,8 @@ use super::search::CandidateSets;
 use super::slots::SETS_PER_PAGE;
 use super::word::Word;
 
-/// After this many epochs without a touch, nothing in a page can be owed: what is in it was written in the page's epoch
-/// at the latest, and a debt is at most four epochs long.
+/// After this many epochs without a touch, nothing in a page can be owed: its words were written in the page's epoch at
+/// the latest, and a debt is at most four epochs long.
 pub(super) const ALL_PAID: u32 = 5;
 
 impl SetAssociativeTable {
@@ -20,19 +20,20 @@ impl SetAssociativeTable {
 
     /// Makes sure that the page of a set has been swept in the epoch of `now`, or in a later one, which is returned.
     ///
-    /// Nothing in a page may be judged or charged during a sweep: what the sweeper has not cleared yet may look like a
-    /// debt, and it may clear what is charged meanwhile.
+    /// No word of a page may be judged or charged during a sweep: a paid word that the sweeper has not cleared yet may
+    /// look like a debt, and the sweeper may clear a charge that is made meanwhile.
     #[inline]
     pub(super) fn ensure_swept<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> Epochs {
-        let (epochs, present) = (self.page(set).load(), rule.epoch(now));
+        let epochs = self.page(set).load();
+        let present = rule.epoch(now);
         let is_fresh = epochs.is_swept() && epochs.latest() >= present;
         if is_fresh { epochs } else { self.sweep(rule, set / SETS_PER_PAGE, present) }
     }
 
-    /// Clears what was paid before the present epoch; returns once the page is swept.
+    /// Clears the words that were paid before the present epoch. Returns once the page is swept.
     ///
-    /// Any number of threads may sweep a page at once, and each can finish for the others (helping): what is cleared
-    /// follows from the two epochs that the first sweeper has written, not from any thread's clock.
+    /// Any number of threads may sweep a page at once, and each can finish for the others (helping): the words to clear
+    /// follow from the two epochs that the first sweeper has written, not from any thread's clock.
     #[cold]
     #[inline(never)]
     pub(super) fn sweep<R: Rule>(&self, rule: &R, index: usize, present: u32) -> Epochs {
@@ -43,8 +44,8 @@ impl SetAssociativeTable {
                 return epochs;
             }
             if epochs.is_swept() {
-                // Marks the page before the scan. Else a thread could write a word behind the scan, and find the page's
-                // epoch unchanged when it validates.
+                // Marks the page before the scan. Otherwise a thread could write a word behind the scan, and find the
+                // page's epoch unchanged when it validates.
                 let begun = Epochs::sweeping(epochs.latest(), present);
                 // If it fails, another thread has begun a sweep: the next turn reads and helps it.
                 let _ = page.replace(epochs, begun);
@@ -60,8 +61,8 @@ impl SetAssociativeTable {
                     continue;
                 }
                 // Checked after the word is read. A thread writes a new debt only once it has seen the page swept; so a
-                // word that was read before this check is an old one. Else a sweeper that was descheduled could clear
-                // what was charged after the others had finished.
+                // word that was read before this check is an old one. Otherwise a sweeper that was descheduled could
+                // clear charges that were made after the others had finished.
                 if page.load() != epochs {
                     is_overtaken = true;
                     break;

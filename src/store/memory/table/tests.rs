@@ -57,8 +57,8 @@ fn a_table_is_as_large_as_its_slots_epochs_and_locks() {
     assert_eq!(shared - full, 4_096 + 8, "the page of overflow slots");
 }
 
-/// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By its own time
-/// that debt is so far ahead that it looks long paid.
+/// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By the thread's own
+/// time, that debt is so far ahead that it looks long paid.
 #[test]
 fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
     for sleep in [1, 2, 4, 8, 9, 12, 15, 16, 17, 40] {
@@ -67,7 +67,7 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
         assert!(ask(&table, late, late));
         assert!(!ask(&table, 5, late + 1), "{sleep} epochs late");
         assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
-        // What it was charged itself, before it slept, was paid after four epochs.
+        // Its own charge, from before it slept, was paid after four epochs.
         if sleep > 4 {
             table.refund(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
             assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was refunded");
@@ -111,14 +111,15 @@ fn debts_are_owed_from_epoch_to_epoch() {
     }
 }
 
-/// A thread finds a page during its sweep, after a long time: what is not cleared yet may look like a debt, and what is
-/// charged before the sweep ends would be cleared, too.
+/// A thread finds a page during its sweep, after a long time: words that are not cleared yet may look like debts, and
+/// charges that are made before the sweep ends would be cleared, too.
 #[test]
 fn a_sweep_that_has_begun_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
         let table = Buckets::new(&Quota::per_day(1).burst(2), 64, WhenFull::EvictLeast);
         assert!(ask(&table, 5, 5));
-        let (candidates, first) = (table.candidates(7), std::cell::Cell::new(true));
+        let candidates = table.candidates(7);
+        let first = std::cell::Cell::new(true);
         let [set, _] = candidates.sets;
         let index = set / SETS_PER_PAGE;
         let begun = Epochs::sweeping(0, u32::try_from(sleep).unwrap());
@@ -130,15 +131,15 @@ fn a_sweep_that_has_begun_is_finished_first() {
             }
             found
         });
-        assert!(table.page(set).load().is_swept(), "{sleep} epochs late: judged what is not swept");
+        assert!(table.page(set).load().is_swept(), "{sleep} epochs late: judged an unswept word");
         let is_rejected = matches!(ruled, Some(Judged { ruling: Ruling::Reject { .. } | Ruling::Never { .. }, .. }));
-        assert!(!is_rejected, "{sleep} epochs late, rejected for what was paid");
+        assert!(!is_rejected, "{sleep} epochs late, rejected because of a paid debt");
         table.check_invariants(sleep * EPOCH);
     }
 }
 
-/// A thread reads the clock, and sleeps before it searches its key. That the key is not there says nothing about the
-/// time that it read.
+/// A thread reads the clock, and sleeps before it searches its key. The absence of the key is no evidence about the
+/// time that the thread has read.
 #[test]
 fn a_key_that_is_not_found_is_charged_as_of_now() {
     let table = table();
@@ -173,7 +174,7 @@ fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
         let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), || Tick::at(5));
     };
     (1..=CAPACITY).for_each(arrive);
-    assert!(!table.occupancy.has_warned(), "it is no more than half full");
+    assert!(!table.occupancy.has_warned(), "it is at most half full");
     (CAPACITY + 1..=CAPACITY * 5 / 4).for_each(arrive);
     assert!(table.occupancy.has_warned());
     assert_eq!(table.occupancy.evicted(), 0);
@@ -187,7 +188,8 @@ fn a_word_that_is_written_late_is_taken_back() {
     let candidates = table.candidates(7);
     let set = candidates.sets[0];
     let slot = table.slots.in_set(set).next().unwrap();
-    let (read, tat) = (Epochs::swept(0), 5 + table.bucket.capacity());
+    let read = Epochs::swept(0);
+    let tat = 5 + table.bucket.capacity();
     // Another thread sweeps meanwhile.
     table.ensure_swept(&table.bucket, set, Tick::at(40 * EPOCH));
     slot.replace(Word::EMPTY, Word::new(candidates.tag, tat)).unwrap();
@@ -204,9 +206,11 @@ fn a_word_that_is_written_late_is_taken_back() {
 #[test]
 fn sweeps_withstand_the_counterexamples() {
     each("src/store/memory/table/sweep.rs: SetAssociativeTable::sweep", |case| {
-        let (table, charged_at) = (table(), case.number("charged_at"));
+        let table = table();
+        let charged_at = case.number("charged_at");
         assert!(ask(&table, charged_at, charged_at));
-        let (candidates, read_at) = (table.candidates(7), Tick::at(case.number("read_at")));
+        let candidates = table.candidates(7);
+        let read_at = Tick::at(case.number("read_at"));
         table.ensure_candidates_swept(&table.bucket, &candidates, read_at);
         let found = candidates.sets.into_iter().find_map(|set| table.find_in(set, candidates.tag));
         [("owed", found.map_or(0, |(_, word)| table.bucket.owed(word, read_at).into()))]

@@ -1,11 +1,11 @@
 //! The bits of a slot.
 
-/// What a [`SetAssociativeTable`](super::SetAssociativeTable) keeps of a key:
+/// The word that a [`SetAssociativeTable`](super::SetAssociativeTable) keeps for a key:
 ///
 /// ```text
 ///   63          36 35                                   0
 ///  ┌──────────────┬──────────────────────────────────────┐
-///  │ tag, 28 bits │ what the key owes, 36 bits           │
+///  │ tag, 28 bits │ debt of the key, 36 bits             │
 ///  └──────────────┴──────────────────────────────────────┘
 /// ```
 ///
@@ -17,13 +17,13 @@ pub(in crate::store::memory) struct Word(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct Tag(u64);
 
-/// The bits that a [`Rule`](super::rule::Rule) has for what a key owes.
+/// The bits that a [`Rule`](super::rule::Rule) has for the debt of a key.
 pub(in crate::store::memory) const PAYLOAD_BITS: u32 = 36;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
-/// Keys are drawn into as many groups, by their tags. Those of one group share an overflow slot when a table is full,
-/// and have the same [phase](crate::algorithm::Algorithm::phase), so that the state in that slot means the same to all
-/// of them.
+/// The number of groups into which keys are drawn, by their tags. The keys of one group share an overflow slot when a
+/// table is full, and have the same [phase](crate::algorithm::Algorithm::phase), so that the state in that slot means
+/// the same to all of them.
 pub(in crate::store::memory) const GROUPS: u64 = 512;
 
 impl Tag {

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{DeferredTime, gcd};
 
-/// As many as leave the two bits for a rate of [less than four](MAX_TICKS_PER_NANO) ticks per nanosecond.
+/// Leaves two bits for a rate of [less than four](MAX_TICKS_PER_NANO) ticks per nanosecond.
 const RECIPROCAL_BITS: u32 = 62;
 
 /// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
@@ -26,7 +26,7 @@ pub(super) struct TickClock {
     started: Timestamp,
 }
 
-/// An instant on a [`TickClock`]: whole ticks, and what was rounded off.
+/// An instant on a [`TickClock`]: whole ticks, and the rest that was rounded off.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) struct Tick {
     pub(in crate::store::memory) count: u64,
@@ -59,7 +59,8 @@ impl TickClock {
         let ticks = limit << shift;
         // In lowest terms, so that products with them stay small.
         let common = gcd(ticks, period);
-        let (ticks, period) = (ticks / common, period / common);
+        let ticks = ticks / common;
+        let period = period / common;
         let reciprocal = (u128::from(ticks) << RECIPROCAL_BITS) / u128::from(period);
         let reciprocal = u64::try_from(reciprocal).expect("less than four ticks per nanosecond");
         Some(Self { ticks: NonZeroU64::new(ticks)?, period, reciprocal, started: Timestamp::ZERO })
@@ -95,15 +96,15 @@ impl TickClock {
         let nanos = if now.as_nanos() > MAX_NANOS { standing_still() } else { now.as_nanos() };
         #[allow(clippy::cast_possible_truncation)] // It is less than 2^63.
         let count = ((u128::from(nanos) * u128::from(self.reciprocal)) >> RECIPROCAL_BITS) as u64;
-        // What is left is less than two periods, of which none exceeds 2^62: it may be computed modulo 2^64.
+        // The rest is less than two periods, and a period is at most 2^62. So it may be computed modulo 2^64.
         let rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
         let (count, rest) = if rest < self.period { (count, rest) } else { self.next(count, rest) };
         Tick { count, rest, behind: 0 }
     }
 
     /// Corrects an estimate that is low by one. The reciprocal is rounded down, by less than one, and `nanos` of it
-    /// over 2^62 are less than a half: so an estimate is never lower than that. It rarely is, so the branch is
-    /// predicted, and not waited for.
+    /// over 2^62 are less than a half: so an estimate is never lower by more. It rarely is, so the branch is predicted,
+    /// and not waited for.
     #[cold]
     const fn next(&self, count: u64, rest: u64) -> (u64, u64) {
         (count + 1, rest - self.period)

@@ -7,21 +7,22 @@ use crate::store::memory::table::{Codec, Rule, Tag};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
-/// What a bucket owes, in its own ticks. Between two buckets in words, debts are not converted by way of states: these count
-/// in units that may be longer than a tick, and each change would cost one.
+/// The debt of a bucket, in its own ticks. Between two buckets in words, debts are not converted by way of states: a
+/// state counts in units that may be longer than a tick, and each change would cost such a unit.
 #[derive(Clone, Copy)]
 pub(in crate::store::memory) struct Ticks(pub(in crate::store::memory) u64);
 
-/// How a debt in the ticks of one bucket becomes one in those of another: as many tokens are owed, rounded up.
+/// How a debt in the ticks of one bucket becomes a debt in the ticks of another. The number of tokens owed stays the
+/// same, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) struct Conversion {
     /// A token has more of the new ticks, by this power of two.
     gain: u32,
     /// Or it has fewer of them, by this power of two.
     loss: u32,
-    /// The change came within an old tick, of which so many new ones had passed: they are paid.
+    /// The change came within an old tick. This number of new ticks had passed since that tick began: they are paid.
     whole: u64,
-    /// The nanoseconds since the last of these, rounded down.
+    /// The nanoseconds since the last of these new ticks, rounded down.
     lead: u64,
 }
 
@@ -33,8 +34,9 @@ impl Conversion {
 }
 
 impl TickBucket {
-    /// Returns this bucket with a clock that continues that of another at `now`: a fraction of a tick that has passed
-    /// has passed by this clock, too, but for less than a nanosecond. Else each change would cost a tick.
+    /// Returns this bucket with a clock that continues the clock of another bucket at `now`. A fraction of a tick that
+    /// has passed by the other clock has passed by this one, too, except for less than a nanosecond. Otherwise each
+    /// change would cost a tick.
     pub(in crate::store::memory) fn continuing(self, from: &Self, now: Timestamp) -> Self {
         let begun = self.started_before(now);
         let lead = self.conversion(from, from.read(now)).lead;
@@ -43,8 +45,9 @@ impl TickBucket {
 
     /// Returns how debts of another bucket become debts of this one, `at` an instant of the other's clock.
     pub(in crate::store::memory) fn conversion(&self, from: &Self, at: Tick) -> Conversion {
-        let (gain, loss) = (self.shift.saturating_sub(from.shift), from.shift.saturating_sub(self.shift));
-        // What has passed of the tick at `at`, in these ticks: whole ones, and the rest of one.
+        let gain = self.shift.saturating_sub(from.shift);
+        let loss = from.shift.saturating_sub(self.shift);
+        // The part of the tick at `at` that has passed, in these ticks: whole ticks, and the rest of one.
         let passed = (u128::from(at.rest) << gain) >> loss;
         let whole = u64::try_from(passed / u128::from(from.clock.period)).expect("less than 2^34 ticks");
         let rest = passed % u128::from(from.clock.period) * u128::from(self.clock.period);
@@ -65,8 +68,8 @@ impl TickBucket {
 impl Codec for TickBucket {
     type State = GcraState;
 
-    /// In longer ticks than [its own](Self::new) if a debt of so many tokens needs them: ticks of up to a 2^16th of a token,
-    /// or a microsecond.
+    /// In longer ticks than [its own](Self::new) if a debt of `tokens` tokens needs them: ticks of up to a 2^16th of a
+    /// token, or a microsecond.
     fn holding(quota: &Quota, _: bool, tokens: u64) -> Option<Self> {
         let own = Self::new(quota)?;
         let is_fine = |shift: &u32| quota.limit() << shift >= quota.period_nanos() / 1_000;
@@ -120,7 +123,7 @@ impl Codec for TickBucket {
     }
 }
 
-/// Returns what a bucket owes, and the price of a token in the same units.
+/// Returns the debt of a bucket, and the price of a token in the same units.
 fn debt_of(entry: &QuotaState<GcraState>, at: Timestamp) -> (u128, u64) {
     let paid = u128::from(at.as_nanos()) * u128::from(entry.quota.limit());
     (entry.state.tat.saturating_sub(paid), entry.quota.period_nanos())

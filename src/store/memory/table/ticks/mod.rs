@@ -1,4 +1,4 @@
-//! The rule of buckets: time in ticks, of which a token takes a power of two.
+//! The rule of buckets: time in ticks, and a token is a power of two of them.
 
 mod clock;
 mod conversion;
@@ -24,7 +24,7 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
 /// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds
 /// for 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that
-/// greater debts fit: see [`holding`](Codec::holding).) Advertised waits are exact all the same: they are the least
+/// greater debts fit: see [`holding`](Codec::holding).) Advertised waits are exact all the same: they are the shortest
 /// after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
@@ -58,8 +58,8 @@ impl Proof for PaidAt {
     }
 }
 
-/// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for distinguishing debts
-/// from what was paid long ago (see `table/mod.rs`).
+/// The greatest debt, in bits. A quarter of the range of 36 bits: three quarters are left to distinguish debts from
+/// words that were paid long ago (see `table/mod.rs`).
 const DEBT_BITS: u32 = 34;
 
 /// The greatest limit, and the greatest burst. The bounds of the arithmetic are proved for them (`proofs/ticks.py`).
@@ -70,11 +70,12 @@ pub(super) const EPOCH_BITS: u32 = 32;
 
 /// The farthest that the time in a word is taken to be ahead. A debt is at most four epochs long, and judged from up to
 /// two epochs before it was charged (the [earliest](super::epoch::Epochs::earliest) instant of its page): six, and one
-/// to spare. All that looks farther ahead is behind, up to nine epochs; the table clears every word before it is so old.
+/// to spare. A time that looks farther ahead is behind, by up to nine epochs; the table clears every word before it is
+/// that old.
 pub(super) const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
-    /// Makes the bucket of `quota`, unless its limit or its burst has more than 32 bits, or it is one of four units per
+    /// Makes the bucket of `quota`, unless its limit or its burst has more than 32 bits, or its rate is four units per
     /// nanosecond or more.
     pub(in crate::store::memory) fn new(quota: &Quota) -> Option<Self> {
         if quota.limit().max(quota.max_burst()) > MOST_UNITS {
@@ -100,15 +101,17 @@ impl TickBucket {
         Self { clock: self.clock.started_before(now), ..self }
     }
 
-    /// Returns a debt in ticks, rounded up, of which a token is `price`; as much of it as a word can hold.
+    /// Returns a debt in ticks, rounded up, and cut to the greatest that a word can hold. `price` is a token in the
+    /// units of `debt`.
     pub(in crate::store::memory) fn ticks_of(&self, debt: u128, price: u64) -> u64 {
-        let (tokens, rest) = (debt / u128::from(price), debt % u128::from(price));
+        let tokens = debt / u128::from(price);
+        let rest = debt % u128::from(price);
         // The rest is less than the price, which is below 2^62.
         let ticks = (tokens.min(1 << DEBT_BITS) << self.shift) + (rest << self.shift).div_ceil(price.into());
         u64::try_from(ticks).unwrap_or(u64::MAX).min(1 << DEBT_BITS)
     }
 
-    /// Returns `cost` units in ticks; as much as a full bucket, if they are more.
+    /// Returns `cost` units in ticks, or a full bucket if they are more.
     #[inline]
     fn price(&self, cost: u64) -> u64 {
         cost.min(self.burst) << self.shift
@@ -130,7 +133,7 @@ impl TickBucket {
         self.capacity.saturating_sub(debt) >> self.shift
     }
 
-    /// Adds to a decision when what is owed is paid.
+    /// Adds to a decision the time until the debt is paid.
     #[inline(always)]
     fn with_reset(&self, decision: Decision, now: Tick, debt: u64) -> Decision {
         if debt == 0 { decision } else { decision.with_reset_span(self.clock.span(now, debt)) }
@@ -172,7 +175,7 @@ impl Rule for TickBucket {
 
     /// Returns the ticks from `now` until the debt is paid, zero if it is.
     ///
-    /// The word's time is modulo 2^36: one that is farther ahead than [`FARTHEST_AHEAD`] is taken to be behind.
+    /// The word's time is modulo 2^36: a time that is farther ahead than [`FARTHEST_AHEAD`] is taken to be behind.
     #[inline(always)]
     fn owed(&self, word: Word, now: Tick) -> u64 {
         if word.is_empty() {
@@ -226,7 +229,7 @@ impl Rule for TickBucket {
                 self.with_reset(Decision::reject_for(self.burst, self.remaining(debt), wait), now, debt)
             }
             Ruling::Never { debt } => self.with_reset(Decision::never(self.burst, self.remaining(debt)), now, debt),
-            // As if the new key owed all that can be owed.
+            // As if the new key owed a full bucket.
             Ruling::Full { wait } => {
                 let decision = Decision::reject(self.burst, 0, Some(Duration::from_nanos(wait)));
                 self.with_reset(decision, now, self.capacity)
@@ -251,7 +254,7 @@ impl Rule for TickBucket {
         stamp <= self.epoch_start(epoch).count
     }
 
-    /// Subtracts at most what is still owed for the charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
+    /// Subtracts at most the part of the charge that is still owed; see [`Gcra`](crate::algorithm::gcra::Gcra).
     fn refunded(&self, debt: u64, cost: u64, paid_at: u64, now: Tick) -> u64 {
         debt - paid_at.saturating_sub(now.count).min(self.worth(cost)).min(debt)
     }

@@ -12,7 +12,7 @@ use crate::values::counterexamples::{Counterexample, each};
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-fn of(limit: u64, nanos: u64, burst: u64) -> Quota {
+fn quota_of(limit: u64, nanos: u64, burst: u64) -> Quota {
     Quota::per(limit, Duration::from_nanos(nanos)).burst(burst)
 }
 
@@ -38,14 +38,14 @@ fn bucket() -> impl Strategy<Value = TickBucket> {
         Quota::per_day(1).burst(u32::MAX.into()),
     ]);
     let count = || number(u32::MAX.into());
-    let any = (count(), number(CENTURY), count()).prop_map(|(limit, nanos, burst)| of(limit, nanos, burst));
+    let any = (count(), number(CENTURY), count()).prop_map(|(limit, nanos, burst)| quota_of(limit, nanos, burst));
     prop_oneof![common, any].prop_filter_map("at most four units in a nanosecond", |quota| TickBucket::new(&quota))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 20_000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A clock that began before `begun` counts from there on like one that began at that instant.
+    /// A clock that began before `begun` counts from there on like a clock that began at that instant.
     #[test]
     fn readings_are_exact_quotients(
         bucket in bucket(),
@@ -56,13 +56,13 @@ proptest! {
         let first = clock.read(at(begun));
         prop_assert_eq!(first.rest, 0);
         let now = clock.read(at(begun + passed));
-        let (exact, period) = (u128::from(passed) * u128::from(clock.ticks.get()), u128::from(clock.period));
+        let exact = u128::from(passed) * u128::from(clock.ticks.get());let period = u128::from(clock.period);
         prop_assert_eq!(u128::from(now.count - first.count), exact / period);
         prop_assert_eq!(u128::from(now.rest), exact % period);
         prop_assert_eq!(now.behind, 0);
     }
 
-    /// A wait is the least after which so many ticks have passed, also counted from a later tick than the clock shows.
+    /// A wait is the least time after which its ticks have passed, also counted from a later tick than the clock shows.
     #[test]
     fn waits_are_exact(
         bucket in bucket(),
@@ -71,7 +71,7 @@ proptest! {
         behind in select(vec![0, 1, 1_000, 1 << EPOCH_BITS]),
     ) {
         let clock = bucket.clock;
-        let (tick, ticks) = (clock.read(at(nanos)), 1 + part % bucket.capacity());
+        let tick = clock.read(at(nanos));let ticks = 1 + part % bucket.capacity();
         let wait = clock.span(tick.moved_to(tick.count + behind), ticks).ceil().as_nanos();
         let passed = |wait: u128| {
             let then = u128::from(nanos) + wait;
@@ -95,37 +95,38 @@ fn a_clock_that_is_set_back_to_before_it_began_stands_still() {
 
 #[test]
 fn buckets_of_more_than_32_bits_have_no_ticks() {
-    assert!(TickBucket::new(&of(1, CENTURY, MOST_UNITS)).is_some());
-    assert!(TickBucket::new(&of(1, CENTURY, MOST_UNITS + 1)).is_none());
-    assert!(TickBucket::new(&of(MOST_UNITS, CENTURY, 1)).is_some());
-    assert!(TickBucket::new(&of(MOST_UNITS + 1, CENTURY, 1)).is_none());
+    assert!(TickBucket::new(&quota_of(1, CENTURY, MOST_UNITS)).is_some());
+    assert!(TickBucket::new(&quota_of(1, CENTURY, MOST_UNITS + 1)).is_none());
+    assert!(TickBucket::new(&quota_of(MOST_UNITS, CENTURY, 1)).is_some());
+    assert!(TickBucket::new(&quota_of(MOST_UNITS + 1, CENTURY, 1)).is_none());
 }
 
 #[test]
 fn buckets_of_four_units_in_a_nanosecond_have_no_ticks() {
-    assert!(TickBucket::new(&of(4, 1, 1)).is_none());
-    assert!(TickBucket::new(&of(3, 1, 1)).is_some());
-    assert!(TickBucket::new(&of(MOST_UNITS, 1, 1)).is_none());
+    assert!(TickBucket::new(&quota_of(4, 1, 1)).is_none());
+    assert!(TickBucket::new(&quota_of(3, 1, 1)).is_some());
+    assert!(TickBucket::new(&quota_of(MOST_UNITS, 1, 1)).is_none());
 }
 
 /// Periods that share no factor with the ticks, at the instants where a tick begins, and at the clock's end.
 #[test]
 fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
     let quotas = [
-        of(1, CENTURY - 1, 1),
-        of(3, CENTURY - 1, MOST_UNITS),
-        of(MOST_UNITS, CENTURY - 1, 1),
-        of(MOST_UNITS, CENTURY, MOST_UNITS),
-        of(1, 1, 1),
-        of(3, 1, MOST_UNITS),
-        of(7, 2, 3),
-        of(MOST_UNITS, (1 << 30) + 1, 1 << 20),
-        of(1 << 31, 999_999_937, 1),
+        quota_of(1, CENTURY - 1, 1),
+        quota_of(3, CENTURY - 1, MOST_UNITS),
+        quota_of(MOST_UNITS, CENTURY - 1, 1),
+        quota_of(MOST_UNITS, CENTURY, MOST_UNITS),
+        quota_of(1, 1, 1),
+        quota_of(3, 1, MOST_UNITS),
+        quota_of(7, 2, 3),
+        quota_of(MOST_UNITS, (1 << 30) + 1, 1 << 20),
+        quota_of(1 << 31, 999_999_937, 1),
     ];
     for quota in quotas {
         let bucket = TickBucket::new(&quota).unwrap();
         assert!(bucket.capacity() <= 1 << DEBT_BITS, "{quota:?}");
-        let (ticks, period) = (u128::from(bucket.clock.ticks.get()), u128::from(bucket.clock.period));
+        let ticks = u128::from(bucket.clock.ticks.get());
+        let period = u128::from(bucket.clock.period);
         assert!(ticks < 4 * period && period < 1 << 62, "{quota:?}");
         let last = u128::from(MAX_NANOS) * ticks / period;
         for part in 0..1_000 {
@@ -144,11 +145,12 @@ fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
 
 #[test]
 fn debts_read_right_across_the_wrap() {
-    /// After so many ticks, the time in a word repeats.
+    /// The number of ticks after which the time in a word repeats.
     const WRAP: u64 = 1 << PAYLOAD_BITS;
-    /// From so long after it was paid, a word looks like a debt again.
+    /// The number of ticks after its payment from which on a word looks like a debt again.
     const LOOKS_OWED: u64 = WRAP - FARTHEST_AHEAD;
-    let (bucket, tag) = (TickBucket::new(&Quota::per_second(1)).unwrap(), Tag::from_hash(0x0abc_def0));
+    let bucket = TickBucket::new(&Quota::per_second(1)).unwrap();
+    let tag = Tag::from_hash(0x0abc_def0);
     for now in [0, 1, 5, WRAP - 4, WRAP - 1, WRAP, 1 << 40, (1 << 63) - 7] {
         for debt in [0, 1, 1_000, 1 << DEBT_BITS, FARTHEST_AHEAD] {
             let word = Word::new(tag, bucket.stamp(debt, Tick::at(now)));
@@ -203,7 +205,7 @@ fn rulings_at_the_edges() {
     }
 }
 
-/// The clock that a lemma speaks of, and what it reads.
+/// Returns the clock of a counterexample, and its reading.
 fn clock_of(case: &Counterexample) -> (TickClock, Tick) {
     let clock = TickClock::new(case.number("limit"), case.number("shift"), case.number("period")).unwrap();
     (clock, clock.tick(at(case.number("now"))))
@@ -228,7 +230,7 @@ fn waits_withstand_the_counterexamples() {
 #[test]
 fn rulings_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::judge", |case| {
-        let quota = of(case.number("limit"), case.number("period"), case.number("burst"));
+        let quota = quota_of(case.number("limit"), case.number("period"), case.number("burst"));
         let bucket = TickBucket::with_shift(&quota, case.number("shift")).unwrap();
         let now = bucket.read(at(case.number("now")));
         let debt = bucket.owed(Word::new(Tag::from_hash(7), case.number("tat")), now);
@@ -250,7 +252,8 @@ fn conversions_to_ticks_withstand_the_counterexamples() {
 #[test]
 fn words_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::owed", |case| {
-        let (bucket, now) = (TickBucket::new(&Quota::per_day(1)).unwrap(), Tick::at(case.number("at")));
+        let bucket = TickBucket::new(&Quota::per_day(1)).unwrap();
+        let now = Tick::at(case.number("at"));
         [("owed", bucket.owed(Word::new(Tag::from_hash(7), case.number("stamp")), now).into())]
     });
 }
@@ -259,7 +262,8 @@ fn words_withstand_the_counterexamples() {
 fn refunds_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::refunded", |case| {
         let bucket = TickBucket::with_shift(&Quota::per_day(1), case.number("shift")).unwrap();
-        let (debt, now) = (case.number("debt"), Tick::at(case.number("now")));
+        let debt = case.number("debt");
+        let now = Tick::at(case.number("now"));
         [("debt", bucket.refunded(debt, case.number("cost"), case.number("paid_at"), now).into())]
     });
 }
@@ -267,7 +271,7 @@ fn refunds_withstand_the_counterexamples() {
 #[test]
 fn changes_of_quota_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/conversion.rs: Conversion::debt", |case| {
-        let quota = of(case.number("limit"), case.number("period"), 1);
+        let quota = quota_of(case.number("limit"), case.number("period"), 1);
         let [from, to] =
             ["shift", "new_shift"].map(|shift| TickBucket::with_shift(&quota, case.number(shift)).unwrap());
         let conversion = to.conversion(&from, from.read(at(case.number("now"))));

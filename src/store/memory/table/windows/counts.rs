@@ -7,12 +7,14 @@ use super::{Moment, WindowRule, Windows, nanos};
 use crate::algorithm::{FixedWindowState, SlidingWindowState};
 use crate::values::DeferredTime;
 
-/// The state of an algorithm of windows, by a window's number and what was used in the window before and in this one.
+/// The state of an algorithm of windows, by a window's number and the units that were used in the window before and in
+/// this one.
 pub(in crate::store::memory) trait WindowState: Copy + Debug + Send + Sync + 'static {
-    /// For how many windows a count weighs: one for fixed windows, two for sliding ones. As many counts are kept.
+    /// The number of windows for which a count weighs, and of counts that are kept: one for fixed windows, two for
+    /// sliding ones.
     const COUNTS: u32;
 
-    fn of(window: u64, counts: [u64; 2]) -> Self;
+    fn from_parts(window: u64, counts: [u64; 2]) -> Self;
 
     fn parts(self) -> (u64, [u64; 2]);
 }
@@ -20,7 +22,7 @@ pub(in crate::store::memory) trait WindowState: Copy + Debug + Send + Sync + 'st
 impl WindowState for FixedWindowState {
     const COUNTS: u32 = 1;
 
-    fn of(window: u64, [_, used]: [u64; 2]) -> Self {
+    fn from_parts(window: u64, [_, used]: [u64; 2]) -> Self {
         Self { window, used }
     }
 
@@ -32,7 +34,7 @@ impl WindowState for FixedWindowState {
 impl WindowState for SlidingWindowState {
     const COUNTS: u32 = 2;
 
-    fn of(window: u64, [previous, current]: [u64; 2]) -> Self {
+    fn from_parts(window: u64, [previous, current]: [u64; 2]) -> Self {
         Self { window, previous, current }
     }
 
@@ -41,11 +43,12 @@ impl WindowState for SlidingWindowState {
     }
 }
 
-/// What was used in a window, and in the one before: nothing that counts, if windows are fixed. In a word counts have 32
-/// bits at most, and so they do here, unlike in the algorithm's own state.
+/// The units that were used in a window, and in the window before: zero, if windows are fixed. Counts have 32 bits at
+/// most, as in a word, unlike in the algorithm's own state.
 ///
-/// All numbers of a sliding window follow from what the previous count weighs, rounded up: the weighted estimate of a
-/// request exceeds the limit if and only if the whole counts and that exceed it, and what they leave is what remains.
+/// All numbers of a sliding window follow from the weight of the previous count, rounded up. The weighted estimate of a
+/// request exceeds the limit if and only if the sum of the whole counts and this weight exceeds it. The limit less this
+/// sum is the number of remaining units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowCounts<S> {
     pub(in crate::store::memory) window: u64,
@@ -65,7 +68,7 @@ impl<S: WindowState> WindowCounts<S> {
 
     /// Returns the state of the algorithm.
     pub(super) fn state(self) -> S {
-        S::of(self.window, self.both().map(u64::from))
+        S::from_parts(self.window, self.both().map(u64::from))
     }
 
     #[inline(always)]
@@ -78,8 +81,8 @@ impl<S: WindowState> WindowCounts<S> {
         self.previous == 0 && self.current == 0
     }
 
-    /// Reads the counts of a word while the present window is `by`. Of the number of the word's own window, the lowest
-    /// `bits` bits are known: `index`. `None` if nothing counts any more.
+    /// Reads the counts of a word while the present window is `by`. `index` has the lowest `bits` bits of the number of
+    /// the word's own window. `None` if nothing counts any more.
     #[inline(always)]
     pub(super) fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self> {
         if !Self::IS_SLIDING {
@@ -104,15 +107,15 @@ impl<S: WindowState> WindowCounts<S> {
         }
     }
 
-    /// Returns what both counts weigh together, rounded up.
+    /// Returns the weight of both counts together, rounded up.
     #[inline(always)]
     pub(super) fn weight(self, windows: &Windows, now: Moment) -> u64 {
         let carried = if Self::IS_SLIDING { windows.carried(self.previous, self.window, now) } else { 0 };
         u64::from(self.current) + u64::from(carried)
     }
 
-    /// Returns the wait until `cost` units fit, which do not now, and are no more than the limit. For fixed windows, the next
-    /// one must begin.
+    /// Returns the wait until `cost` units fit. They do not fit now, and are at most the limit. If windows are fixed,
+    /// the next window must begin.
     #[inline(always)]
     pub(super) fn wait(self, rule: &WindowRule<S>, cost: u32, now: Moment) -> DeferredTime {
         if Self::IS_SLIDING { self.decay(rule, cost, now) } else { nanos(rule.until_reset(self, now)) }

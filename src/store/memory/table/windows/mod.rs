@@ -8,15 +8,15 @@
 //!            fixed                                  sliding
 //! ```
 //!
-//! A count takes as many bits as the limit, `c`, and the window's index, modulo a power of two, has what is left.
+//! A count takes the bits of the limit, `c`. The window's index, modulo a power of two, has the other bits.
 //!
 //! # How many bits an index needs
 //!
-//! An epoch of the table is a power of two of windows, a sixteenth of what the index can count. A state counts against
-//! its key for two windows, so for two epochs at most; a debt of a bucket is owed for four. So what `table/mod.rs` says
-//! of epochs holds for windows as well: a page that is touched in a new epoch is swept first, and a word is read as of
-//! the epoch before its page's at the earliest. From there, a state is at most five epochs ahead, and up to six are
-//! read as "ahead". The other nine are read as "behind", and no word becomes as old as that.
+//! An epoch of the table is a power of two of windows, a sixteenth of the range of the index. A state counts against
+//! its key for two windows, so for two epochs at most; a debt of a bucket is owed for four. So the rules for epochs in
+//! `table/mod.rs` hold for windows as well: a page that is touched in a new epoch is swept first, and a word is read as
+//! of the epoch before its page's at the earliest. From there, a state is at most five epochs ahead, and up to six are
+//! read as "ahead". The other nine are read as "behind", and no word becomes so old that it reads as "ahead" again.
 //!
 //! So four bits are enough to be right. Short windows need more, or pages would be swept all the time: [`EPOCH_NANOS`]
 //! is the shortest epoch. [`Windows::new`] computes the limits that fit; greater ones take the locked table:
@@ -49,7 +49,7 @@ pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingWindowState>;
 const EPOCHS_BITS: u32 = 4;
 
 /// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a
-/// microsecond. It is also as long as it must be for the epochs of all time, 584 years, to be counted in 32 bits.
+/// microsecond. It is also long enough for the epochs of all time, 584 years, to be counted in 32 bits.
 const EPOCH_NANOS: u128 = 1 << 32;
 
 /// Where windows begin, and how words and epochs number them.
@@ -70,7 +70,7 @@ pub(in crate::store::memory) struct Moment {
     nanos: u64,
     /// The window that holds it.
     window: u64,
-    /// The window to judge by: that one, or a later one that some thread has read already.
+    /// The window to judge by: `window`, or a later window that some thread has read already.
     by: u64,
 }
 
@@ -104,7 +104,7 @@ impl Windows {
     #[inline(always)]
     fn window_of(&self, nanos: u64) -> u64 {
         let estimate = multiply_high(nanos, self.reciprocal) >> self.shift;
-        // The estimate is of the quotient or one less, so neither overflows.
+        // The estimate is the quotient or one less, so the product and the difference do not overflow.
         let rest = nanos - estimate * self.period;
         if rest < self.period { estimate } else { one_more(estimate) }
     }
@@ -116,9 +116,10 @@ impl Windows {
         Moment { nanos, window, by: window }
     }
 
-    /// Returns the instant by which a key is judged if windows are staggered: later than the clock's, by less than a period.
+    /// Returns the instant by which a key is judged if windows are staggered: later than the clock's, by less than a
+    /// period.
     ///
-    /// Epochs are counted by the clock, so no key's time is earlier than that by which its page is swept.
+    /// Epochs are counted by the clock, so no key's time is earlier than the time by which its page is swept.
     fn shifted(&self, now: Moment, tag: Tag) -> Moment {
         let nanos = now.nanos.saturating_add(multiply_high(tag.phase_draw(), self.period));
         // The phase is less than a period: so this is in the clock's window, or in the next one.
@@ -130,15 +131,15 @@ impl Windows {
         (epoch as u64) << self.epoch_bits
     }
 
-    /// Returns how many windows after `earliest` the one is whose index, modulo 2^`bits`, is `index`; `None` if it is
-    /// before.
+    /// Returns the distance in windows from `earliest` to the window whose index, modulo 2^`bits`, is `index`; `None`
+    /// if that window is before.
     #[inline(always)]
     const fn ahead(&self, index: u64, bits: u32, earliest: u64) -> Option<u64> {
         let ahead = index.wrapping_sub(earliest) & (u64::MAX >> (u64::BITS - bits));
         if ahead > 6 << self.epoch_bits { None } else { Some(ahead) }
     }
 
-    /// Returns the latest window that a word can hold, seen from the one that keys are judged by.
+    /// Returns the latest window that a word can hold, seen from the window that keys are judged by.
     const fn latest(&self, now: Moment) -> u64 {
         now.by.saturating_add(2 << self.epoch_bits)
     }
@@ -154,13 +155,13 @@ impl Windows {
         window.saturating_mul(self.period)
     }
 
-    /// Returns what `count`, taken in the window before `window`, still weighs: its share of the period that is left,
-    /// rounded up.
+    /// Returns the weight that `count`, taken in the window before `window`, still has: its share of the period that is
+    /// left, rounded up.
     ///
     /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too
     /// small by less than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So
-    /// the estimate is the quotient rounded down, or one less; and what it leaves is less than two periods, which may
-    /// be computed modulo 2^64.
+    /// the estimate is the quotient rounded down, or one less; and the rest is less than two periods, and may be
+    /// computed modulo 2^64.
     #[inline(always)]
     fn carried(&self, count: u32, window: u64, now: Moment) -> u32 {
         if count == 0 {
@@ -176,7 +177,7 @@ impl Windows {
         u32::try_from(carried).expect("no more than the count")
     }
 
-    /// Returns the wait until `count`, taken in the window before `window`, weighs no more than `room`.
+    /// Returns the wait until `count`, taken in the window before `window`, weighs at most `room`.
     fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> DeferredTime {
         let Some(over) = count.checked_sub(room).filter(|over| *over > 0) else {
             return nanos(self.until(window, now));
@@ -187,7 +188,7 @@ impl Windows {
     /// Returns the wait until `over / count` of a period after the window's beginning, if the arithmetic fits 64 bits.
     fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<DeferredTime> {
         let start = window.checked_mul(self.period)?;
-        // If the window ends after the clock's range, so does the wait, at the end of that: see `long_decay`.
+        // If the window ends after the clock's range, so does the wait, at the end of the range: see `long_decay`.
         start.checked_add(self.period)?;
         let (count, decay) = (NonZeroU64::new(count.into())?, self.period.checked_mul(over.into())?);
         let owed = if start >= now.nanos {

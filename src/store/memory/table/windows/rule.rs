@@ -31,7 +31,7 @@ impl<S: WindowState> WindowRule<S> {
         u32::MAX >> (u32::BITS - self.count_bits)
     }
 
-    /// Returns a state with counts cut to what its words hold.
+    /// Returns a state with counts cut to the greatest that its words hold.
     pub(in crate::store::memory) fn clipped(&self, state: S) -> WindowCounts<S> {
         let (window, counts) = state.parts();
         WindowCounts::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
@@ -58,8 +58,8 @@ impl<S: WindowState> WindowRule<S> {
         self.limit().saturating_sub(debt.weight(&self.windows, now))
     }
 
-    /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
-    /// also in the next one.
+    /// Returns the nanoseconds until nothing counts: the units that were used in a window count in it, and if windows
+    /// slide, also in the next one.
     #[inline(always)]
     pub(super) fn until_reset(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
         let windows = if debt.current > 0 { S::COUNTS.into() } else { 1 };
@@ -148,7 +148,7 @@ impl<S: WindowState> Rule for WindowRule<S> {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
         if debt.weight(&self.windows, now) + cost <= self.limit() {
-            // It is not cut, and the two do not overflow: together they are no more than the limit.
+            // The cost is not cut, and the sum does not overflow: it is at most the limit.
             Ruling::Admit { debt: WindowCounts { current: debt.current + narrow(cost), ..debt } }
         } else {
             Ruling::Reject { debt }
@@ -251,7 +251,7 @@ impl<S: WindowState> Codec for WindowRule<S> {
     }
 }
 
-/// Narrows a number that is no more than the limit, or than a count.
+/// Narrows a number that is at most the limit, or at most a count.
 #[allow(clippy::cast_possible_truncation)]
 #[inline(always)]
 const fn narrow(number: u64) -> u32 {

@@ -75,7 +75,7 @@ fn quota(limit: u64, nanos: u64) -> Quota {
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-/// Draws numbers of all magnitudes, and those beside powers of two.
+/// Draws numbers of all magnitudes, and numbers beside powers of two.
 fn number(greatest: u64) -> impl Strategy<Value = u64> {
     let power = (0..64_u32, 0..3_u64).prop_map(|(bit, beside)| (1_u64 << bit).wrapping_add(beside).wrapping_sub(1));
     let any = (any::<u64>(), 0..64_u32).prop_map(|(number, shift)| number >> shift);
@@ -121,8 +121,8 @@ struct Case<P: Pair> {
 }
 
 impl<P: Pair> Case<P> {
-    /// Returns the case of a state whose window is so many after the one of the instant; `None` if a word cannot hold
-    /// such states, or there is no such window.
+    /// Returns the case of a state whose window is `offset` windows after the window of the instant; `None` if a word
+    /// cannot hold such states, or there is no such window.
     fn new(quota: Quota, nanos: u64, offset: i64, counts: [u64; 2]) -> Option<Self> {
         let rule = P::rule(&quota, false)?;
         let now = moment(&rule, nanos);
@@ -130,7 +130,8 @@ impl<P: Pair> Case<P> {
         let window = now.window.checked_add_signed(offset).filter(|window| *window <= last)?;
         let state = P::state(window, counts.map(|count| count.min(quota.limit())));
         let debt = rule.owed(Word::new(TAG, rule.stamp(rule.clipped(state), now)), now);
-        let (algorithm, at) = (P::algorithm(quota, false), Timestamp::from_nanos(nanos));
+        let algorithm = P::algorithm(quota, false);
+        let at = Timestamp::from_nanos(nanos);
         Some(Self { quota, rule, algorithm, state, window, now, at, debt })
     }
 
@@ -143,10 +144,12 @@ impl<P: Pair> Case<P> {
 
     /// A word reads as empty only if that makes no difference, and always if its state has expired.
     fn expires_alike(&self, cost: u64) -> Result<(), TestCaseError> {
-        let (size, expires_at) = (self.rule.size(self.debt), self.algorithm.expires_at(&self.state));
+        let size = self.rule.size(self.debt);
+        let expires_at = self.algorithm.expires_at(&self.state);
         if size == 0 {
             let decided = |state| self.algorithm.decide(state, self.at, cost).0;
-            let (fresh, expected) = (decided(None), decided(Some(self.state)));
+            let fresh = decided(None);
+            let expected = decided(Some(self.state));
             prop_assert_eq!((fresh.outcome(), fresh.remaining()), (expected.outcome(), expected.remaining()));
         } else {
             prop_assert!(expires_at > self.at, "{:?}: owed after it expired", self.debt);
@@ -156,9 +159,10 @@ impl<P: Pair> Case<P> {
         Ok(())
     }
 
-    /// What counts as paid by an epoch is what its sweeper clears.
+    /// A word counts as paid by an epoch if and only if the sweeper of that epoch clears it.
     fn is_swept_when_paid(&self) -> Result<(), TestCaseError> {
-        let (rule, stamp) = (&self.rule, self.rule.stamp(self.debt, self.now));
+        let rule = &self.rule;
+        let stamp = rule.stamp(self.debt, self.now);
         let present = rule.epoch(self.now);
         for epoch in [present, present.saturating_add(1)] {
             let is_swept = rule.size(rule.owed(Word::new(TAG, stamp), rule.epoch_start(epoch))) == 0;
@@ -191,7 +195,7 @@ fn judges_alike<P: Pair>(
 ) -> Result<(), TestCaseError> {
     let Some(case) = Case::<P>::new(quota, nanos, offset, counts) else { return Ok(()) };
     case.is_charged_alike(cost)?;
-    // What expires never, expires then.
+    // A state that never expires has this instant as its end.
     if case.at < Timestamp::MAX {
         case.expires_alike(cost)?;
         case.is_swept_when_paid()?;
@@ -295,15 +299,18 @@ fn the_documented_limits_fit() {
     }
 }
 
-/// A new key for which the table has no room resets like one that has used up its quota, and not before there is room.
+/// A new key for which the table has no room resets like a key that has used up its quota, and not before there is
+/// room.
 #[test]
 fn a_key_that_a_full_table_rejects_has_a_reset() {
     fn has_a_reset<P: Pair>() {
         const NOW: u64 = 90_000_000_000;
         let quota = quota(5, 60_000_000_000);
-        let (rule, algorithm) = (P::rule(&quota, false).unwrap(), P::algorithm(quota, false));
+        let rule = P::rule(&quota, false).unwrap();
+        let algorithm = P::algorithm(quota, false);
         let (used_up, _) = algorithm.decide(None, Timestamp::from_nanos(NOW), 5);
-        let (soon, late) = (Duration::from_secs(1), Duration::from_secs(1_000));
+        let soon = Duration::from_secs(1);
+        let late = Duration::from_secs(1_000);
         for (wait, reset) in [(soon, used_up.reset_after()), (late, late)] {
             let full = Ruling::Full { wait: u64::try_from(wait.as_nanos()).unwrap() };
             let decision = rule.decision(full, 1, moment(&rule, NOW));
@@ -314,7 +321,7 @@ fn a_key_that_a_full_table_rejects_has_a_reset() {
     has_a_reset::<Sliding>();
 }
 
-/// What is charged in one epoch reads right in the next ones, and as paid from then until it is swept.
+/// A charge reads right in the epochs after its own, and as paid from its end until it is swept.
 #[test]
 fn words_read_right_across_the_wrap() {
     fn reads_right<P: Pair>(quota: Quota, lasts: u64) {
@@ -328,7 +335,7 @@ fn words_read_right_across_the_wrap() {
             let now = moment(&rule, window * quota.period_nanos() + 5);
             let counts = if lasts == 1 { [1, 0] } else { [0, 1] };
             let word = Word::new(TAG, rule.stamp(P::counts(&rule, window, counts), now));
-            // Set back, by as much as a word can hold.
+            // The clock is set back, by at most the range of a word.
             for back in [1, epoch, 5 * epoch] {
                 let earlier = Moment { by: window.saturating_sub(back), ..now };
                 assert_eq!(rule.size(rule.owed(word, earlier)), 1, "{window}, {back} earlier");
@@ -342,16 +349,16 @@ fn words_read_right_across_the_wrap() {
         assert_eq!(rule.size(rule.owed(Word::EMPTY, moment(&rule, 5))), 0);
     }
     for seconds in [5, 60] {
-        let of = |limit| quota(limit, seconds * 1_000_000_000);
+        let quota_of = |limit| quota(limit, seconds * 1_000_000_000);
         for limit in [1, 100, 65_535] {
-            reads_right::<Fixed>(of(limit), 1);
-            reads_right::<Sliding>(of(limit), 2);
+            reads_right::<Fixed>(quota_of(limit), 1);
+            reads_right::<Sliding>(quota_of(limit), 2);
         }
-        reads_right::<Fixed>(of(u32::MAX.into()), 1);
+        reads_right::<Fixed>(quota_of(u32::MAX.into()), 1);
     }
 }
 
-/// The windows that a lemma speaks of, and the instant.
+/// Returns the windows of a counterexample, and the instant.
 fn windows_of(case: &Counterexample) -> (Windows, Moment) {
     // Words without counts have room for windows of any length.
     let windows = Windows::new(&quota(1, case.number("period")), false, 0).unwrap();
@@ -400,7 +407,8 @@ fn rulings_withstand_the_counterexamples() {
 fn stamps_withstand_the_counterexamples() {
     fn read<P: Pair>(case: &Counterexample, counts: [u64; 2]) -> P::State {
         let greatest = u64::MAX >> (u64::BITS - case.number::<u32>("count_bits"));
-        let (rule, window) = (P::holding(&quota(1, CENTURY), greatest), case.number("window"));
+        let rule = P::holding(&quota(1, CENTURY), greatest);
+        let window = case.number("window");
         let now = Moment { nanos: 0, window, by: window };
         rule.stamped(rule.stamp(P::counts(&rule, window, counts), now), now).state()
     }
@@ -421,7 +429,8 @@ fn stamps_withstand_the_counterexamples() {
 fn indices_withstand_the_counterexamples() {
     each("src/store/memory/table/windows/mod.rs: Windows::ahead", |case| {
         let (count_bits, window): (u32, u64) = (case.number("count_bits"), case.number("window"));
-        let (windows, bits) = (Windows::new(&quota(1, CENTURY), false, count_bits).unwrap(), 36 - count_bits);
+        let windows = Windows::new(&quota(1, CENTURY), false, count_bits).unwrap();
+        let bits = 36 - count_bits;
         let ahead = windows.ahead(window & (u64::MAX >> (u64::BITS - bits)), bits, case.number("earliest"));
         [("counts", ahead.is_some().into()), ("ahead", ahead.unwrap_or(0).into())]
     });
