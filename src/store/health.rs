@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The state of a node: a server, shard or endpoint of a store that has a circuit breaker of its own.
 ///
 /// [`Stats::nodes`](super::Stats::nodes) has one for each node of a limiter's store. A
-/// [`Backend`](crate::store::remote::Backend) of your own (feature `remote`) returns those of its server:
+/// [`Backend`](crate::store::remote::Backend) of your own (feature `remote`) returns the nodes of its server:
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct NodeHealth {
 pub enum BreakerState {
     /// Calls pass.
     Closed,
-    /// Calls fail at once, until one is let through as a probe.
+    /// Calls fail at once, until one call is let through as a probe.
     Open {
         /// The time after which the next call is the probe, if it is known; zero once it has passed.
         probe_in: Option<Duration>,
@@ -59,7 +59,7 @@ impl NodeHealth {
         Self { is_connected: Some(is_connected), ..self }
     }
 
-    /// Returns what the node is called. A node of Redis is called by its address: `HOST:PORT`, or the path of a socket.
+    /// Returns the name of the node. For a node of Redis, this is its address: `HOST:PORT`, or the path of a socket.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -71,13 +71,13 @@ impl NodeHealth {
         self.breaker
     }
 
-    /// Returns how many calls of this process to the node are in flight, of all runtimes; `None` if that is not known.
+    /// Returns how many calls of this process to the node are in flight, on all runtimes, if that is known.
     #[must_use]
     pub const fn in_flight(&self) -> Option<usize> {
         self.in_flight
     }
 
-    /// Returns whether any runtime of this process has a connection to the node; `None` if that is not known.
+    /// Returns whether any runtime of this process has a connection to the node, if that is known.
     #[must_use]
     pub const fn is_connected(&self) -> Option<bool> {
         self.is_connected

@@ -1,4 +1,5 @@
-//! Stores keep what each key owes, and read the time by which it is decided: in memory, or on Redis.
+//! Stores keep the debt of each key, and read the time of each decision: in memory, on Redis, or on a server of your
+//! own.
 
 mod health;
 mod memory;
@@ -16,11 +17,11 @@ pub use self::stats::{SharingStats, Stats, TableStats};
 
 use crate::algorithm::Algorithm;
 
-/// Settings from which [`RateLimiter::new`](crate::RateLimiter::new) makes the table of one limiter: a [`MemoryStore`], a
-/// `RedisStore`, a `RemoteStore`, or a wrapper of one of them.
+/// Settings from which [`RateLimiter::new`](crate::RateLimiter::new) makes the table of one limiter: a [`MemoryStore`],
+/// a `RedisStore`, a `RemoteStore`, or a wrapper around one of these.
 ///
-/// The tables are of this crate. To limit by state that is kept elsewhere, implement [`Limiter`](crate::Limiter) itself,
-/// or `store::remote::Backend` for a server.
+/// The tables are this crate's own. To limit by state that is kept elsewhere, implement [`Limiter`](crate::Limiter)
+/// itself, or `store::remote::Backend` for a server.
 pub trait OpenStore<A: Algorithm> {
     /// Keeps the state of each key, and decides on it by the algorithm.
     type Table: Send + Sync + 'static;

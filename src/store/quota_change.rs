@@ -1,11 +1,11 @@
-//! What becomes of a key's state and of its receipts when the quota of the key changes: in memory and on Redis alike.
+//! Changes of a key's quota: the conversion of its state, and the use of its receipts. In memory and on servers alike.
 
 use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Shape};
 
-/// Returns a state from under the quota `from` as it counts at `now` under the quota of `algorithm`: what was used stays
-/// used. `None` if the algorithm can inherit nothing.
+/// Converts a state from the quota `from` to the quota of `algorithm`, as it counts at `now`: used units stay used.
+/// Returns nothing if the algorithm cannot inherit from that quota.
 pub(super) fn converted<A: Algorithm>(
     algorithm: &A,
     state: A::State,
@@ -15,8 +15,8 @@ pub(super) fn converted<A: Algorithm>(
     algorithm.can_inherit(from).then(|| algorithm.inherit(state, from, now))
 }
 
-/// Whether receipts of charges under the quota of `algorithm` are in the units of a state under the other. If not, how much
-/// of such a charge is still owed is not known, and it is not refunded.
+/// Whether receipts of charges under the quota of `algorithm` are in the units of a state under the other quota. If
+/// not, the part of such a charge that is still owed is not known, and the charge is not refunded.
 pub(super) fn has_units_of<A: Algorithm>(algorithm: &A, other: &Quota) -> bool {
     let own = algorithm.quota();
     match algorithm.kind() {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::health::NodeHealth;
 use crate::values::Backlog;
 
-/// How full a limiter is, and how healthy the servers are that it calls; for gauges.
+/// How full a limiter is, and how healthy its servers are; for gauges.
 ///
-/// A limiter of your own begins with `Stats::default()`, which reports nothing, and sets what it knows:
+/// A limiter of your own begins with `Stats::default()`, which reports nothing, and sets the figures that it knows:
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::values::Backlog;
 ///
 /// const UNITS: u64 = 10;
 ///
-/// /// Admits ten units of each known account, and no more.
+/// /// Admits at most ten units of each known account.
 /// struct Accounts {
 ///     left: HashMap<PartitionKey, AtomicU64>,
 /// }
@@ -52,12 +52,13 @@ use crate::values::Backlog;
 pub struct Stats {
     /// The table in this process's memory that holds the budgets, if one does.
     pub table: Option<TableStats>,
-    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one. A
-    /// policy sets it, for the gauges of its metrics; a limiter knows nothing of it.
+    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
+    /// A policy sets it, for the gauges of its metrics; a limiter knows nothing of it.
     pub bans: Option<TableStats>,
-    /// The table in this process's memory that holds what keys [owe](crate::Policy::owe_shortfalls), if one ever did.
+    /// The table in this process's memory that holds the [debts](crate::Policy::owe_shortfalls) of keys, if a key ever
+    /// had one.
     pub debts: Option<TableStats>,
-    /// The requests of this process that wait in the limiter; `None` if requests never do, or if it is not known.
+    /// The requests of this process that wait in the limiter, if requests ever wait there, and if this is known.
     pub backlog: Option<Backlog>,
     /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).
     pub in_flight: Option<u64>,
@@ -73,20 +74,20 @@ pub struct Stats {
 pub struct TableStats {
     /// How many live keys it holds without losing one.
     pub capacity: u64,
-    /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
-    /// the slots, mostly to within 2 % of the capacity: so a few keys in a large table may show as zero. In a queue always
-    /// counted.
+    /// How many keys owe something now. Counted if there is room for up to 2,048 keys; otherwise estimated from 4,096
+    /// of the slots, mostly to within 2 % of the capacity: so a few keys in a large table may show as zero. In a queue
+    /// always counted.
     pub live_keys: u64,
     /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
-    /// change](crate::LimitsHandle) with those of the tables before.
+    /// change](crate::LimitsHandle), this includes the keys of the tables before.
     pub evicted_live: u64,
     /// How many requests of new keys were rejected, or had to share a budget, because the table was full. After a live
-    /// change with those of the tables before.
+    /// change, this includes the requests of the tables before.
     pub turned_away: u64,
-    /// How much of these two counts was counted by the tables before.
+    /// The parts of these two counts that the tables before have counted.
     pub(crate) inherited: (u64, u64),
     /// Distinguishes the table from others of this process, so that counts of several are added up. `None` for a table
-    /// of a custom limiter, and for one that was not used yet.
+    /// of a custom limiter, and for a table that was not used yet.
     pub(crate) number: Option<u64>,
 }
 
@@ -100,15 +101,16 @@ impl PartialEq for TableStats {
     }
 }
 
-/// How often this process and others that share the keys of a limiter on a server were in each other's way. Counted since
-/// the store was made.
+/// How often this process and others that share the keys of a limiter on a server were in each other's way. Counted
+/// since the store was made.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 #[non_exhaustive]
 pub struct SharingStats {
     /// How many states were converted to another quota. It grows with each request while two versions of a program have
     /// different quotas for a key.
     pub conversions: u64,
-    /// How many attempts to write a key were lost, since another process had changed the key after this one had read it.
+    /// How many attempts to write a key were lost, since another process had changed the key after this one had read
+    /// it.
     pub lost_swaps: u64,
     /// Distinguishes the store from others of this process, as for [`TableStats`].
     pub(crate) number: Option<u64>,
@@ -121,7 +123,7 @@ impl PartialEq for SharingStats {
     }
 }
 
-/// Returns a number for a table, or another store, that no other one of this process has.
+/// Returns a number for a table, or another store, that no other table or store of this process has.
 pub(crate) fn next_table_number() -> u64 {
     // From one: a bucket's rule that is not numbered yet has zero.
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -144,7 +146,8 @@ mod tests {
             }
             table.stats(&algorithm)
         };
-        let (first, second) = (charged(&["a"]), charged(&["a"]));
+        let first = charged(&["a"]);
+        let second = charged(&["a"]);
         assert_ne!(first.number, second.number);
         assert_eq!(first, second);
         assert_ne!(first, charged(&["a", "b"]));

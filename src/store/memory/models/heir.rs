@@ -1,6 +1,6 @@
-//! What threads can do to one another while a limiter inherits, in every order.
+//! Threads that meet while a limiter inherits, in every order of their steps.
 //!
-//! The clock stands still: what is owed at the instant of the change is owed throughout.
+//! The clock stands still: a debt at the instant of the change is owed throughout.
 
 use std::sync::Weak;
 
@@ -19,7 +19,7 @@ const NOW: Timestamp = Timestamp::from_nanos(5);
 const LIMIT: u64 = 2;
 const KEY: u64 = key(1);
 
-/// Copies what is owed in a ledger with the same rule.
+/// Copies the debts of a ledger with the same rule.
 struct InheritedStamps<R> {
     from: Arc<Ledger<R>>,
 }
@@ -43,17 +43,23 @@ impl<R: Modelled> DebtSource<u64> for InheritedStamps<R> {
 
 /// A ledger of four slots.
 fn ledger<R: Modelled>() -> Ledger<R> {
-    Ledger::new(R::of(LIMIT), 2, WhenFull::EvictLeast)
+    Ledger::new(R::with_limit(LIMIT), 2, WhenFull::EvictLeast)
 }
 
 fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
     heir_with(2, from)
 }
 
-/// Returns an heir with two slots for each of so many keys.
+/// Returns an heir with two slots for each of `keys` keys.
 fn heir_with<R: Modelled>(keys: usize, from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
-    let mut heir = Ledger::new(R::of(LIMIT), keys, WhenFull::EvictLeast);
-    heir.inherit(R::of(LIMIT), &from.geometries(NOW), NOW, &[], Box::new(InheritedStamps { from: Arc::clone(from) }));
+    let mut heir = Ledger::new(R::with_limit(LIMIT), keys, WhenFull::EvictLeast);
+    heir.inherit(
+        R::with_limit(LIMIT),
+        &from.geometries(NOW),
+        NOW,
+        &[],
+        Box::new(InheritedStamps { from: Arc::clone(from) }),
+    );
     heir.remember(from, NOW, false);
     Arc::new(heir)
 }
@@ -70,8 +76,8 @@ fn admitted<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     u32::from(ask(ledger).is_allowed())
 }
 
-/// Returns how much the key can still take.
-fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
+/// Takes the remaining units of the key, and returns their number.
+fn take_rest<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     let left = std::iter::repeat_with(|| admitted(ledger)).take_while(|admitted| *admitted == 1).count();
     assert!(ledger.copies(KEY) <= 1);
     u32::try_from(left).unwrap()
@@ -92,7 +98,7 @@ fn a_key_is_inserted_while_its_page_is_copied<R: Modelled>() {
         let (_, heir, _) = changed::<R>();
         let other = beside(&heir, admitted);
         copy_all(&heir);
-        assert_eq!(other.join().unwrap() + left(&heir), 1);
+        assert_eq!(other.join().unwrap() + take_rest(&heir), 1);
         heir.check_invariants(NOW);
     });
 }
@@ -104,13 +110,13 @@ fn two_threads_insert_an_inherited_key<R: Modelled>() {
         let other = beside(&heir, admitted);
         let mine = admitted(&heir);
         copy_all(&heir);
-        assert_eq!(mine + other.join().unwrap() + left(&heir), 1);
+        assert_eq!(mine + other.join().unwrap() + take_rest(&heir), 1);
         heir.check_invariants(NOW);
     });
 }
 
-/// A request from before the change charges in the old table, while one from after it inserts the key: that charge may
-/// go uncounted, and nothing else.
+/// A request from before the change charges in the old table, while a request from after it inserts the key. The charge
+/// of the first may go uncounted, and nothing else.
 fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
@@ -118,7 +124,7 @@ fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
         let new = admitted(&heir);
         let uncounted = old.join().unwrap();
         copy_all(&heir);
-        let taken = uncounted + new + left(&heir);
+        let taken = uncounted + new + take_rest(&heir);
         assert!((1..=1 + uncounted).contains(&taken), "{taken}");
         before.check_invariants(NOW);
         heir.check_invariants(NOW);
@@ -132,16 +138,16 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
         let old = beside(&before, admitted);
         let new = beside(&heir, admitted);
         copy_all(&heir);
-        let (uncounted, new) = (old.join().unwrap(), new.join().unwrap());
-        let taken = uncounted + new + left(&heir);
+        let uncounted = old.join().unwrap();
+        let new = new.join().unwrap();
+        let taken = uncounted + new + take_rest(&heir);
         assert!((1..=1 + uncounted).contains(&taken), "{taken}");
         before.check_invariants(NOW);
         heir.check_invariants(NOW);
     });
 }
 
-/// What was charged before the change is refunded while the key is inserted: once, be it from the copy or from the
-/// table.
+/// A charge from before the change is refunded while the key is inserted: once, from the copy or from the table.
 fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
@@ -149,13 +155,13 @@ fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
         let mine = admitted(&heir);
         other.join().unwrap();
         copy_all(&heir);
-        assert_eq!(mine + left(&heir), 2);
+        assert_eq!(mine + take_rest(&heir), 2);
         heir.check_invariants(NOW);
     });
 }
 
-/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in what that
-/// has inherited, or in its table, or in both, and then counts it once. If the heir has another size, the two are in
+/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in the heir's
+/// inherited debts, or in its table, or in both, and then counts it once. If the heir has another size, the two are in
 /// pages that are copied one by one, the table's first.
 fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     for keys in [2, 4] {
@@ -167,7 +173,7 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
             let other = beside(&heir, admitted);
             copy_all(&next);
             let uncounted = other.join().unwrap();
-            let taken = uncounted + left(&next);
+            let taken = uncounted + take_rest(&next);
             assert!((1..=1 + uncounted).contains(&taken), "{keys} keys: {taken}");
             heir.check_invariants(NOW);
             next.check_invariants(NOW);
@@ -175,7 +181,7 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     }
 }
 
-/// A thread is descheduled after it has inserted a key, before it clears what the key has inherited. Another thread
+/// A thread is descheduled after it has inserted a key, before it clears the key's inherited debt. Another thread
 /// charges the key, and then the heir is changed in its turn. The heir of the heir finds an old debt and the present
 /// one: the present one counts.
 fn a_key_is_charged_before_its_inherited_debt_is_cleared<R: Modelled>() {
@@ -188,7 +194,7 @@ fn a_key_is_charged_before_its_inherited_debt_is_cleared<R: Modelled>() {
             let mine = admitted(&heir);
             let next = heir_of(&heir);
             copy_all(&next);
-            let left_then = left(&next);
+            let left_then = take_rest(&next);
             let other = other.join().unwrap();
             // The one unit that was left. Only the other thread may have taken it after the change.
             assert_eq!(mine + other, 1);
@@ -200,13 +206,14 @@ fn a_key_is_charged_before_its_inherited_debt_is_cleared<R: Modelled>() {
 }
 
 /// There is no room for an inherited key until another thread makes some, between two looks: then the key is in the
-/// table, and what it has inherited must be cleared.
+/// table, and its inherited debt must be cleared.
 fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
     model(|| {
-        let (before, mut heir) = (Arc::new(ledger::<R>()), Ledger::new(R::of(LIMIT), 2, WhenFull::Reject));
+        let before = Arc::new(ledger::<R>());
+        let mut heir = Ledger::new(R::with_limit(LIMIT), 2, WhenFull::Reject);
         assert!(ask(&before).is_allowed());
         let from = Arc::clone(&before);
-        heir.inherit(R::of(LIMIT), &[before.geometry()], NOW, &[], Box::new(InheritedStamps { from }));
+        heir.inherit(R::with_limit(LIMIT), &[before.geometry()], NOW, &[], Box::new(InheritedStamps { from }));
         let heir = Arc::new(heir);
         copy_all(&heir);
         let other_keys = 4..8;
@@ -215,7 +222,7 @@ fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
         let mine = admitted(&heir);
         other.join().unwrap();
         heir.check_invariants(NOW);
-        assert_eq!(mine + left(&heir), 1);
+        assert_eq!(mine + take_rest(&heir), 1);
     });
 }
 

@@ -1,4 +1,4 @@
-//! What threads can do to one another in a [`SetAssociativeTable`], in every order, with loom: see `models/Cargo.toml`.
+//! Threads that meet in a [`SetAssociativeTable`], in every order of their steps, with loom: see `models/Cargo.toml`.
 //!
 //! The tables are as small as possible (two sets of two slots), and each model is named after its hazard.
 
@@ -20,7 +20,7 @@ pub(super) fn model(run: impl Fn() + Sync + Send + 'static) {
     check(loom::model::Builder::new(), run);
 }
 
-/// Of three threads, with two preemptions at most: a third one takes minutes.
+/// Checks a model of three threads, with at most two preemptions: a third preemption takes minutes.
 pub(super) fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.map_or(2, |bound| bound.min(2)));
@@ -32,7 +32,7 @@ fn check(mut builder: loom::model::Builder, run: impl Fn() + Sync + Send + 'stat
     builder.check(run);
 }
 
-/// Runs `act` with what threads share, on a thread beside this one.
+/// Runs `act` with the value that threads share, on a thread beside this one.
 pub(super) fn beside<T: 'static, O: 'static>(
     shared: &Arc<T>,
     act: impl FnOnce(&T) -> O + 'static,
@@ -43,22 +43,23 @@ pub(super) fn beside<T: 'static, O: 'static>(
 
 /// A rule for limits that are used up for long.
 pub(super) trait Modelled: Bounded {
-    /// What an heir reads.
+    /// The state that an heir reads.
     type Read: Copy + 'static;
 
-    /// From so many epochs on, a word that is written late may look like a debt until its writer takes it back.
+    /// A word that is written late, by this number of epochs or more, may look like a debt until its writer takes it
+    /// back.
     const DISTINCT_FOR: u64;
 
     /// Whether a word may be the same again, by chance, after sixteen epochs: counts are, and instants are not.
     const COMES_AGAIN: bool;
 
-    fn of(limit: u64) -> Self;
+    fn with_limit(limit: u64) -> Self;
 
-    /// Returns the stamp of what a key owes at `at`, in an heir of the same limit.
+    /// Returns the stamp of a key's debt at `at`, in an heir of the same limit.
     fn stamp_at(&self, tag: Tag, entry: QuotaState<Self::Read>, at: Timestamp) -> u64;
 
     /// Returns an instant a little after the beginning of an epoch.
-    fn at(&self, epoch: u64, rest: u64) -> Self::Now;
+    fn instant(&self, epoch: u64, rest: u64) -> Self::Now;
 
     /// Returns when a charge is paid off, or which window was charged: see [`Rule::refunded`].
     fn proof(receipt: Receipt) -> u64;
@@ -78,7 +79,7 @@ impl Modelled for TickBucket {
     const DISTINCT_FOR: u64 = 13;
     const COMES_AGAIN: bool = false;
 
-    fn of(limit: u64) -> Self {
+    fn with_limit(limit: u64) -> Self {
         Self::new(&Quota::per_day(1).burst(limit)).unwrap()
     }
 
@@ -86,7 +87,7 @@ impl Modelled for TickBucket {
         self.stamp(entry.state.0, self.read(at))
     }
 
-    fn at(&self, epoch: u64, rest: u64) -> Tick {
+    fn instant(&self, epoch: u64, rest: u64) -> Tick {
         Tick::at((epoch << 32) + rest)
     }
 
@@ -117,7 +118,7 @@ impl Modelled for FixedRule {
     const DISTINCT_FOR: u64 = 10;
     const COMES_AGAIN: bool = true;
 
-    fn of(limit: u64) -> Self {
+    fn with_limit(limit: u64) -> Self {
         Self::holding(&five_seconds(limit), false, u32::MAX.into()).unwrap()
     }
 
@@ -125,7 +126,7 @@ impl Modelled for FixedRule {
         self.stamp_of(tag, entry, at)
     }
 
-    fn at(&self, epoch: u64, rest: u64) -> Self::Now {
+    fn instant(&self, epoch: u64, rest: u64) -> Self::Now {
         self.read(five_seconds_in(epoch, rest))
     }
 
@@ -138,14 +139,14 @@ impl Modelled for FixedRule {
     }
 }
 
-/// Its charges weigh, rounded up, as much as before to the end of the next window.
+/// The weight of its charges, rounded up, stays the same to the end of the next window.
 impl Modelled for SlidingRule {
     type Read = SlidingWindowState;
 
     const DISTINCT_FOR: u64 = 11;
     const COMES_AGAIN: bool = true;
 
-    fn of(limit: u64) -> Self {
+    fn with_limit(limit: u64) -> Self {
         Self::holding(&five_seconds(limit), false, GREATEST).unwrap()
     }
 
@@ -153,7 +154,7 @@ impl Modelled for SlidingRule {
         self.stamp_of(tag, entry, at)
     }
 
-    fn at(&self, epoch: u64, rest: u64) -> Self::Now {
+    fn instant(&self, epoch: u64, rest: u64) -> Self::Now {
         self.read(five_seconds_in(epoch, rest))
     }
 
@@ -167,29 +168,29 @@ impl Modelled for SlidingRule {
 }
 
 /// A table with the rule that all threads judge by.
-struct Judged<R> {
+struct ModelledTable<R> {
     table: SetAssociativeTable,
     rule: R,
 }
 
-impl<R: Modelled> Judged<R> {
+impl<R: Modelled> ModelledTable<R> {
     /// Charges by a clock that was read at one time, and shows another when it is read again.
     fn check(&self, hash: u64, read: (u64, u64), again: (u64, u64)) -> Decision {
-        let at = |(epoch, rest)| self.rule.at(epoch, rest);
+        let at = |(epoch, rest)| self.rule.instant(epoch, rest);
         self.table.check(&self.rule, hash, 1, at(read), || at(again))
     }
 
     fn refund(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
-        self.table.refund(&self.rule, hash, 1, R::proof(receipt), self.rule.at(epoch, rest));
+        self.table.refund(&self.rule, hash, 1, R::proof(receipt), self.rule.instant(epoch, rest));
     }
 
     /// Checks the table once all threads are joined, at the latest time of the model.
     fn check_invariants(&self, epoch: u64, rest: u64) {
-        self.table.check_invariants(&self.rule, self.rule.at(epoch, rest));
+        self.table.check_invariants(&self.rule, self.rule.instant(epoch, rest));
     }
 }
 
-impl<R> std::ops::Deref for Judged<R> {
+impl<R> std::ops::Deref for ModelledTable<R> {
     type Target = SetAssociativeTable;
 
     fn deref(&self) -> &SetAssociativeTable {
@@ -198,8 +199,8 @@ impl<R> std::ops::Deref for Judged<R> {
 }
 
 /// Four slots.
-fn table<R: Modelled>(limit: u64) -> Arc<Judged<R>> {
-    Arc::new(Judged { table: SetAssociativeTable::new(2, WhenFull::EvictLeast), rule: R::of(limit) })
+fn table<R: Modelled>(limit: u64) -> Arc<ModelledTable<R>> {
+    Arc::new(ModelledTable { table: SetAssociativeTable::new(2, WhenFull::EvictLeast), rule: R::with_limit(limit) })
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.
@@ -207,16 +208,16 @@ pub(super) const fn key(n: u64) -> u64 {
     (n << 40) | (n + 1) << 12 | 1 << 5
 }
 
-fn ask<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> Decision {
+fn ask<R: Modelled>(table: &ModelledTable<R>, hash: u64, epoch: u64, rest: u64) -> Decision {
     table.check(hash, (epoch, rest), (epoch, rest))
 }
 
-fn admitted<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> u32 {
+fn admitted<R: Modelled>(table: &ModelledTable<R>, hash: u64, epoch: u64, rest: u64) -> u32 {
     u32::from(ask(table, hash, epoch, rest).is_allowed())
 }
 
-/// Returns how much a key can still take.
-fn left<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> usize {
+/// Takes the remaining units of a key, and returns their number.
+fn take_rest<R: Modelled>(table: &ModelledTable<R>, hash: u64, epoch: u64, rest: u64) -> usize {
     std::iter::repeat_with(|| admitted(table, hash, epoch, rest)).take_while(|admitted| *admitted == 1).count()
 }
 
@@ -225,7 +226,7 @@ const fn key_of_other_stripe(n: u64) -> u64 {
     key(n) | 1
 }
 
-/// Both threads search, neither finds it, and both insert it: then it could be charged twice over.
+/// Both threads search the key, do not find it, and insert it: then it could be charged twice.
 fn two_threads_insert_a_key_at_once<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
@@ -237,7 +238,7 @@ fn two_threads_insert_a_key_at_once<R: Modelled>() {
     });
 }
 
-/// Both threads judge the same word, and both write what follows from it: then one charge would be lost.
+/// Both threads judge the same word, and both write their result: then one charge would be lost.
 fn two_threads_charge_the_same_word<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -284,7 +285,7 @@ fn a_key_is_evicted_while_it_is_refunded<R: Modelled>() {
         let other = beside(&table, |table| admitted(table, key(9), 0, 5));
         table.refund(key(0), first.receipt(), 0, 5);
         assert_eq!(other.join().unwrap(), 1);
-        assert_eq!((table.copies(key(9)), left(&table, key(9), 0, 5)), (1, 2), "the charge of key 9");
+        assert_eq!((table.copies(key(9)), take_rest(&table, key(9), 0, 5)), (1, 2), "the charge of key 9");
         table.check_invariants(0, 5);
     });
 }
@@ -305,8 +306,8 @@ fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
     });
 }
 
-/// After a long time everything in a page is cleared. A late sweeper must not clear what the other thread has charged
-/// since.
+/// After a long time everything in a page is cleared. A late sweeper must not clear the charge that the other thread
+/// has made since.
 fn a_page_is_cleared_while_a_key_is_inserted_into_it<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
@@ -319,8 +320,8 @@ fn a_page_is_cleared_while_a_key_is_inserted_into_it<R: Modelled>() {
     });
 }
 
-/// One thread reads the clock and comes late, in whatever step of its decision: by its own time, what the other
-/// charges meanwhile was paid long ago.
+/// One thread reads the clock and comes late, in any step of its decision: by its own time, the charge that the other
+/// makes meanwhile was paid long ago.
 fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [1, 2, 9, 12, 16] {
         model(move || {
@@ -354,9 +355,9 @@ fn a_refund_meets_a_charge<R: Modelled>() {
     });
 }
 
-/// One thread reads the clock, and is descheduled in whatever step of charging a key that is there, while the other
-/// comes back to a page that was idle so long that all in it is cleared. What is charged as of the new time must not be
-/// cleared with the rest, and what was paid long ago must not look like a debt.
+/// One thread reads the clock, and is descheduled in any step of charging a key that is there. The other comes back to
+/// the page after an idle time that clears all of it. A charge as of the new time must not be cleared with the rest,
+/// and a debt that was paid long ago must not look owed.
 fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     for (sleep, same_key) in [(5, true), (9, true), (10, true), (12, true), (9, false), (12, false), (14, false)] {
         model(move || {
@@ -367,11 +368,11 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
             let mine = table.check(key(1), (0, 5), (sleep, 0));
             let other = other.join().unwrap() as usize;
             let is_distinct = sleep < R::DISTINCT_FOR || !same_key;
-            assert!(!is_distinct || other == 1, "{sleep} epochs: one that owed nothing was rejected");
-            assert!(!is_distinct || mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
+            assert!(!is_distinct || other == 1, "{sleep} epochs: a key that owed nothing was rejected");
+            assert!(!is_distinct || mine.is_allowed(), "{sleep} epochs: rejected because of a paid debt");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
             let mine = usize::from(mine.is_allowed() && !R::is_paid(mine.receipt(), sleep, 0));
-            let taken = if same_key { other + mine } else { mine } + left(&table, key(1), sleep, 1);
+            let taken = if same_key { other + mine } else { mine } + take_rest(&table, key(1), sleep, 1);
             assert!(taken == 2 || (!is_distinct && taken < 2), "{sleep} epochs: {taken}");
             assert!(table.copies(key(1)) <= 1);
             table.check_invariants(sleep, 1);
@@ -379,8 +380,8 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     }
 }
 
-/// One thread refunds what was paid long ago, and is descheduled in whatever step of it: what the other charges
-/// meanwhile must not be refunded in its place, nor be taken for the old debt and cleared.
+/// One thread refunds a charge that was paid long ago, and is descheduled in any step of it. The charge that the other
+/// makes meanwhile must not be refunded in its place, or be taken for the old debt and cleared.
 fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [5, 12, 16, 17] {
         model(move || {
@@ -388,13 +389,13 @@ fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
             let first = ask(&table, key(1), 0, 5);
             let other = beside(&table, move |table| admitted(table, key(1), sleep, 0));
             table.refund(key(1), first.receipt(), 0, 5);
-            let taken = other.join().unwrap() as usize + left(&table, key(1), sleep, 1);
-            // From nine epochs on, what is written late may be charged on before it is taken back: then it is
-            // owed, too. It admits no one, unless the word is again the one that was read.
+            let taken = other.join().unwrap() as usize + take_rest(&table, key(1), sleep, 1);
+            // A word that is written nine epochs late or later may be charged on top before it is taken back: then it
+            // is owed, too. It admits no request, unless the word is again the word that was read.
             let is_again = R::COMES_AGAIN && sleep % 16 == 0;
             assert!(taken == 2 || (sleep >= 9 && taken == 1) || (is_again && taken == 3), "{sleep} epochs: {taken}");
-            // Of a window that such a word seems to be from, counts are kept that no key owes. Then only what does not
-            // depend on debts is checked: five epochs later, all are paid.
+            // Such a word seems to be from another window, whose counts are then kept although no key owes them. Then
+            // only the invariants that do not depend on debts are checked: five epochs later, all debts are paid.
             table.check_invariants(if sleep < 9 { sleep } else { sleep + 5 }, 1);
         });
     }
@@ -416,7 +417,7 @@ fn two_keys_of_different_stripes_want_the_same_slot<R: Modelled>() {
     });
 }
 
-/// One thread charges in the last instant of a window, the other in the first one of the next.
+/// One thread charges in the last instant of a window, the other in the first instant of the next.
 fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
     for is_known in [false, true] {
         model(move || {
@@ -427,11 +428,11 @@ fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
             let other = beside(&table, |table| table.check(key(1), (1, 0), (1, 0)));
             let mine = table.check(key(1), (0, 9), (0, 9));
             let other = other.join().unwrap();
-            // One at most is owed, and so one more may come at once.
+            // At most one charge is owed, so one more may come at once.
             let charged = [mine, other].into_iter().filter(Decision::is_allowed);
             let taken = charged.filter(|charged| !R::is_paid(charged.receipt(), 1, 1)).count();
             let before = usize::from(is_known && !R::is_over(0, 1, 1));
-            assert_eq!(taken + before + left(&table, key(1), 1, 1), 2);
+            assert_eq!(taken + before + take_rest(&table, key(1), 1, 1), 2);
             assert_eq!(table.copies(key(1)), 1);
             table.check_invariants(1, 1);
         });
