@@ -26,8 +26,7 @@ use crate::values::Backlog;
 /// impl Limiter for Accounts {
 ///     fn decide(&self, ask: &Ask<'_>) -> Answer {
 ///         let Some(left) = self.left.get(ask.key()) else { return Decision::reject(UNITS, 0, None).into() };
-///         let charge = |left: u64| left.checked_sub(ask.cost());
-///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge) {
+///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(ask.cost())) {
 ///             Ok(before) => Decision::allow(UNITS, before - ask.cost()).into(),
 ///             Err(left) => Decision::reject(UNITS, left, None).into(),
 ///         }

@@ -64,7 +64,7 @@ impl Attempts {
             return Err(GaveUp::Contention);
         }
         let longest = TIMER.max(now.saturating_duration_since(self.first) / 8);
-        sleep(backoff::up_to(longest.min(left))).await;
+        sleep(backoff::draw_up_to(longest.min(left))).await;
         self.present = Instant::now();
         Ok(())
     }

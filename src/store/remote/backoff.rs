@@ -18,7 +18,7 @@ pub(crate) fn pause(failures: u32) -> Duration {
 
 /// Draws a [`pause`] that is no longer than `most`.
 pub(super) fn pause_of_at_most(most: Duration, failures: u32) -> Duration {
-    up_to(longest(failures).min(most))
+    draw_up_to(longest(failures).min(most))
 }
 
 /// Returns 100 ms, 200 ms, 400 ms, and so on up to five seconds.
@@ -28,7 +28,7 @@ fn longest(failures: u32) -> Duration {
 
 /// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
 /// not come back together.
-pub(super) fn up_to(longest: Duration) -> Duration {
+pub(super) fn draw_up_to(longest: Duration) -> Duration {
     let nanos = u64::try_from((longest.as_nanos() * u128::from(random())) >> 64).expect("five seconds at the most");
     Duration::from_nanos(nanos)
 }
@@ -42,7 +42,7 @@ mod tests {
         let longest = Duration::from_millis(800);
         let mut eighths = [0_u32; 8];
         for _ in 0..8_000 {
-            let drawn = up_to(longest);
+            let drawn = draw_up_to(longest);
             assert!(drawn <= longest);
             eighths[usize::try_from(drawn.as_millis() / 100).unwrap().min(7)] += 1;
         }

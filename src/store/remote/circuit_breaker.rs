@@ -242,7 +242,7 @@ impl Failures {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Second {
+struct SecondCounts {
     calls: u32,
     failures: Failures,
 }
@@ -253,7 +253,7 @@ struct FailureWindow {
     start: Instant,
     /// The second of the newest count.
     second: u64,
-    counts: [Second; SECONDS],
+    counts: [SecondCounts; SECONDS],
 }
 
 impl FailureWindow {
@@ -262,10 +262,10 @@ impl FailureWindow {
     }
 
     /// Returns the counts of the second at `now`, and clears the seconds in between.
-    fn second_at(&mut self, now: Instant) -> &mut Second {
+    fn second_at(&mut self, now: Instant) -> &mut SecondCounts {
         let second = now.saturating_duration_since(self.start).as_secs();
         for passed in (self.second..second).take(SECONDS) {
-            self.counts[Self::index(passed + 1)] = Second::default();
+            self.counts[Self::index(passed + 1)] = SecondCounts::default();
         }
         // Cleared in order, so all counts are when more seconds have passed than there are counts.
         self.second = self.second.max(second);

@@ -168,8 +168,12 @@ impl Leases {
         });
         if !is_stored.unwrap_or(false) {
             // In a full set, an empty lease is replaced first, then the one that ends first.
-            let end = |lease: &Lease| if lease.left == 0 { Timestamp::ZERO } else { self.end_of(lease) };
-            self.held.update(tag, lease.since, end, |value| *value = Some(lease));
+            self.held.update(
+                tag,
+                lease.since,
+                |lease| if lease.left == 0 { Timestamp::ZERO } else { self.end_of(lease) },
+                |value| *value = Some(lease),
+            );
         }
     }
 
@@ -236,7 +240,7 @@ mod tests {
         Price { cost, quota: Quota::per_minute(100) }
     }
 
-    fn at(millis: u64) -> Timestamp {
+    fn at_millis(millis: u64) -> Timestamp {
         Timestamp::from_nanos(millis * 1_000_000)
     }
 
@@ -251,7 +255,7 @@ mod tests {
 
     /// Spends the whole lease, and returns the number of requests that it paid for.
     fn spend_all(leases: &Leases, cost: u64, now: u64) -> usize {
-        std::iter::from_fn(|| leases.spend(tag(), at_cost(cost), at(now))).count()
+        std::iter::from_fn(|| leases.spend(tag(), at_cost(cost), at_millis(now))).count()
     }
 
     #[test]
@@ -260,38 +264,41 @@ mod tests {
         let mut sizes = Vec::new();
         let mut now = 0;
         for _ in 0..7 {
-            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), 1, at(now)) else {
+            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), 1, at_millis(now)) else {
                 panic!("all was spent")
             };
             sizes.push(extra);
-            leases.hold(tag(), Lease::new(at_cost(1), extra, extra, granted(90), at(now)));
+            leases.hold(tag(), Lease::new(at_cost(1), extra, extra, granted(90), at_millis(now)));
             now += 100;
             assert_eq!(spend_all(&leases, 1, now), extra as usize);
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
         // After a pause, the size starts at zero. A lease takes at most half of the remaining units.
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(now + 1_000)), LeaseAction::More(0));
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 8, granted(6), at(now)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(now)), LeaseAction::More(3));
-        assert_eq!(leases.next_action(tag(), at_cost(2), 1, at(now)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(now + 1_000)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 8, granted(6), at_millis(now)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(now)), LeaseAction::More(3));
+        assert_eq!(leases.next_action(tag(), at_cost(2), 1, at_millis(now)), LeaseAction::More(0));
     }
 
     #[test]
     fn units_that_are_not_spent_in_time_are_refunded_once() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(3), 5, 8, granted(50), at(0)));
-        assert!(leases.spend(tag(), at_cost(1), at(1)).is_none() && leases.spend(tag(), at_cost(3), at(999)).is_some());
-        assert!(leases.spend(tag(), at_cost(3), at(1_000)).is_none());
+        leases.hold(tag(), Lease::new(at_cost(3), 5, 8, granted(50), at_millis(0)));
+        assert!(
+            leases.spend(tag(), at_cost(1), at_millis(1)).is_none()
+                && leases.spend(tag(), at_cost(3), at_millis(999)).is_some()
+        );
+        assert!(leases.spend(tag(), at_cost(3), at_millis(1_000)).is_none());
         let unspent = Unspent { requests: 4, price: at_cost(3), receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), at_cost(3), 1, at(1_000)), LeaseAction::Refund(unspent));
-        assert_eq!(leases.next_action(tag(), at_cost(3), 1, at(1_000)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(3), 1, at_millis(1_000)), LeaseAction::Refund(unspent));
+        assert_eq!(leases.next_action(tag(), at_cost(3), 1, at_millis(1_000)), LeaseAction::More(0));
     }
 
     #[test]
     fn remaining_includes_the_units_of_the_lease() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
-        let decision = leases.spend(tag(), at_cost(2), at(250)).unwrap();
+        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at_millis(0)));
+        let decision = leases.spend(tag(), at_cost(2), at_millis(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
     }
@@ -299,25 +306,25 @@ mod tests {
     #[test]
     fn a_request_is_returned_to_the_lease_that_paid_for_it() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
-        let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at(250)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at_millis(0)));
+        let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at_millis(250)).unwrap().receipt().read().unwrap();
         assert_eq!(spend_all(&leases, 2, 250), 3);
-        leases.return_to_lease(tag(), 2, LeaseReceipt(at(1)), at(500));
+        leases.return_to_lease(tag(), 2, LeaseReceipt(at_millis(1)), at_millis(500));
         assert_eq!(spend_all(&leases, 2, 500), 0, "another lease had paid");
-        leases.return_to_lease(tag(), 1, paid_by, at(500));
+        leases.return_to_lease(tag(), 1, paid_by, at_millis(500));
         assert_eq!(spend_all(&leases, 2, 500), 0, "it pays for another cost");
-        leases.return_to_lease(tag(), 2, paid_by, at(500));
+        leases.return_to_lease(tag(), 2, paid_by, at_millis(500));
         assert_eq!(spend_all(&leases, 2, 500), 1);
-        leases.return_to_lease(tag(), 2, paid_by, at(1_000));
+        leases.return_to_lease(tag(), 2, paid_by, at_millis(1_000));
         assert_eq!(spend_all(&leases, 2, 999), 0, "it was returned too late");
     }
 
     #[test]
     fn a_lease_takes_back_at_most_its_grant() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
-        let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at(1)).unwrap().receipt().read().unwrap();
-        (0..2).for_each(|_| leases.return_to_lease(tag(), 2, paid_by, at(2)));
+        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at_millis(0)));
+        let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at_millis(1)).unwrap().receipt().read().unwrap();
+        (0..2).for_each(|_| leases.return_to_lease(tag(), 2, paid_by, at_millis(2)));
         assert_eq!(spend_all(&leases, 2, 2), 4);
     }
 
@@ -330,30 +337,31 @@ mod tests {
     fn a_lease_ends_with_its_window_and_leases_are_not_added_up() {
         let leases = leases();
         let ends_soon = Decision::allow(10, 8).with_reset_after(Duration::from_millis(300));
-        leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at(0)));
-        leases.hold(tag(), Lease::new(at_cost(1), 3, 3, ends_soon, at(100)));
+        leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at_millis(0)));
+        leases.hold(tag(), Lease::new(at_cost(1), 3, 3, ends_soon, at_millis(100)));
         assert_eq!(spend_all(&leases, 1, 399), 3);
-        leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at(200)));
+        leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at_millis(200)));
         // A call without a lease takes nothing away.
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, ends_soon, at(201)));
-        let peeked = leases.peek(tag(), at_cost(1), at(499)).unwrap();
-        let spent = leases.spend(tag(), at_cost(1), at(499)).unwrap();
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, ends_soon, at_millis(201)));
+        let peeked = leases.peek(tag(), at_cost(1), at_millis(499)).unwrap();
+        let spent = leases.spend(tag(), at_cost(1), at_millis(499)).unwrap();
         assert_eq!((peeked.remaining(), peeked.receipt()), (spent.remaining(), spent.receipt()));
         assert!(
-            leases.peek(tag(), at_cost(1), at(500)).is_none() && leases.spend(tag(), at_cost(1), at(500)).is_none()
+            leases.peek(tag(), at_cost(1), at_millis(500)).is_none()
+                && leases.spend(tag(), at_cost(1), at_millis(500)).is_none()
         );
     }
 
     #[test]
     fn a_returned_request_is_refunded_by_the_receipt_of_its_own_charge() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(1), 1, 1, granted(90), at(0)));
-        let lease = leases.spend(tag(), at_cost(1), at(1)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(1), 1, 1, granted(90), at_millis(0)));
+        let lease = leases.spend(tag(), at_cost(1), at_millis(1)).unwrap().receipt().read().unwrap();
         // A later call charges the key, too.
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(80).with_receipt(Receipt::new(8)), at(2)));
-        leases.return_to_lease(tag(), 1, lease, at(3));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(80).with_receipt(Receipt::new(8)), at_millis(2)));
+        leases.return_to_lease(tag(), 1, lease, at_millis(3));
         let unspent = Unspent { requests: 1, price: at_cost(1), receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1_000)), LeaseAction::Refund(unspent));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(1_000)), LeaseAction::Refund(unspent));
     }
 
     #[test]
@@ -361,9 +369,12 @@ mod tests {
         let leases = leases();
         let bucket = TokenBucket::new(Quota::per_second(1_000));
         let full_soon = granted(90).with_reset_after(Duration::from_millis(5));
-        leases.hold(tag(), Lease::new(at_cost(1), 3, 3, full_soon, at(0)).taken_from(bucket.kind()));
-        assert!(leases.spend(tag(), at_cost(1), at(6)).is_some() && leases.spend(tag(), at_cost(1), at(999)).is_some());
-        assert!(leases.spend(tag(), at_cost(1), at(1_000)).is_none(), "its own lifetime is over");
+        leases.hold(tag(), Lease::new(at_cost(1), 3, 3, full_soon, at_millis(0)).taken_from(bucket.kind()));
+        assert!(
+            leases.spend(tag(), at_cost(1), at_millis(6)).is_some()
+                && leases.spend(tag(), at_cost(1), at_millis(999)).is_some()
+        );
+        assert!(leases.spend(tag(), at_cost(1), at_millis(1_000)).is_none(), "its own lifetime is over");
     }
 
     /// The later call is made in the lease's window, and decided in the next, which ends in a minute.
@@ -371,11 +382,11 @@ mod tests {
     fn a_later_call_does_not_carry_a_lease_into_the_next_window() {
         let leases = leases();
         let window_ends = granted(90).with_reset_after(Duration::from_millis(800));
-        leases.hold(tag(), Lease::new(at_cost(1), 1, 1, window_ends, at(0)));
-        let lease = leases.spend(tag(), at_cost(1), at(500)).unwrap().receipt().read().unwrap();
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(799)));
-        leases.return_to_lease(tag(), 1, lease, at(850));
-        assert!(leases.spend(tag(), at_cost(1), at(850)).is_none());
+        leases.hold(tag(), Lease::new(at_cost(1), 1, 1, window_ends, at_millis(0)));
+        let lease = leases.spend(tag(), at_cost(1), at_millis(500)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at_millis(799)));
+        leases.return_to_lease(tag(), 1, lease, at_millis(850));
+        assert!(leases.spend(tag(), at_cost(1), at_millis(850)).is_none());
     }
 
     /// As documented for `RedisStore::leasing`; less on 32 bits.
@@ -388,23 +399,26 @@ mod tests {
     #[test]
     fn a_key_is_in_demand_until_its_lease_ends_even_if_the_lease_is_spent() {
         let leases = leases();
-        assert!(!leases.is_in_demand(tag(), at_cost(1), at(0)));
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(0)));
-        assert!(leases.is_in_demand(tag(), at_cost(1), at(999)) && !leases.is_in_demand(tag(), at_cost(1), at(1_000)));
-        assert!(!leases.is_in_demand(tag(), at_cost(2), at(1)), "of another cost");
+        assert!(!leases.is_in_demand(tag(), at_cost(1), at_millis(0)));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at_millis(0)));
+        assert!(
+            leases.is_in_demand(tag(), at_cost(1), at_millis(999))
+                && !leases.is_in_demand(tag(), at_cost(1), at_millis(1_000))
+        );
+        assert!(!leases.is_in_demand(tag(), at_cost(2), at_millis(1)), "of another cost");
     }
 
     #[test]
     fn one_of_several_concurrent_calls_asks_for_more() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(4));
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at_millis(0)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(1)), LeaseAction::More(4));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(1)), LeaseAction::More(0));
         // The other call returns first. Then the call that asked for more returns, and was granted nothing.
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(1)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(2)), LeaseAction::More(0));
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 4, granted(90), at(1)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(3)), LeaseAction::More(4));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at_millis(1)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(2)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 4, granted(90), at_millis(1)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(3)), LeaseAction::More(4));
     }
 
     /// With 32 processes at one key, most calls time out. Each timeout ended the leases of its process for their
@@ -412,10 +426,10 @@ mod tests {
     #[test]
     fn the_call_after_a_failed_one_asks_for_the_same_lease() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at_millis(0)));
         for _ in 0..3 {
-            assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(4));
-            assert_eq!(leases.next_action(tag(), at_cost(1), 1, at(1)), LeaseAction::More(0));
+            assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(1)), LeaseAction::More(4));
+            assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(1)), LeaseAction::More(0));
             leases.ask_again(tag());
         }
     }
@@ -423,15 +437,19 @@ mod tests {
     #[test]
     fn a_lease_is_at_least_for_the_requests_that_wait_for_the_call() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(0)));
-        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(1)), LeaseAction::More(7));
-        leases.hold(tag(), Lease::new(at_cost(1), 7, 7, granted(90), at(1)));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at_millis(0)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at_millis(1)), LeaseAction::More(7));
+        leases.hold(tag(), Lease::new(at_cost(1), 7, 7, granted(90), at_millis(1)));
         assert_eq!(spend_all(&leases, 1, 2), 7);
-        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(2)), LeaseAction::More(10), "never more than `most`");
+        assert_eq!(
+            leases.next_action(tag(), at_cost(1), 7, at_millis(2)),
+            LeaseAction::More(10),
+            "never more than `most`"
+        );
         // And at most half of the remaining units.
-        leases.hold(tag(), Lease::new(at_cost(1), 10, 10, granted(6), at(2)));
+        leases.hold(tag(), Lease::new(at_cost(1), 10, 10, granted(6), at_millis(2)));
         assert_eq!(spend_all(&leases, 1, 3), 10);
-        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at(3)), LeaseAction::More(3));
+        assert_eq!(leases.next_action(tag(), at_cost(1), 7, at_millis(3)), LeaseAction::More(3));
     }
 
     /// Holds the lease of a counterexample. Returns also its price and the present instant.
@@ -450,7 +468,7 @@ mod tests {
         (leases, price, Timestamp::from_nanos(case.number("now")))
     }
 
-    fn left(leases: &Leases) -> u128 {
+    fn requests_left(leases: &Leases) -> u128 {
         leases.held.get(tag()).unwrap().left.into()
     }
 
@@ -459,13 +477,13 @@ mod tests {
         each("src/store/remote/leases.rs: Leases::spend_from", |case| {
             let (leases, price, now) = held(case);
             let paid = leases.spend(tag(), price, now).is_some();
-            [("paid", paid.into()), ("left", left(&leases))]
+            [("paid", paid.into()), ("left", requests_left(&leases))]
         });
         each("src/store/remote/leases.rs: Leases::return_to_lease", |case| {
             let (leases, price, now) = held(case);
             let lease = LeaseReceipt(leases.held.get(tag()).unwrap().since);
             leases.return_to_lease(tag(), price.cost, lease, now);
-            [("left", left(&leases))]
+            [("left", requests_left(&leases))]
         });
         each("src/store/remote/leases.rs: Leases::next_action", |case| {
             let (leases, price, now) = held(case);
@@ -473,7 +491,7 @@ mod tests {
                 LeaseAction::Refund(unspent) => (unspent.requests, 0),
                 LeaseAction::More(more) => (0, more),
             };
-            [("refunded", refunded.into()), ("left", left(&leases)), ("more", more.into())]
+            [("refunded", refunded.into()), ("left", requests_left(&leases)), ("more", more.into())]
         });
     }
 }

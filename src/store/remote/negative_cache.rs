@@ -183,13 +183,13 @@ mod tests {
         Tags::new(b"").of(&PartitionKey::from(key))
     }
 
-    fn at(nanos: u64) -> Timestamp {
+    fn at_nanos(nanos: u64) -> Timestamp {
         Timestamp::from_nanos(nanos)
     }
 
     /// Our clock shows seconds since it was asked, the server's a thousand more.
     fn observed() -> Observation {
-        Observation { server: at(1_000 * SECOND), sent: at(0), answered: at(SECOND / 10) }
+        Observation { server: at_nanos(1_000 * SECOND), sent: at_nanos(0), answered: at_nanos(SECOND / 10) }
     }
 
     fn rejected(
@@ -199,7 +199,7 @@ mod tests {
         cost: u64,
         now: u64,
     ) -> Option<Decision> {
-        negative_cache.peek(tag(key), at(now), |state, time| {
+        negative_cache.peek(tag(key), at_nanos(now), |state, time| {
             Some(bucket.decide(Some(state), time, cost).0).filter(|decision| !decision.is_allowed())
         })
     }
@@ -241,7 +241,7 @@ mod tests {
         let negative_cache = NegativeCache::new();
         let is_rejected = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
         let (_, all) = bucket.decide(None, observed().server, 5);
-        let later = Observation { sent: at(1), ..observed() };
+        let later = Observation { sent: at_nanos(1), ..observed() };
         negative_cache.note(tag("a"), all, observed());
         negative_cache.forget(tag("a"), observed().sent);
         assert!(!is_rejected());
@@ -261,8 +261,10 @@ mod tests {
         let mut asked = Vec::new();
         for now in (0..30).map(|tenth| tenth * SECOND / 10) {
             for _ in 0..10 {
-                let decide = |state, time| Some(bucket.decide(Some(state), time, 1).0).filter(|it| !it.is_allowed());
-                if negative_cache.rejection(tag("a"), at(now), decide).is_none() {
+                let rejection = negative_cache.rejection(tag("a"), at_nanos(now), |state, time| {
+                    Some(bucket.decide(Some(state), time, 1).0).filter(|decision| !decision.is_allowed())
+                });
+                if rejection.is_none() {
                     asked.push(now * 10 / SECOND);
                 }
             }
@@ -285,7 +287,7 @@ mod tests {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let negative_cache = NegativeCache::new();
         for number in 0..100_000_u64 {
-            let observed = Observation { server: at(SECOND), sent: at(number), answered: at(number) };
+            let observed = Observation { server: at_nanos(SECOND), sent: at_nanos(number), answered: at_nanos(number) };
             negative_cache.note(tag(&number.to_string()), bucket.decide(None, observed.server, 1).1, observed);
         }
         let known = |range: std::ops::Range<u64>| {

@@ -279,8 +279,8 @@ impl<T> Follower<T> {
         // Of many followers that are late at once, the first replaces the collector. The successor then has half of a
         // timeout to take the others, before it counts as stuck in its turn.
         let is_new = now.saturating_duration_since(flight.collector_since) < (deadline - joined) / 2;
-        let is_left = |follower: &PendingFollower<T>| follower.answer.is_closed() && follower.deadline <= now;
-        if is_new || !flight.followers.iter().any(is_left) {
+        let mut followers = flight.followers.iter();
+        if is_new || !followers.any(|follower| follower.answer.is_closed() && follower.deadline <= now) {
             return FollowerOutcome::Late(None);
         }
         let cancelled = flight.take_cancelled();
@@ -318,7 +318,7 @@ impl<T> Collector<T> {
         }
     }
 
-    /// Takes all followers that are to be answered, in groups of an equal cost, each in the order of arrival. If there
+    /// Takes all followers that wait for an answer, in groups of an equal cost, each in the order of arrival. If there
     /// are no followers, the collector is done. This is decided under the same lock, so a request that joins later
     /// finds no collector and starts another.
     pub(crate) fn groups(&mut self) -> Vec<Group<T>> {

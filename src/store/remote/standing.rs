@@ -167,7 +167,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    fn at(span: Duration) -> Timestamp {
+    fn instant_after(span: Duration) -> Timestamp {
         Timestamp::ZERO.saturating_add(span)
     }
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_bucket_pays_its_debt_before_it_admits_anything() {
         let bucket = TokenBucket::new(Quota::per_hour(100).burst(10));
-        let now = at(HOUR * 1_000);
+        let now = instant_after(HOUR * 1_000);
         for (units, wait) in [(5, Duration::ZERO), (10, HOUR / 100), (11, HOUR / 50), (110, HOUR * 101 / 100)] {
             assert_eq!(wait_after(&bucket, now, units), wait, "{units}");
         }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn windows_are_used_up_one_after_the_other() {
         let fixed = FixedWindow::new(Quota::per_hour(100));
-        let now = at(HOUR * 1_000 + HOUR / 4);
+        let now = instant_after(HOUR * 1_000 + HOUR / 4);
         let left = HOUR * 3 / 4;
         for (units, wait) in
             [(99, Duration::ZERO), (100, left), (199, left), (200, left + HOUR), (450, left + 3 * HOUR)]
@@ -199,7 +199,7 @@ mod tests {
             assert_eq!(wait_after(&fixed, now, units), wait, "{units}");
         }
         let (standing, state) = Standing::default().charge(&fixed, None, now, 130);
-        assert_eq!(standing.until(), at(HOUR * 1_001));
+        assert_eq!(standing.until(), instant_after(HOUR * 1_001));
         assert_eq!(fixed.decide(state, standing.until(), 0).0.remaining(), 70);
         let month = CalendarWindow::monthly(10).zone("UTC").unwrap();
         assert!(wait_after(&month, now, 25) > 24 * HOUR * 31);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn every_algorithm_restores_at_the_rate_of_its_quota() {
         fn hours<A: Algorithm>(algorithm: &A) -> u128 {
-            wait_after(algorithm, at(HOUR * 1_000), 100_000).as_nanos().div_ceil(HOUR.as_nanos())
+            wait_after(algorithm, instant_after(HOUR * 1_000), 100_000).as_nanos().div_ceil(HOUR.as_nanos())
         }
         let quota = Quota::per_hour(100);
         for hours in
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn debts_add_up() {
         let bucket = TokenBucket::new(Quota::per_hour(10));
-        let now = at(HOUR * 1_000);
+        let now = instant_after(HOUR * 1_000);
         let (mut standing, mut state) = Standing::default().charge(&bucket, None, now, 10);
         assert!(!standing.is_in_force(now), "nothing more than was left");
         for _ in 0..9 {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_debt_of_a_thousand_years_is_cut() {
         let bucket = TokenBucket::new(Quota::per_day(1));
-        let now = at(HOUR);
+        let now = instant_after(HOUR);
         let (standing, _) = Standing::default().charge(&bucket, None, now, u32::MAX.into());
         assert_eq!(standing.until(), now.saturating_add(LONGEST));
     }
@@ -250,13 +250,13 @@ mod tests {
     #[test]
     fn a_ban_ends_when_its_first_response_said() {
         let bucket = TokenBucket::new(Quota::per_hour(10));
-        let now = at(HOUR);
+        let now = instant_after(HOUR);
         let banned = Standing::default().ban(now, HOUR);
-        assert_eq!(banned.ban(at(HOUR * 3 / 2), HOUR), banned);
-        let rejection = banned.decide(&bucket, None, at(HOUR * 3 / 2), 1).unwrap();
+        assert_eq!(banned.ban(instant_after(HOUR * 3 / 2), HOUR), banned);
+        let rejection = banned.decide(&bucket, None, instant_after(HOUR * 3 / 2), 1).unwrap();
         assert_eq!((rejection.retry_after(), rejection.ban()), (Some(HOUR / 2), Some(HOUR / 2)));
         assert!(!banned.decide(&bucket, None, now, 0).unwrap().is_allowed(), "a request of cost 0 is rejected, too");
-        assert!(banned.decide(&bucket, None, at(2 * HOUR), 1).is_none());
+        assert!(banned.decide(&bucket, None, instant_after(2 * HOUR), 1).is_none());
         let (owing, state) = Standing::default().charge(&bucket, None, now, 20);
         assert_eq!(owing.decide(&bucket, state, now, 1).unwrap().ban(), None);
         assert!(owing.decide(&bucket, state, now, 0).unwrap().is_allowed());

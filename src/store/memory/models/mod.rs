@@ -88,7 +88,7 @@ impl Modelled for TickBucket {
     }
 
     fn instant(&self, epoch: u64, rest: u64) -> Tick {
-        Tick::at((epoch << 32) + rest)
+        Tick::from_count((epoch << 32) + rest)
     }
 
     fn proof(receipt: Receipt) -> u64 {

@@ -26,7 +26,7 @@ impl<R: Rule> Judged<R> {
     }
 
     /// Adds the key's debt beside the slot, if there is one, by its stamp.
-    pub(super) fn beside(self, rule: &R, stamp: Option<u64>) -> Self {
+    pub(super) fn with_debt_beside(self, rule: &R, stamp: Option<u64>) -> Self {
         Self { beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
     }
 
@@ -57,7 +57,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) const fn own(tag: Tag) -> Self {
+    pub(super) const fn from_tag(tag: Tag) -> Self {
         Self { tag, key: tag }
     }
 
@@ -189,7 +189,7 @@ impl SetAssociativeTable {
         let candidates = self.candidates(hash);
         let tag = candidates.tag;
         for set in candidates.sets {
-            if let Some(judged) = self.charge(rule, Owner::own(tag), cost, set, now, || self.find_in(set, tag)) {
+            if let Some(judged) = self.charge(rule, Owner::from_tag(tag), cost, set, now, || self.find_in(set, tag)) {
                 return judged;
             }
         }

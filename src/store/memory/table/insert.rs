@@ -31,8 +31,8 @@ impl SetAssociativeTable {
             let now = clock();
             self.ensure_candidates_swept(rule, candidates, now);
             if let Some((set, _)) = found {
-                let find = || self.find_in(set, tag);
-                if let Some(judged) = self.charge(rule, Owner::own(tag), cost, set, now, find) {
+                let judged = self.charge(rule, Owner::from_tag(tag), cost, set, now, || self.find_in(set, tag));
+                if let Some(judged) = judged {
                     return judged;
                 }
                 // Swept or evicted since it was found: search again.
@@ -70,7 +70,7 @@ impl SetAssociativeTable {
                     }
                     WhenFull::Overflow => {
                         let judged = self.charge_overflow(rule, tag, now, cost);
-                        return judged.beside(rule, uncleared.map(|(_, stamp)| stamp));
+                        return judged.with_debt_beside(rule, uncleared.map(|(_, stamp)| stamp));
                     }
                 }
             }
@@ -127,7 +127,7 @@ impl SetAssociativeTable {
         let wait = slots.map(|(set, slot)| {
             let (word, _, at) = self.read(rule, set, slot, now);
             let at = rule.local(at, word.tag());
-            rule.left(rule.owed(word, at), at)
+            rule.nanos_until_paid(rule.owed(word, at), at)
         });
         Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
     }

@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn keys_and_pages_in_disorder_are_found() {
         let of_keys = |break_it: &dyn Fn(&SetAssociativeTable), message: &str| {
-            is_found(&bucket(), WhenFull::Overflow, Tick::at(5), break_it, message);
+            is_found(&bucket(), WhenFull::Overflow, Tick::from_count(5), break_it, message);
         };
         let word = Word::new(TAG, 9);
         let twice = |table: &SetAssociativeTable| [2, 4].into_iter().for_each(|index| put(table, 3, index, word));
@@ -267,7 +267,7 @@ mod tests {
         of_keys(&mark(Epochs::sweeping(0, 1)), "page 0 is marked as being swept, from epoch 0 to 1");
         of_keys(&mark(Epochs::swept(1)), "page 0 was swept in epoch 1, and the clock is in 0");
         let turn_away = |table: &SetAssociativeTable| table.occupancy.note_turned_away();
-        is_found(&bucket(), WhenFull::EvictLeast, Tick::at(5), turn_away, "0 keys were evicted, 1 turned away");
+        is_found(&bucket(), WhenFull::EvictLeast, Tick::from_count(5), turn_away, "0 keys were evicted, 1 turned away");
     }
 
     #[test]

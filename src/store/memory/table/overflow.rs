@@ -53,9 +53,11 @@ impl SetAssociativeTable {
             // If the slot is empty, its last debt may have been cleared since `now` was read. Then it was paid by the
             // beginning of the page's epoch; how long before that is not known.
             let now = rule.clamp(now, epochs.latest());
-            // Not found if a sweep began after `now` was clamped: then it must be clamped again.
-            let find = || (self.page(set).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(judged) = self.charge(rule, Owner::overflow(tag), cost, set, now, find) {
+            let judged = self.charge(rule, Owner::overflow(tag), cost, set, now, || {
+                // Not found if a sweep began after `now` was clamped: then it must be clamped again.
+                (self.page(set).load() == epochs).then(|| (slot, slot.load()))
+            });
+            if let Some(judged) = judged {
                 return judged;
             }
         }

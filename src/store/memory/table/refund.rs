@@ -28,7 +28,7 @@ impl SetAssociativeTable {
         let tag = candidates.tag;
         self.ensure_candidates_swept(rule, &candidates, now);
         match self.find(&candidates) {
-            Some(found) => self.lower_in(rule, found, Owner::own(tag), now, lessen),
+            Some(found) => self.lower_in(rule, found, Owner::from_tag(tag), now, lessen),
             None => self.lower_beside(rule, hash, &candidates, now, lessen),
         }
     }
@@ -48,7 +48,7 @@ impl SetAssociativeTable {
         // The refund would then be lost, or bring an inherited debt back that the insert has cleared.
         let _stripe = self.stripes.lock(tag.value());
         if let Some(found) = self.find(candidates) {
-            return self.lower_in(rule, found, Owner::own(tag), now, lessen);
+            return self.lower_in(rule, found, Owner::from_tag(tag), now, lessen);
         }
         let own = rule.local(now, tag);
         if let Some(past) = &self.inherited {

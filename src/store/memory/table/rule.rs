@@ -63,7 +63,7 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     fn size(&self, debt: Self::Debt) -> u64;
 
     /// Returns the nanoseconds until nothing is owed.
-    fn left(&self, debt: Self::Debt, now: Self::Now) -> u64;
+    fn nanos_until_paid(&self, debt: Self::Debt, now: Self::Now) -> u64;
 
     /// Returns whether the debt with this stamp is paid when `epoch` begins.
     fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool;

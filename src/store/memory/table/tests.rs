@@ -28,7 +28,7 @@ impl Buckets {
 
     /// Checks the table at an instant that is no earlier than any before.
     fn check_invariants(&self, now: u64) {
-        self.table.check_invariants(&self.bucket, Tick::at(now));
+        self.table.check_invariants(&self.bucket, Tick::from_count(now));
     }
 }
 
@@ -45,14 +45,14 @@ fn table() -> Buckets {
 }
 
 fn ask(table: &Buckets, read: u64, really: u64) -> bool {
-    table.check(7, 1, Tick::at(read), || Tick::at(really)).is_allowed()
+    table.check(7, 1, Tick::from_count(read), || Tick::from_count(really)).is_allowed()
 }
 
 /// Ten thousand keys at half load are 40 pages, and a page to spare. Each has an epoch, and the table 256 locks.
 #[test]
 fn a_table_is_as_large_as_its_slots_epochs_and_locks() {
-    let size = |when_full| SetAssociativeTable::new(10_000, when_full).size_in_bytes();
-    let [full, shared] = [WhenFull::Reject, WhenFull::Overflow].map(size);
+    let [full, shared] = [WhenFull::Reject, WhenFull::Overflow]
+        .map(|when_full| SetAssociativeTable::new(10_000, when_full).size_in_bytes());
     assert_eq!(full, 41 * 4_096 + 40 * 8 + 256 * 64);
     assert_eq!(shared - full, 4_096 + 8, "the page of overflow slots");
 }
@@ -69,7 +69,7 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
         assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
         // Its own charge, from before it slept, was paid after four epochs.
         if sleep > 4 {
-            table.refund(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
+            table.refund(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::from_count(5));
             assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was refunded");
         }
         table.check_invariants(late + 3);
@@ -87,7 +87,9 @@ fn a_clock_that_is_set_back_neither_hangs_nor_admits_more() {
         assert!(!ask(&table, now - back, now - back), "{back} ticks");
         assert!(!ask(&table, now, now));
         // Another key is judged, too.
-        assert!(table.check(8 << 40 | 8, 1, Tick::at(now - back), || Tick::at(now - back)).is_allowed());
+        assert!(
+            table.check(8 << 40 | 8, 1, Tick::from_count(now - back), || Tick::from_count(now - back)).is_allowed()
+        );
         table.check_invariants(now);
     }
 }
@@ -123,7 +125,7 @@ fn a_sweep_that_has_begun_is_finished_first() {
         let [set, _] = candidates.sets;
         let index = set / SETS_PER_PAGE;
         let begun = Epochs::sweeping(0, u32::try_from(sleep).unwrap());
-        let ruled = table.charge(&table.bucket, Owner::own(candidates.tag), 1, set, Tick::at(5), || {
+        let ruled = table.charge(&table.bucket, Owner::from_tag(candidates.tag), 1, set, Tick::from_count(5), || {
             let found = table.find_in(set, candidates.tag);
             if first.replace(false) {
                 // Another thread begins a sweep, and is descheduled.
@@ -143,7 +145,7 @@ fn a_sweep_that_has_begun_is_finished_first() {
 #[test]
 fn a_key_that_is_not_found_is_charged_as_of_now() {
     let table = table();
-    let decision = table.check(7, 1, Tick::at(5), || Tick::at(EPOCH / 2));
+    let decision = table.check(7, 1, Tick::from_count(5), || Tick::from_count(EPOCH / 2));
     let PaidAt { tick, .. } = decision.receipt().read().unwrap();
     assert_eq!(tick, EPOCH / 2 + table.bucket.capacity());
     assert!(!ask(&table, table.bucket.capacity() + 5, 0), "paid half an epoch too early");
@@ -154,10 +156,10 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
 #[test]
 fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
     let table = Buckets::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
-    table.ensure_swept(&table.bucket, (table.pages.len() - 1) * SETS_PER_PAGE, Tick::at(EPOCH + 7));
-    let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(5), 1);
+    table.ensure_swept(&table.bucket, (table.pages.len() - 1) * SETS_PER_PAGE, Tick::from_count(EPOCH + 7));
+    let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::from_count(5), 1);
     assert_eq!(at.count, EPOCH);
-    let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
+    let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::from_count(EPOCH + 9), 1);
     assert_eq!(at.count, EPOCH + 9);
     table.check_invariants(EPOCH + 9);
 }
@@ -171,7 +173,7 @@ fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
         let hash = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), || Tick::at(5));
+        let _ = table.check(hash ^ hash >> 31, 1, Tick::from_count(5), || Tick::from_count(5));
     };
     (1..=CAPACITY).for_each(arrive);
     assert!(!table.occupancy.has_warned(), "it is at most half full");
@@ -191,7 +193,7 @@ fn a_word_that_is_written_late_is_taken_back() {
     let read = Epochs::swept(0);
     let tat = 5 + table.bucket.capacity();
     // Another thread sweeps meanwhile.
-    table.ensure_swept(&table.bucket, set, Tick::at(40 * EPOCH));
+    table.ensure_swept(&table.bucket, set, Tick::from_count(40 * EPOCH));
     slot.replace(Word::EMPTY, Word::new(candidates.tag, tat)).unwrap();
     validate(&table.bucket, slot, table.page(set), candidates.tag, tat, read);
     assert!(slot.load().is_empty());
@@ -210,7 +212,7 @@ fn sweeps_withstand_the_counterexamples() {
         let charged_at = case.number("charged_at");
         assert!(ask(&table, charged_at, charged_at));
         let candidates = table.candidates(7);
-        let read_at = Tick::at(case.number("read_at"));
+        let read_at = Tick::from_count(case.number("read_at"));
         table.ensure_candidates_swept(&table.bucket, &candidates, read_at);
         let found = candidates.sets.into_iter().find_map(|set| table.find_in(set, candidates.tag));
         [("owed", found.map_or(0, |(_, word)| table.bucket.owed(word, read_at).into()))]

@@ -39,7 +39,7 @@ pub(in crate::store::memory) struct Tick {
 impl Tick {
     /// Returns the instant at which tick `count` begins.
     #[cfg(test)]
-    pub(in crate::store::memory) const fn at(count: u64) -> Self {
+    pub(in crate::store::memory) const fn from_count(count: u64) -> Self {
         Self { count, rest: 0, behind: 0 }
     }
 

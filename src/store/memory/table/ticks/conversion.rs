@@ -72,8 +72,7 @@ impl Codec for TickBucket {
     /// token, or a microsecond.
     fn holding(quota: &Quota, _: bool, tokens: u64) -> Option<Self> {
         let own = Self::new(quota)?;
-        let is_fine = |shift: &u32| quota.limit() << shift >= quota.period_nanos() / 1_000;
-        let least = (0..16).find(is_fine).unwrap_or(16);
+        let least = (0..16).find(|shift| quota.limit() << shift >= quota.period_nanos() / 1_000).unwrap_or(16);
         let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
         Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
     }

@@ -246,7 +246,7 @@ impl Rule for TickBucket {
         debt
     }
 
-    fn left(&self, debt: u64, now: Tick) -> u64 {
+    fn nanos_until_paid(&self, debt: u64, now: Tick) -> u64 {
         if debt == 0 { 0 } else { nanos_of(self.clock.span(now, debt).ceil()) }
     }
 

@@ -16,7 +16,7 @@ fn quota_of(limit: u64, nanos: u64, burst: u64) -> Quota {
     Quota::per(limit, Duration::from_nanos(nanos)).burst(burst)
 }
 
-fn at(nanos: u64) -> Timestamp {
+fn at_nanos(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
@@ -52,10 +52,10 @@ proptest! {
         begun in number(MAX_NANOS),
         passed in number(MAX_NANOS / 2),
     ) {
-        let clock = bucket.started_before(at(begun)).clock;
-        let first = clock.read(at(begun));
+        let clock = bucket.started_before(at_nanos(begun)).clock;
+        let first = clock.read(at_nanos(begun));
         prop_assert_eq!(first.rest, 0);
-        let now = clock.read(at(begun + passed));
+        let now = clock.read(at_nanos(begun + passed));
         let exact = u128::from(passed) * u128::from(clock.ticks.get());let period = u128::from(clock.period);
         prop_assert_eq!(u128::from(now.count - first.count), exact / period);
         prop_assert_eq!(u128::from(now.rest), exact % period);
@@ -71,7 +71,7 @@ proptest! {
         behind in select(vec![0, 1, 1_000, 1 << EPOCH_BITS]),
     ) {
         let clock = bucket.clock;
-        let tick = clock.read(at(nanos));let ticks = 1 + part % bucket.capacity();
+        let tick = clock.read(at_nanos(nanos));let ticks = 1 + part % bucket.capacity();
         let wait = clock.span(tick.moved_to(tick.count + behind), ticks).ceil().as_nanos();
         let passed = |wait: u128| {
             let then = u128::from(nanos) + wait;
@@ -85,10 +85,10 @@ proptest! {
 
 #[test]
 fn a_clock_that_is_set_back_to_before_it_began_stands_still() {
-    let clock = TickBucket::new(&Quota::per_second(10)).unwrap().started_before(at(MAX_NANOS)).clock;
-    assert!(clock.read(at(MAX_NANOS)).count > 0);
+    let clock = TickBucket::new(&Quota::per_second(10)).unwrap().started_before(at_nanos(MAX_NANOS)).clock;
+    assert!(clock.read(at_nanos(MAX_NANOS)).count > 0);
     for nanos in [0, 1, MAX_NANOS / 4] {
-        let tick = clock.read(at(nanos));
+        let tick = clock.read(at_nanos(nanos));
         assert_eq!((tick.count, tick.rest, tick.behind), (0, 0, 0), "at {nanos}");
     }
 }
@@ -153,19 +153,19 @@ fn debts_read_right_across_the_wrap() {
     let tag = Tag::from_hash(0x0abc_def0);
     for now in [0, 1, 5, WRAP - 4, WRAP - 1, WRAP, 1 << 40, (1 << 63) - 7] {
         for debt in [0, 1, 1_000, 1 << DEBT_BITS, FARTHEST_AHEAD] {
-            let word = Word::new(tag, bucket.stamp(debt, Tick::at(now)));
-            assert_eq!(bucket.owed(word, Tick::at(now)), debt, "{debt} at {now}");
+            let word = Word::new(tag, bucket.stamp(debt, Tick::from_count(now)));
+            assert_eq!(bucket.owed(word, Tick::from_count(now)), debt, "{debt} at {now}");
             assert!(word.is(tag) && !word.is_empty());
             for later in [0, 1, 1 << 30, LOOKS_OWED - 1] {
-                let then = Tick::at(now + debt + later);
+                let then = Tick::from_count(now + debt + later);
                 assert_eq!(bucket.owed(word, then), 0, "{debt} at {now}, {later} after it was paid");
             }
-            assert_eq!(bucket.owed(word, Tick::at(now + debt + LOOKS_OWED)), FARTHEST_AHEAD, "{debt} at {now}");
+            assert_eq!(bucket.owed(word, Tick::from_count(now + debt + LOOKS_OWED)), FARTHEST_AHEAD, "{debt} at {now}");
         }
     }
     assert_eq!(LOOKS_OWED, 9 << EPOCH_BITS, "as the head of `table/mod.rs` says");
-    assert_eq!(bucket.owed(Word::EMPTY, Tick::at(u64::MAX)), 0);
-    assert_eq!(bucket.owed(Word::EMPTY, Tick::at(WRAP - 1)), 0);
+    assert_eq!(bucket.owed(Word::EMPTY, Tick::from_count(u64::MAX)), 0);
+    assert_eq!(bucket.owed(Word::EMPTY, Tick::from_count(WRAP - 1)), 0);
 }
 
 /// No debt that a word can hold, and no cost, makes a ruling overflow or free more than there is.
@@ -188,7 +188,7 @@ fn rulings_at_the_edges() {
                     Ruling::Admit { debt: u64::try_from(after).unwrap() }
                 };
                 let context = format!("burst {burst}, debt {debt}, cost {cost}");
-                let ruling = bucket.judge(debt, cost, Tick::at(5));
+                let ruling = bucket.judge(debt, cost, Tick::from_count(5));
                 assert_eq!(ruling, expected, "{context}");
 
                 let (owed, passes) = match expected {
@@ -196,7 +196,7 @@ fn rulings_at_the_edges() {
                     Ruling::Reject { debt } | Ruling::Never { debt } => (debt, false),
                     Ruling::Full { .. } => unreachable!("a table that is full says so, and no rule"),
                 };
-                let decision = bucket.decision(ruling, cost, Tick::at(5));
+                let decision = bucket.decision(ruling, cost, Tick::from_count(5));
                 assert_eq!(decision.is_allowed(), passes, "{context}");
                 let free = full.saturating_sub(owed) >> bucket.shift;
                 assert_eq!(decision.remaining(), free, "{context}");
@@ -208,7 +208,7 @@ fn rulings_at_the_edges() {
 /// Returns the clock of a counterexample, and its reading.
 fn clock_of(case: &Counterexample) -> (TickClock, Tick) {
     let clock = TickClock::new(case.number("limit"), case.number("shift"), case.number("period")).unwrap();
-    (clock, clock.tick(at(case.number("now"))))
+    (clock, clock.tick(at_nanos(case.number("now"))))
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn rulings_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::judge", |case| {
         let quota = quota_of(case.number("limit"), case.number("period"), case.number("burst"));
         let bucket = TickBucket::with_shift(&quota, case.number("shift")).unwrap();
-        let now = bucket.read(at(case.number("now")));
+        let now = bucket.read(at_nanos(case.number("now")));
         let debt = bucket.owed(Word::new(Tag::from_hash(7), case.number("tat")), now);
         match bucket.judge(debt, case.number("cost"), now) {
             Ruling::Admit { debt } => [("admitted", 1), ("tat", bucket.stamp(debt, now).into())],
@@ -253,7 +253,7 @@ fn conversions_to_ticks_withstand_the_counterexamples() {
 fn words_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::owed", |case| {
         let bucket = TickBucket::new(&Quota::per_day(1)).unwrap();
-        let now = Tick::at(case.number("at"));
+        let now = Tick::from_count(case.number("at"));
         [("owed", bucket.owed(Word::new(Tag::from_hash(7), case.number("stamp")), now).into())]
     });
 }
@@ -263,7 +263,7 @@ fn refunds_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::refunded", |case| {
         let bucket = TickBucket::with_shift(&Quota::per_day(1), case.number("shift")).unwrap();
         let debt = case.number("debt");
-        let now = Tick::at(case.number("now"));
+        let now = Tick::from_count(case.number("now"));
         [("debt", bucket.refunded(debt, case.number("cost"), case.number("paid_at"), now).into())]
     });
 }
@@ -274,7 +274,7 @@ fn changes_of_quota_withstand_the_counterexamples() {
         let quota = quota_of(case.number("limit"), case.number("period"), 1);
         let [from, to] =
             ["shift", "new_shift"].map(|shift| TickBucket::with_shift(&quota, case.number(shift)).unwrap());
-        let conversion = to.conversion(&from, from.read(at(case.number("now"))));
+        let conversion = to.conversion(&from, from.read(at_nanos(case.number("now"))));
         [("debt", conversion.debt(case.number("debt")).into())]
     });
 }

@@ -123,7 +123,8 @@ impl<S: WindowState> WindowCounts<S> {
 
     #[inline(never)]
     fn decay(self, rule: &WindowRule<S>, cost: u32, now: Moment) -> DeferredTime {
-        let (windows, limit) = (&rule.windows, rule.limit);
+        let windows = &rule.windows;
+        let limit = rule.limit;
         match self.current.checked_add(cost).and_then(|current| limit.checked_sub(current)) {
             // The previous window decays far enough while this one lasts.
             Some(room) => windows.decay(self.previous, room, self.window, now),

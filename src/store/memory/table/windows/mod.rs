@@ -146,7 +146,7 @@ impl Windows {
 
     /// Returns the nanoseconds from `now` until a window begins.
     #[inline(always)]
-    const fn until(&self, window: u64, now: Moment) -> u64 {
+    const fn nanos_until(&self, window: u64, now: Moment) -> u64 {
         self.start_of(window).saturating_sub(now.nanos)
     }
 
@@ -180,7 +180,7 @@ impl Windows {
     /// Returns the wait until `count`, taken in the window before `window`, weighs at most `room`.
     fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> DeferredTime {
         let Some(over) = count.checked_sub(room).filter(|over| *over > 0) else {
-            return nanos(self.until(window, now));
+            return nanos(self.nanos_until(window, now));
         };
         self.short_decay(count, over, window, now).unwrap_or_else(|| self.long_decay(count, room, window, now))
     }
@@ -190,7 +190,8 @@ impl Windows {
         let start = window.checked_mul(self.period)?;
         // If the window ends after the clock's range, so does the wait, at the end of the range: see `long_decay`.
         start.checked_add(self.period)?;
-        let (count, decay) = (NonZeroU64::new(count.into())?, self.period.checked_mul(over.into())?);
+        let count = NonZeroU64::new(count.into())?;
+        let decay = self.period.checked_mul(over.into())?;
         let owed = if start >= now.nanos {
             decay.checked_add((start - now.nanos).checked_mul(count.get())?)?
         } else {

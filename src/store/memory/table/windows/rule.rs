@@ -63,7 +63,7 @@ impl<S: WindowState> WindowRule<S> {
     #[inline(always)]
     pub(super) fn until_reset(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
         let windows = if debt.current > 0 { S::COUNTS.into() } else { 1 };
-        self.windows.until(debt.window.saturating_add(windows), now)
+        self.windows.nanos_until(debt.window.saturating_add(windows), now)
     }
 
     #[inline(always)]
@@ -197,7 +197,7 @@ impl<S: WindowState> Rule for WindowRule<S> {
         debt.both().into_iter().map(u64::from).sum()
     }
 
-    fn left(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
+    fn nanos_until_paid(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
         if debt.is_nothing() { 0 } else { self.until_reset(debt, now) }
     }
 

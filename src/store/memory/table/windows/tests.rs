@@ -153,7 +153,10 @@ impl<P: Pair> Case<P> {
             prop_assert_eq!((fresh.outcome(), fresh.remaining()), (expected.outcome(), expected.remaining()));
         } else {
             prop_assert!(expires_at > self.at, "{:?}: owed after it expired", self.debt);
-            prop_assert_eq!(self.rule.left(self.debt, self.now), expires_at.as_nanos() - self.at.as_nanos());
+            prop_assert_eq!(
+                self.rule.nanos_until_paid(self.debt, self.now),
+                expires_at.as_nanos() - self.at.as_nanos()
+            );
             prop_assert_eq!(size, self.algorithm.owed(&self.state, self.at));
         }
         Ok(())
