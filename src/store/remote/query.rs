@@ -43,13 +43,6 @@ pub(crate) struct Known<S> {
 /// The answer to one request.
 pub(crate) type Answered = Result<Decision, LimiterError>;
 
-impl<S: Copy + Send + 'static, B> StoreInner<S, B> {
-    /// Decides in this process alone, as the local fallback.
-    pub(crate) fn charge_fallback<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        self.fallback.charge(algorithm, ask)
-    }
-}
-
 /// A request to the server about one key, with all that is needed to make it from any task.
 pub(crate) struct KeyQuery<A: Algorithm, B> {
     pub(crate) inner: Arc<StoreInner<A::State, B>>,
