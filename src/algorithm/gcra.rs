@@ -15,7 +15,7 @@
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// What a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
+/// The state that a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
 ///
 /// Packed, since a slot of the [table with locks](crate::store::MemoryStore#memory) would grow by a third if it were
 /// aligned to 16 bytes.
@@ -36,15 +36,15 @@ pub(crate) struct Gcra {
     burst: u64,
 }
 
-/// The greatest debt that is carried over from another quota, in units: 256 times as much as the fullest of all buckets,
-/// and far from an overflow.
+/// The greatest debt that is carried over from another quota, in units: 256 times the fullest of all buckets, and far
+/// from an overflow.
 pub(crate) const MOST_CARRIED: u128 = 1 << 120;
 
 /// The TAT after a charge.
 pub(crate) struct Tat(pub(crate) u128);
 
 impl Tat {
-    /// Reads the TAT from a receipt; zero, which is paid, if it has none.
+    /// Reads the TAT from a receipt; zero, which is paid, if it owes nothing.
     pub(crate) fn read(receipt: Receipt) -> u128 {
         receipt.read().map_or(0, |Self(tat)| tat)
     }
@@ -101,22 +101,22 @@ impl Gcra {
         u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
-    /// Refunds what is still owed for a charge, counting debts as paid in the order in which they were made.
+    /// Refunds the unpaid part of a charge, counting debts as paid in the order in which they were made.
     ///
     /// A charge after which the TAT was *r* (`charged`) is paid off at *r*, so at `now` at most
     /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
     /// the bucket might have stood full for a while, and time spent full earns nothing.
     ///
-    /// That is exact as long as charges are refunded the last one first, as a layer does. To refund an earlier one pays
-    /// the later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may
-    /// then be refunded for each of them.
+    /// That is exact if charges are refunded the last one first, as a layer does. To refund an earlier one pays the
+    /// later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may then
+    /// be refunded for each of them.
     pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
-    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many
-    /// tokens are owed then, rounded up by less than a unit. Debts of more than [`MOST_CARRIED`] are cut.
+    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: the number of
+    /// tokens owed stays the same, rounded up by less than a unit. Debts of more than [`MOST_CARRIED`] are cut.
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt = tat.saturating_sub(from.units(now));
         let (period, before) = (u128::from(self.period), u128::from(from.period));
@@ -145,7 +145,7 @@ impl Gcra {
 }
 
 /// Divides by the processor's 64-bit instruction when the numbers allow it; a 128-bit division is a library call that
-/// takes several times as long.
+/// takes several times longer.
 fn div(dividend: u128, divisor: u64) -> u128 {
     match u64::try_from(dividend) {
         Ok(dividend) => u128::from(dividend / divisor),

@@ -13,12 +13,12 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 /// An algorithm whose states can be written as bytes, so that any key-value store can keep them.
 ///
 /// All algorithms of this crate are. The bytes of a state begin with the quota under which it was written, so that it
-/// can be read under another one: the key keeps what it has used, as after a [live change](crate::Limiter::inherit).
+/// can be read under another one: the key keeps its used units, as after a [live change](crate::Limiter::inherit).
 ///
 /// # The format
 ///
-/// It is stable: a later version of this crate reads what this one writes. All numbers are big-endian. Version 1 has units
-/// of 4 bytes, and is written if all of a state's units fit; version 2 has units of 8.
+/// It is stable: a later version of this crate reads the bytes that this version writes. All numbers are big-endian.
+/// Version 1 has units of 4 bytes, and is written if all of a state's units fit; version 2 has units of 8.
 ///
 /// | content, in this order | bytes |
 /// |---|---|
@@ -216,7 +216,7 @@ impl Portable for CalendarWindow {
         write(b'c', &self.quota(), &state.ends.as_nanos().to_be_bytes(), [state.used])
     }
 
-    /// What still counts does so in the present window, whatever calendar it was counted by.
+    /// Units that still count do so in the present window, under any calendar.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::of(bytes, b'c')?;
         let (ends, used) = (Timestamp::from_nanos(numbers.u64()?), numbers.units()?);
@@ -252,7 +252,7 @@ mod tests {
         assert!(hex(burst.to_bytes(&GcraState { tat: 0 })).starts_with("01620000000700000009"));
     }
 
-    /// Units that do not fit into 32 bits are written with 64, whichever of them it is.
+    /// Both numbers are written with 64 bits if either does not fit into 32.
     #[test]
     fn the_bytes_of_version_2_stay_as_they_are() {
         let quota = Quota::per(7_000_000_000, Duration::from_secs(60));
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(hex(burst), format!("{}{:032x}", head("62", 9), 5_u128 << 100));
         let state = FixedWindowState { window: 2, used: 5 };
         assert_eq!(hex(FixedWindow::new(quota).to_bytes(&state)), format!("{}{:016x}{:016x}", head("66", 0), 2, 5));
-        // The limit was lowered: what is used does not fit, and the limit does.
+        // The limit was lowered: the used units do not fit, and the limit does.
         let (small, now) = (Quota::per(7, Duration::from_secs(60)), Timestamp::from_nanos(120_000_000_001));
         let (fixed, sliding) = (FixedWindow::new(small), SlidingWindow::new(small));
         let state = FixedWindowState { window: 2, used: 7_000_000_000 };

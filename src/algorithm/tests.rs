@@ -1,4 +1,5 @@
-//! Algorithms by themselves: what a trait's default does, and single steps that a store takes seldom or in a form of its own.
+//! Algorithms by themselves: the defaults of the trait, and single steps that a store takes seldom or in a form of its
+//! own.
 
 use super::*;
 
@@ -40,7 +41,7 @@ fn an_algorithm_of_a_user_has_the_documented_defaults() {
     assert_eq!(Own.terms(), Terms::sliding_window(Own.quota()));
 }
 
-/// Nothing is owed for a window that has ended, and the count of one that has not.
+/// A key owes nothing for a window that has ended, and its count for a window that has not.
 #[test]
 fn what_a_window_owes_is_what_was_used() {
     fn check<A: Algorithm>(window: &A, lengths: u64) {

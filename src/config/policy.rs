@@ -84,7 +84,7 @@ pub(super) fn build(
     Ok(policy)
 }
 
-/// Where the file has the mistake. Of two fields that exclude each other, the one that comes last.
+/// Where the file has the mistake. Of two fields that exclude each other, the last.
 fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     match error {
         PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => at(&raw.cost),
@@ -261,8 +261,8 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
 /// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
-/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis, it
-/// may have as many as any quota.
+/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis,
+/// it has the same maximum as any quota.
 const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 /// Parses `charge-when`: a predicate for responses with one of these statuses.

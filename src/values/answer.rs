@@ -100,8 +100,8 @@ impl LimiterError {
     }
 
     /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
-    /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode), and
-    /// neither counts nor logs a failure of the limiter.
+    /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode),
+    /// and does not count or log a failure of the limiter.
     pub fn closed(reason: impl Into<String>) -> Self {
         Self::of(AnswerKind::Closed, reason)
     }
@@ -150,8 +150,8 @@ impl LimiterError {
         self.0.kind == AnswerKind::Closed
     }
 
-    /// Sets the underlying error. If the message ends with the text of that, it is cut there: what prints an error with
-    /// its sources would print it twice.
+    /// Sets the underlying error. If the message ends with the text of that, it is cut there: a report that prints an
+    /// error with its sources would print it twice.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let (AnswerFailure { reason, kind, .. }, source) = (&*self.0, source.into());
