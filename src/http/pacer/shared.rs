@@ -1,5 +1,5 @@
-//! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions of
-//! [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
+//! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions
+//! of [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl SharedPace {
         Ok(read(&self.scripts.call_one(turn(self.key.clone(), rules, slot)).await?)?)
     }
 
-    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago. One round trip. If
-    /// it fails, the next answer says as much.
+    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago.
+    /// One round trip. If it fails, the next answer has the same report.
     pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &CallReport, rules: &Rules) {
         let call = learn(self.key.clone(), number, micros(age), micros(took), report, rules);
         let _ = self.scripts.call_one(call).await;

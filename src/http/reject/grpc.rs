@@ -59,7 +59,7 @@ mod tests {
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
-        // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of one that answers UNAVAILABLE.
+        // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of a layer that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
             (exceeded(short), ["8", "14"], "5"),
             (exceeded(None), ["8", "8"], "-1"),

@@ -14,14 +14,14 @@ const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduce
 
 /// Writes problem details.
 pub(crate) struct Problem {
-    /// The address of the types. `None` to write `about:blank`, which means just the status.
+    /// The address of the types. `None` to write `about:blank`, which stands for the status alone.
     base: Option<Box<str>>,
     /// The beginnings of most bodies, up to the number of the wait.
     beginnings: [(Reason, StatusCode, Box<[u8]>); 3],
 }
 
 impl Problem {
-    /// Writes types under the address `base`, or none.
+    /// Writes types under the address `base`, or no types.
     pub(crate) fn new(base: Option<&str>) -> Self {
         let beginnings = [
             (Reason::LimitExceeded, StatusCode::TOO_MANY_REQUESTS, EXCEEDED),

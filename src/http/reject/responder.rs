@@ -41,7 +41,8 @@ pub(crate) struct Responder {
     pub(crate) wait: WaitFields,
     /// Lengthens the waits of rejections.
     pub(crate) jitter: Jitter,
-    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put together.
+    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put
+    /// together.
     prepared: OnceLock<Option<PreparedFields>>,
 }
 
@@ -119,8 +120,8 @@ impl Responder {
             Some(wait) => self.wait.write(headers, wait, SystemTime::now),
             None => {}
         }
-        // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds. If the map of a custom
-        // response is full, the field is left out: that is no reason to panic.
+        // RFC 6585, section 4: a 429 must not be stored, even if an outer layer adds other fields. If the map of a
+        // custom response is full, the field is left out: that is no reason to panic.
         let _ = headers.try_insert(header::CACHE_CONTROL, NO_STORE);
         if let Some(quota) = quota {
             quota.write(status, headers);
@@ -136,7 +137,7 @@ impl Responder {
             RejectionContent::Custom(_) => None,
             content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
         };
-        // The wait of a failed limiter is a guess, with other fields. All statuses are those of errors, whose fields of the
+        // The wait of a failed limiter is a guess, with other fields. All statuses are errors, whose fields of the
         // quota are complete.
         let is_exact = rejection.reason() != Reason::LimiterFailed;
         let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| is_exact);
@@ -169,8 +170,8 @@ impl RejectionContent {
 }
 
 impl Rejection {
-    /// Makes the response of a layer with the default settings, for a handler that asks a limiter itself: in plain HTTP,
-    /// gRPC or gRPC-Web, as the request is.
+    /// Makes the response of a layer with the default settings, for a handler that asks a limiter itself: in plain
+    /// HTTP, gRPC or gRPC-Web, as the request is.
     #[must_use]
     pub fn response(&self, head: &RequestHead<'_>) -> Response<RejectionBody> {
         static DEFAULT: LazyLock<Responder> = LazyLock::new(Responder::default);

@@ -9,8 +9,8 @@ use super::*;
 use crate::http::headers::partition::Mark;
 use crate::values::{PartitionKey, Quota};
 
-/// For `pk`. A writer with a secret interns no constants either, of which a process has a bounded number that other
-/// tests need.
+/// For `pk`. A writer with a secret does not intern constants: their number in a process is bounded, and other tests
+/// need them.
 const SECRET: [u8; 16] = [1; 16];
 
 fn quota() -> impl Strategy<Value = Quota> {
@@ -58,13 +58,13 @@ impl Sent {
         Self { q: policy[0], w: policy[1], r: state[0], t: state.get(1).copied() }
     }
 
-    /// Compares the advertised rate, q / w, with that of the quota.
+    /// Compares the advertised rate, q / w, with the quota's.
     fn compare_rate(&self, quota: &Quota) -> Ordering {
         let (advertised, enforced) = (self.q * quota.period().as_nanos(), u128::from(quota.limit()) * self.w * NANOS);
         advertised.cmp(&enforced)
     }
 
-    /// Whether a client that takes what is left in `t` seconds is faster than the advertised rate.
+    /// Whether a client that takes the remaining units in `t` seconds is faster than the advertised rate.
     fn invites_too_much(&self, t: u128) -> bool {
         self.r * self.w > self.q * t
     }
@@ -84,7 +84,7 @@ struct Request {
     cost: u64,
 }
 
-/// A request that the oracle has decided, and what was sent.
+/// A request that the oracle has decided, and the fields that were sent.
 struct Answered {
     now: u64,
     cost: u64,
@@ -225,7 +225,7 @@ proptest! {
         }
     }
 
-    /// A client that spreads what a sliding window has left over the advertised time keeps to its rate.
+    /// A client that spreads a sliding window's remaining units over the advertised time keeps to its rate.
     #[test]
     fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..Quota::MAX_UNITS, reset: u32) {
         let left = left % quota.limit() + 1;

@@ -1,4 +1,4 @@
-//! Which responses carry which fields, and of which policies.
+//! Which responses carry which fields, for which policies.
 
 use super::*;
 use crate::values::{PartitionKey, Quota};
@@ -17,7 +17,7 @@ fn all_policies_that_decided_are_listed_in_order() {
         format!(r#"ratelimit: "per-second";r=9;t=1, "day";r=77;t=60; {policy}"#)
     );
     assert_eq!(written(&writer, 200, &[], &[reading(2, &b)]), format!(r#"ratelimit: "day";r=77;t=60; {policy}"#));
-    // Decided by no advertised policy, or by none.
+    // Decided by no advertised policy, or by no policy at all.
     assert_eq!(written(&writer, 200, &[], &[reading(1, &a)]), "");
     assert_eq!(written(&writer, 200, &[], &[]), "");
     assert_eq!(written(&writer, 103, &[], &[reading(0, &a)]), "");
