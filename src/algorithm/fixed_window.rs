@@ -124,7 +124,7 @@ impl Algorithm for FixedWindow {
         } else if cost <= free {
             let used = used + cost;
             let decision = answer(Decision::admit(limit, limit - used), used);
-            (decision.with_receipt(Receipt::of(ChargedIn(window))), Some(FixedWindowState { window, used }))
+            (decision.with_receipt(Receipt::from_proof(ChargedIn(window))), Some(FixedWindowState { window, used }))
         } else {
             (answer(Decision::reject(limit, free, Some(until_next)), used), None)
         }

@@ -80,7 +80,7 @@ impl Gcra {
             (self.answer(Decision::never, debt), None)
         } else if debt + price <= capacity {
             let tat = now + debt + price;
-            let decision = self.answer(Decision::admit, debt + price).with_receipt(Receipt::of(Tat(tat)));
+            let decision = self.answer(Decision::admit, debt + price).with_receipt(Receipt::from_proof(Tat(tat)));
             (decision, Some(GcraState { tat }))
         } else {
             let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));

@@ -118,7 +118,7 @@ fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N
 /// Returns the quota under which a state of an algorithm of this crate was written.
 pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
     let kind = *bytes.get(1)?;
-    Numbers::of(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
+    Numbers::read(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
 }
 
 /// The numbers of a state that are not read yet, and whether its units have 8 bytes.
@@ -126,7 +126,7 @@ struct Numbers<'a>(&'a [u8], bool);
 
 impl<'a> Numbers<'a> {
     /// Reads the head, and returns the quota with the numbers behind it.
-    fn of(bytes: &'a [u8], kind: u8) -> Result<(Quota, Self), UnknownState> {
+    fn read(bytes: &'a [u8], kind: u8) -> Result<(Quota, Self), UnknownState> {
         let version = bytes.first().copied();
         let is_wide = match version {
             Some(NARROW) => false,
@@ -176,7 +176,7 @@ impl Portable for TokenBucket {
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<GcraState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b'b')?;
+        let (quota, mut numbers) = Numbers::read(bytes, b'b')?;
         let tat = numbers.u128()?;
         if tat >= MOST_TAT {
             return Err(UnknownState::Content);
@@ -191,7 +191,7 @@ impl Portable for FixedWindow {
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<FixedWindowState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b'f')?;
+        let (quota, mut numbers) = Numbers::read(bytes, b'f')?;
         let state = FixedWindowState { window: numbers.u64()?, used: numbers.units()? };
         Ok(self.inherit(numbers.end(state)?, &quota, now))
     }
@@ -203,7 +203,7 @@ impl Portable for SlidingWindow {
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<SlidingWindowState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b's')?;
+        let (quota, mut numbers) = Numbers::read(bytes, b's')?;
         let (window, previous, current) = (numbers.u64()?, numbers.units()?, numbers.units()?);
         let state = numbers.end(SlidingWindowState { window, previous, current })?;
         Ok(self.inherit(state, &quota, now))
@@ -218,7 +218,7 @@ impl Portable for CalendarWindow {
 
     /// Units that still count do so in the present window, under any calendar.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b'c')?;
+        let (quota, mut numbers) = Numbers::read(bytes, b'c')?;
         let (ends, used) = (Timestamp::from_nanos(numbers.u64()?), numbers.units()?);
         let state = numbers.end(CalendarWindowState { ends, used })?;
         Ok(self.inherit(state, &quota, now))

@@ -200,7 +200,7 @@ impl Algorithm for SlidingWindow {
             let next = SlidingWindowState { current, ..state };
             let left = remaining(current);
             let decision =
-                answer(Decision::admit(limit, left), &next).with_receipt(Receipt::of(ChargedIn(state.window)));
+                answer(Decision::admit(limit, left), &next).with_receipt(Receipt::from_proof(ChargedIn(state.window)));
             let decision = if left == 0 { decision.with_next_after(self.wait(&next, now, 1)) } else { decision };
             return (decision, Some(next));
         }

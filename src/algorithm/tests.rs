@@ -34,7 +34,7 @@ fn an_algorithm_of_a_user_has_the_documented_defaults() {
     assert_eq!((Own.max_cost(), Own.worst_burst()), (7, 7));
     assert!(!Own.can_inherit(&Own.quota()));
     assert_eq!(Own.inherit(at(3), &Own.quota(), at(4)), at(3));
-    assert_eq!(Own.refund(at(3), at(2), 1, Receipt::of(ChargedIn(0))), at(3));
+    assert_eq!(Own.refund(at(3), at(2), 1, Receipt::from_proof(ChargedIn(0))), at(3));
     assert_eq!(Own.schedule(), 60 * SECOND);
     assert!(Own.under(Own.quota()).is_none());
     assert_eq!((Own.kind(), Own.phase(u64::MAX)), (Kind::Other, Duration::ZERO));
@@ -68,7 +68,7 @@ fn a_refund_goes_to_the_window_of_its_charge() {
     let state = SlidingWindowState { window: 7, previous: 4, current: 3 };
     let refund = |charged: u64, cost| {
         let SlidingWindowState { window: 7, previous, current } =
-            window.refund(state, at(7 * 60), cost, Receipt::of(ChargedIn(charged)))
+            window.refund(state, at(7 * 60), cost, Receipt::from_proof(ChargedIn(charged)))
         else {
             panic!("another window")
         };

@@ -48,7 +48,7 @@ impl Proof for InFlight {
 
 /// The decision on a request with which its key has `units` in flight.
 fn admitted(slot: usize, units: u64, limit: u64) -> Decision {
-    Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::of(InFlight { slot }))
+    Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::from_proof(InFlight { slot }))
 }
 
 /// The decision on a request whose key has `units` in flight, too many to add more.

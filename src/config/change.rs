@@ -21,7 +21,7 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    pub(super) fn of(raw: &RawConfig) -> Self {
+    pub(super) fn read(raw: &RawConfig) -> Self {
         let RawConfig { client_ip, redis, response, route: _ } = raw;
         Self { client_ip: inner(client_ip), redis: inner(redis), response: inner(response) }
     }

@@ -83,7 +83,7 @@ impl TableKey {
     }
 
     /// Gives it the name and the type of a field of a struct.
-    const fn of<T: Value>(self, name: &'static str) -> Self {
+    const fn named<T: Value>(self, name: &'static str) -> Self {
         Self { name, is_required: T::IS_REQUIRED, ..self }
     }
 
@@ -333,7 +333,7 @@ macro_rules! tables {
 
         /// The tables, by the names that they have in those around them, with their keys.
         pub(super) const TABLES: &[(&str, &[TableKey])] =
-            &[$(($table, &[$($field.of::<$type>(stringify!($name))),+])),+];
+            &[$(($table, &[$($field.named::<$type>(stringify!($name))),+])),+];
     };
 }
 

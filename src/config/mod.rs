@@ -167,7 +167,7 @@ impl Config {
     fn read(file: &str, text: &str, ConfigReader { redis, set_up }: ConfigReader) -> Result<Self, ConfigError> {
         let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
-        let fixed = Fixed::of(&raw);
+        let fixed = Fixed::read(&raw);
         let client_ip = match raw.client_ip {
             Some(raw) => client_ip(&source, raw.into_inner())?,
             None => ClientIp::peer(),
@@ -184,7 +184,7 @@ impl Config {
         }
         let common = SharedSettings { client_ip: &client_ip, response, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
-        let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
+        let routes = routes.into_iter().map(|draft| Route::from_draft(&source, draft, &*set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
             file: file.to_owned(),
@@ -241,7 +241,7 @@ impl Route {
         self.layer.as_ref()
     }
 
-    fn of(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
+    fn from_draft(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
         let Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional } = draft;
         let enforce = |policies| {
             let builder = responses.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
@@ -280,9 +280,9 @@ impl SharedSettings<'_> {
         }
 
         for (at, effect, key) in [
-            (policy::at(&raw.response), "its [response] has no effect", "it"),
-            (policy::at(&raw.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
-            (policy::at(&raw.exempt), "all requests pass uncounted", "exempt"),
+            (policy::span_of(&raw.response), "its [response] has no effect", "it"),
+            (policy::span_of(&raw.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
+            (policy::span_of(&raw.exempt), "all requests pass uncounted", "exempt"),
         ] {
             if let Some(at) = at.filter(|_| raw.policy.is_empty()) {
                 let cure = format!("remove {key}, or give the route a [[route.policy]]");
@@ -301,7 +301,7 @@ impl SharedSettings<'_> {
         let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            let store = StoreSpec::of(source, &raw, &paths[0], self.redis)?;
+            let store = StoreSpec::read(source, &raw, &paths[0], self.redis)?;
             let fields = optional_fields(&raw, exemptions.is_some());
             let policy = policy::build(source, &raw, self.client_ip, store, exemptions.clone())?;
             if !names.insert(name.clone()) {

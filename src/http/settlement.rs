@@ -170,7 +170,7 @@ impl Meter {
 
 impl Reports {
     /// For policies of these names.
-    pub(crate) fn of(policies: impl Iterator<Item = Arc<str>>) -> Self {
+    pub(crate) fn new(policies: impl Iterator<Item = Arc<str>>) -> Self {
         Self(policies.map(|policy| Report { policy, cost: AtomicU64::new(NONE) }).collect())
     }
 
@@ -233,7 +233,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let nothing = || Self { reports: Arc::new(Reports::of(std::iter::empty())), outer: None };
+        let nothing = || Self { reports: Arc::new(Reports::new(std::iter::empty())), outer: None };
         Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
     }
 }
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     fn reports(names: &[&str]) -> Arc<Reports> {
-        Arc::new(Reports::of(names.iter().map(|name| Arc::from(*name))))
+        Arc::new(Reports::new(names.iter().map(|name| Arc::from(*name))))
     }
 
     #[test]

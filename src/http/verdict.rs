@@ -64,7 +64,7 @@ impl Verdict {
         &self.policies
     }
 
-    pub(crate) fn of(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
+    pub(crate) fn new(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
         Self { policies: policies.into_iter().collect(), is_rejected: false }
     }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_policies_of_inner_layers_follow() {
-        let verdict = |name: &str| Verdict::of([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
+        let verdict = |name: &str| Verdict::new([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
         let (mut request, mut response) = (Extensions::new(), Extensions::new());
         verdict("outer").extend_request(&mut request);
         verdict("inner").extend_request(&mut request);

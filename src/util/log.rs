@@ -99,7 +99,7 @@ pub(crate) fn decided(
         debug: policy,
         http.route = route,
         result,
-        key.hash = key.map(|key| tracing::field::display(KeyHash::of(key))),
+        key.hash = key.map(|key| tracing::field::display(KeyHash::new(key))),
         limit = decision.map(Decision::limit),
         remaining = decision.map(Decision::remaining),
         delay = decision.map(|decision| tracing::field::debug(decision.delay())),
@@ -111,7 +111,7 @@ pub(crate) fn decided(
 struct KeyHash(u64);
 
 impl KeyHash {
-    fn of(key: &PartitionKey) -> Self {
+    fn new(key: &PartitionKey) -> Self {
         static SECRET: OnceLock<Secret> = OnceLock::new();
         Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
     }

@@ -102,7 +102,7 @@ impl Receipt {
     }
 
     #[inline(always)]
-    pub(crate) fn of<P: Proof>(proof: P) -> Self {
+    pub(crate) fn from_proof<P: Proof>(proof: P) -> Self {
         Self::issued(P::ISSUER, proof.into_value())
     }
 
@@ -193,13 +193,13 @@ mod tests {
     #[test]
     fn only_the_issuer_reads_a_receipt() {
         for value in [0, 1, u128::MAX] {
-            let marked = Receipt::of(Mine(value)).after(u16::MAX).mark_fallback();
+            let marked = Receipt::from_proof(Mine(value)).after(u16::MAX).mark_fallback();
             assert_eq!((marked.changes(), marked.value()), (u16::MAX, None));
             assert!(marked.read::<Mine>().is_none(), "it would be refunded on the server");
             let receipt = marked.unmark_fallback().unwrap();
             assert_eq!(receipt.read::<Mine>().unwrap().0, value);
             assert!(receipt.read::<Another>().is_none() && receipt.unmark_fallback().is_none());
-            assert_eq!(receipt.after(0), Receipt::of(Mine(value)));
+            assert_eq!(receipt.after(0), Receipt::from_proof(Mine(value)));
             let custom = Receipt::new(value);
             assert_eq!(custom.value(), Some(value));
             assert!(custom.read::<Mine>().is_none() && custom != Receipt::NONE);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_receipt_of_the_budget_of_free_retries_is_refunded_to_nothing_else() {
-        let receipt = Receipt::of(Mine(7));
+        let receipt = Receipt::from_proof(Mine(7));
         let free = receipt.mark_free_retry();
         assert!(free.is_free_retry() && !receipt.is_free_retry());
         assert!(free.read::<Mine>().is_none() && free.unmark_fallback().is_none());

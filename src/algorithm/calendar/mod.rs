@@ -112,7 +112,7 @@ impl CalendarWindow {
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[track_caller]
     pub fn daily(limit: u64) -> Self {
-        Self::of(limit, Period::Day)
+        Self::new(limit, Period::Day)
     }
 
     /// `limit` units per week, from Monday (ISO 8601), midnight UTC.
@@ -122,7 +122,7 @@ impl CalendarWindow {
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[track_caller]
     pub fn weekly(limit: u64) -> Self {
-        Self::of(limit, Period::Week { first: Weekday::Monday })
+        Self::new(limit, Period::Week { first: Weekday::Monday })
     }
 
     /// `limit` units per month, from the first, midnight UTC.
@@ -132,11 +132,11 @@ impl CalendarWindow {
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[track_caller]
     pub fn monthly(limit: u64) -> Self {
-        Self::of(limit, Period::Month { anchor: 1 })
+        Self::new(limit, Period::Month { anchor: 1 })
     }
 
     #[track_caller]
-    fn of(limit: u64, period: Period) -> Self {
+    fn new(limit: u64, period: Period) -> Self {
         assert!(limit > 0, "a quota's limit must be at least 1");
         assert!(limit <= Quota::MAX_UNITS, "a quota's limit must not exceed 999,999,999,999,999");
         Self { limit, schedule: Arc::new(CalendarSchedule::new(period, zone::utc())) }
@@ -222,7 +222,7 @@ impl Algorithm for CalendarWindow {
             (Decision::never(limit, free), None)
         } else if cost <= free {
             let used = used + cost;
-            let receipt = Receipt::of(ChargedIn(ends.as_nanos()));
+            let receipt = Receipt::from_proof(ChargedIn(ends.as_nanos()));
             (Decision::admit(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
         } else {
             (Decision::reject(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)

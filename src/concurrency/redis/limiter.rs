@@ -284,7 +284,11 @@ impl RedisConcurrency {
 
 /// The decision with a receipt, if something was taken.
 fn receipted(decision: Decision, tag: KeyTag, cost: u64) -> Decision {
-    if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::of(LeasedUnits(tag))) } else { decision }
+    if cost > 0 && decision.is_allowed() {
+        decision.with_receipt(Receipt::from_proof(LeasedUnits(tag)))
+    } else {
+        decision
+    }
 }
 
 impl Limiter for RedisConcurrency {

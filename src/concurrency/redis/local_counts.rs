@@ -140,7 +140,7 @@ impl LocalCounts {
     }
 
     fn shard(&self, tag: KeyTag) -> MutexGuard<'_, HashMap<KeyTag, LocalEntry>> {
-        self.shards.of(tag.short())
+        self.shards.lock(tag.short())
     }
 
     fn next_number(&self) -> u64 {

@@ -119,7 +119,7 @@ impl Scope<'_> {
     #[inline]
     pub(super) fn plain_verdict<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>>) -> Verdict {
         let policies = &self.in_force.policies;
-        Verdict::of(decided.map(|it| PolicyVerdict::new(&policies[it.policy], *it.decision, false)))
+        Verdict::new(decided.map(|it| PolicyVerdict::new(&policies[it.policy], *it.decision, false)))
     }
 
     /// The annotations of a request that such policies have admitted at once.
@@ -195,5 +195,5 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
     let decided =
         |entry: &PolicyEntry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
-    Verdict::of(entries.iter().filter_map(decided))
+    Verdict::new(entries.iter().filter_map(decided))
 }

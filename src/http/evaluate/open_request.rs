@@ -60,7 +60,7 @@ impl OpenRequest {
         }
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
-        let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
+        let reports = Some(Reports::new(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
         let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
         Self { layer, in_force, entries, since, bytes: None, reports, until_head, held }

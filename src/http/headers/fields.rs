@@ -75,7 +75,7 @@ pub enum Advertise {
 }
 
 impl RateLimitFields {
-    const fn of(generation: Generation) -> Self {
+    const fn in_generation(generation: Generation) -> Self {
         Self { generation, x_ratelimit: None, advertise: Advertise::Always, partition: Partition::Hidden }
     }
 
@@ -102,7 +102,7 @@ impl RateLimitFields {
     /// share a list with ours: ours replace them if they can be read and advertise more than all of ours, and are left
     /// out otherwise.
     pub const fn draft11() -> Self {
-        Self::of(Generation::Draft11)
+        Self::in_generation(Generation::Draft11)
     }
 
     /// Sends `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=50, reset=5`, in the syntax of
@@ -113,12 +113,12 @@ impl RateLimitFields {
     /// `remaining` and `reset` are the `r` and `t` of [`draft11`](Self::draft11). If no wait helps, `reset` is the time
     /// until the key has its full quota again.
     pub const fn draft07() -> Self {
-        Self::of(Generation::Draft07)
+        Self::in_generation(Generation::Draft07)
     }
 
     /// Sends no field named `RateLimit` or `RateLimit-Policy`.
     pub const fn none() -> Self {
-        Self::of(Generation::None)
+        Self::in_generation(Generation::None)
     }
 
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is [closest to

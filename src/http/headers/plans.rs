@@ -29,7 +29,7 @@ const PROBES: usize = 8;
 impl Plans {
     /// Returns the plan of a quota, made by `constants` if there is a free slot; `None` if there is none.
     #[inline]
-    pub(super) fn of(
+    pub(super) fn find_or_make(
         &self,
         quota: Quota,
         terms: Terms,

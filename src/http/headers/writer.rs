@@ -345,7 +345,7 @@ impl PolicyFields {
             self.push_policy(&mut list, measure);
             Constants::intern(&self.prefix, &intern(&list))
         };
-        let plan = self.plans.of(quota, self.terms, constants)?;
+        let plan = self.plans.find_or_make(quota, self.terms, constants)?;
         Some((&plan.measure, plan.constants?))
     }
 

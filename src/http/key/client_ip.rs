@@ -91,18 +91,18 @@ pub enum Unidentified {
 impl ClientIp {
     /// Keys by the peer's address, for servers without a proxy. No header is read.
     pub const fn peer() -> Self {
-        Self::of(IpSource::Peer, TrustedProxies::hops(0))
+        Self::from_source(IpSource::Peer, TrustedProxies::hops(0))
     }
 
     /// Keys by the address in `source` if the peer is one of the `trusted` proxies, and else by the peer's.
     pub fn new(source: IpSource, trusted: TrustedProxies) -> Self {
         match source {
-            IpSource::Header(name) => Self::of(name.into(), trusted),
-            other => Self::of(other, trusted),
+            IpSource::Header(name) => Self::from_source(name.into(), trusted),
+            other => Self::from_source(other, trusted),
         }
     }
 
-    const fn of(source: IpSource, trusted: TrustedProxies) -> Self {
+    const fn from_source(source: IpSource, trusted: TrustedProxies) -> Self {
         let (unidentified, ipv6_prefix) = (Unidentified::UsePeer, DEFAULT_IPV6_PREFIX);
         Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
     }

@@ -12,7 +12,7 @@ pub(crate) struct Ranges(Vec<IpNetwork>);
 impl Ranges {
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    pub(super) fn of(ranges: &[IpNetwork]) -> Self {
+    pub(super) fn new(ranges: &[IpNetwork]) -> Self {
         Self(ranges.to_vec())
     }
 

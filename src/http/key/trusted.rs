@@ -42,7 +42,7 @@ impl TrustedProxies {
 
     /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if no other process on it can connect.
     pub fn loopback() -> Self {
-        Self { ranges: Ranges::of(&[LOOPBACK_V4, LOOPBACK_V6]), count: None }
+        Self { ranges: Ranges::new(&[LOOPBACK_V4, LOOPBACK_V6]), count: None }
     }
 
     /// Trusts all private addresses: loopback (`127.0.0.0/8`, `::1`), RFC 1918 (`10.0.0.0/8`,
@@ -55,7 +55,7 @@ impl TrustedProxies {
         let v6 = |first, prefix| IpNetwork { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
         let v4 = [v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
         let v6 = [v6(0xfc00, 7), v6(0xfe80, 10)];
-        Self { ranges: Ranges::of(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
+        Self { ranges: Ranges::new(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
     }
 
     /// Trusts these [`networks`](Self::networks) too. After [`hops`](Self::hops), the elements are counted only if the

@@ -100,7 +100,7 @@ impl Partners {
         if lines.of.len() >= lines.sweep_at {
             lines.forget();
         }
-        let shared = self.common.shared.as_ref().map(|sharing| SharedPace::of(sharing, key));
+        let shared = self.common.shared.as_ref().map(|sharing| SharedPace::new(sharing, key));
         let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line

@@ -34,7 +34,7 @@ pub(super) type Sharing = (ScriptCaller, KeyNames);
 
 impl SharedPace {
     /// The pace of the partner with this key.
-    pub(super) fn of((scripts, names): &Sharing, partner: &PartitionKey) -> Self {
+    pub(super) fn new((scripts, names): &Sharing, partner: &PartitionKey) -> Self {
         Self { scripts: scripts.clone(), key: names.key(names.tag(partner), 'p') }
     }
 

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn each_reason_has_its_status_and_pushback() {
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let rejected = |wait| Verdict::of([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
+        let rejected = |wait| Verdict::new([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
         let short = Some(Duration::from_millis(5));
         let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
         let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, rejected(wait));

@@ -177,7 +177,7 @@ impl Rejection {
         if answer.borrow().is_allowed() {
             return Ok(answer);
         }
-        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), *answer.borrow())]);
+        let verdict = Verdict::new([PolicyVerdict::named(policy.into(), *answer.borrow())]);
         Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
     }
 
@@ -354,13 +354,13 @@ mod tests {
     /// The verdict of policies that reject, with these waits.
     fn rejected(waits: &[Option<u64>]) -> Verdict {
         let decision = |wait: &Option<u64>| Decision::reject(1, 0, wait.map(Duration::from_secs));
-        Verdict::of(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
+        Verdict::new(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
     }
 
     /// The verdict of policies that reject with these waits, and of one with too many requests in flight.
     fn until_released(waits: &[Option<u64>]) -> Verdict {
         let waiting = PolicyVerdict::new(&policy("p"), Decision::reject_until_released(4, 0), false);
-        Verdict::of(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
+        Verdict::new(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
     }
 
     /// A client was told to retry in 633743 seconds.

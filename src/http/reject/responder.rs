@@ -95,7 +95,7 @@ impl Responder {
     ) -> Response<RejectionBody> {
         // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
-        let (protocol, is_head) = (Protocol::of(head), *head.method() == Method::HEAD);
+        let (protocol, is_head) = (Protocol::detect(head), *head.method() == Method::HEAD);
         let mut response = match protocol {
             Protocol::Http => self.in_http(rejection, head),
             protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
@@ -250,7 +250,7 @@ mod tests {
     fn rejection_of(case: &Case) -> Rejection {
         let decisions = case.waits.iter().map(|wait| Decision::reject(60, 0, *wait));
         let verdict =
-            Verdict::of(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
+            Verdict::new(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
         let status = StatusCode::from_u16(case.status).unwrap();
         if case.is_ban { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) }
     }

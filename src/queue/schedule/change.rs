@@ -35,7 +35,7 @@ impl Proof for Departure {
 
 impl History {
     pub(super) fn receipt(&self, tat: u128) -> Receipt {
-        Receipt::of(Departure { tat }).after(self.changes)
+        Receipt::from_proof(Departure { tat }).after(self.changes)
     }
 
     /// Returns the TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were

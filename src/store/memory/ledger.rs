@@ -355,7 +355,7 @@ mod tests {
         let before = with_overflow();
         let tick = before.rule().read(NOW).count + before.rule().capacity();
         before.inherit_overflow(NOW, Tag::from_hash(HASH), tick);
-        let receipt = Receipt::of(PaidAt { table: before.table.occupancy.number(), tick });
+        let receipt = Receipt::from_proof(PaidAt { table: before.table.occupancy.number(), tick });
         let heir = after(after(before));
         assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
         heir.refund(HASH, 2, receipt, NOW);

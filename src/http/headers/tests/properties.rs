@@ -46,7 +46,7 @@ struct Sent {
 }
 
 impl Sent {
-    fn by(writer: &Writer, decision: &Decision) -> Self {
+    fn computed(writer: &Writer, decision: &Decision) -> Self {
         let mut fields = HeaderMap::new();
         writer.write(StatusCode::OK, &mut fields, [reading(0, decision)].into_iter(), at_2026);
         let only_member = |name: HeaderName, keys: &[&str], required| {
@@ -113,7 +113,7 @@ impl Trace {
         let answer = |&Request { after, cost }: &Request| {
             now += after;
             let decision = bucket.decide(now, cost);
-            Answered { now, cost, bucket, decision, sent: Sent::by(&writer, &decision) }
+            Answered { now, cost, bucket, decision, sent: Sent::computed(&writer, &decision) }
         };
         self.requests.iter().map(answer).collect()
     }
@@ -177,14 +177,14 @@ proptest! {
     #[test]
     fn advertised_rate_never_exceeds_quota(quota in quota()) {
         for terms in [Terms::bucket(quota), Terms::fixed_window(quota), Terms::sliding_window(quota)] {
-            let sent = Sent::by(&writer_of_one(terms), &Decision::allow(1, 1));
+            let sent = Sent::computed(&writer_of_one(terms), &Decision::allow(1, 1));
             prop_assert!(sent.w >= 1 && sent.compare_rate(&quota).is_le(), "{terms:?}: {sent:?}");
         }
     }
 
     #[test]
     fn advertised_quota_of_a_bucket_holds_its_burst(quota in quota()) {
-        let sent = Sent::by(&writer_of_one(Terms::bucket(quota)), &Decision::allow(1, 1));
+        let sent = Sent::computed(&writer_of_one(Terms::bucket(quota)), &Decision::allow(1, 1));
         prop_assert!(sent.q >= u128::from(quota.max_burst()) || sent.w == LARGEST, "{sent:?}");
     }
 
@@ -230,7 +230,7 @@ proptest! {
     fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..Quota::MAX_UNITS, reset: u32) {
         let left = left % quota.limit() + 1;
         let decision = Decision::allow(quota.limit(), left).with_reset_after(Duration::from_millis(reset.into()));
-        let sent = Sent::by(&writer_of_one(Terms::sliding_window(quota)), &decision);
+        let sent = Sent::computed(&writer_of_one(Terms::sliding_window(quota)), &decision);
         prop_assert_eq!(sent.r, u128::from(left));
         let t = sent.t.expect("an admission has a `t`");
         if sent.compare_rate(&quota).is_eq() {

@@ -72,7 +72,7 @@ impl OpenCharges {
     /// Locks the shard of a key. Returns the key's hash, too.
     fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, ChargeShard>, u64) {
         let hash = self.secret.hash(key.as_bytes());
-        (self.shards.of(hash), hash)
+        (self.shards.lock(hash), hash)
     }
 
     /// Opens a charge, whose response is awaited from `now` on.

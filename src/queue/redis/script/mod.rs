@@ -237,7 +237,7 @@ impl QueueScript {
         }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
         let decision = self.decision(&timeline, now, Decision::allow).with_delay(delay);
-        (decision.with_receipt(Receipt::of(Tat(first + price))), Some(timeline))
+        (decision.with_receipt(Receipt::from_proof(Tat(first + price))), Some(timeline))
     }
 
     /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it

@@ -97,7 +97,7 @@ fn reservations_are_those_of_a_naive_list() {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
                 let cost = u64::try_from((end - begin) / INTERVAL).unwrap();
-                let receipt = Receipt::of(Tat(end));
+                let receipt = Receipt::from_proof(Tat(end));
                 let answer = server.run(now, &queue.refund(key(number), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now_units));
                 if end > now_units {
@@ -303,7 +303,7 @@ fn stored_timelines_become_what_rust_computes() {
                 grid.units(grid.span(paid))
             });
             let call = match paid {
-                Some(paid) => queue.refund(name.clone(), cost, Receipt::of(Tat(paid))).unwrap(),
+                Some(paid) => queue.refund(name.clone(), cost, Receipt::from_proof(Tat(paid))).unwrap(),
                 None => queue.call(name.clone(), cost, None),
             };
             server.add(now, &call);
@@ -382,7 +382,7 @@ fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
 #[test]
 fn what_was_free_or_left_no_receipt_is_returned_without_a_call() {
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
-    let receipt = Receipt::of(Tat(queue.grid.now(at(START))));
+    let receipt = Receipt::from_proof(Tat(queue.grid.now(at(START))));
     assert!(queue.refund(key("a"), 1, receipt).is_some());
     assert!(queue.refund(key("a"), 0, receipt).is_none());
     assert!(queue.refund(key("a"), 1, Receipt::default()).is_none());
@@ -392,7 +392,7 @@ fn what_was_free_or_left_no_receipt_is_returned_without_a_call() {
 fn what_is_no_timeline_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 10, Duration::from_secs(30)).unwrap();
-    let receipt = Receipt::of(Tat(queue.grid.now(at(START + 1_000_000))));
+    let receipt = Receipt::from_proof(Tat(queue.grid.now(at(START + 1_000_000))));
     for text in ["hello", "-1x", " 1+0:2+0", "-1+ 1+0:2+0", "-1 1+0:2+0,", "-1 x"] {
         for call in [queue.call(key("a"), 1, None), queue.refund(key("a"), 1, receipt).unwrap()] {
             server.set(&key("a"), text);

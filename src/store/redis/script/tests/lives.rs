@@ -154,7 +154,7 @@ pub(super) fn the_server_caches_one_script_per_source() {
                 [ScriptCharge::new(&bucket, key(number), 1, NOW), ScriptCharge::new(&fixed, key("other"), 1, NOW)],
                 true,
             ),
-            _ => refund(&sliding, &sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
+            _ => refund(&sliding, &sliding, key(number), 1, Receipt::from_proof(ChargedIn(6)), NOW).unwrap(),
         };
         keys.push(call.keys.len());
         pipeline.add_command(evalsha(&call, &hash_of(call.script)));

@@ -67,7 +67,7 @@ fn scripts_withstand_the_counterexamples() {
     each("src/store/redis/script/lua/bucket_refund.lua", |case| {
         let (bucket, grid) = (bucket(case), Grid::new(&bucket(case).quota()));
         let [micros, rest] = ["receipt", "receipt_rest"].map(|number| case.number(number));
-        let receipt = Receipt::of(Tat(grid.units(MicrosSpan { micros, rest })));
+        let receipt = Receipt::from_proof(Tat(grid.units(MicrosSpan { micros, rest })));
         let call = refund(&bucket, &bucket, key("proof"), case.number("cost"), receipt, NOW).unwrap();
         let (refunded, state) = run(&server, case, &bucket_state(case), &call);
         let [due, rest] = numbers(state.as_deref().filter(|_| refunded).unwrap_or("-0"));

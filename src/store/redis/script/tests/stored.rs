@@ -46,7 +46,7 @@ fn bucket(random: &mut Xorshift, bucket: &TokenBucket) -> (u64, String, Receipt)
     let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
-    let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
+    let receipt = Receipt::from_proof(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
 }
@@ -62,14 +62,14 @@ fn window(random: &mut Xorshift, quota: &Quota) -> (u64, u64, [u64; 2]) {
 
 fn fixed(random: &mut Xorshift, limit: &FixedWindow) -> (u64, String, Receipt) {
     let (now, number, [used, _]) = window(random, &limit.quota());
-    (now, format!("-{number}:{used}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
+    (now, format!("-{number}:{used}"), Receipt::from_proof(ChargedIn(number + random.below(3) - 1)))
 }
 
 fn sliding(random: &mut Xorshift, limit: &SlidingWindow) -> (u64, String, Receipt) {
     let (now, number, [previous, current]) = window(random, &limit.quota());
     // A state in which nothing was used is never written.
     let current = if previous == 0 { current.max(1) } else { current };
-    (now, format!("-{number}:{previous}:{current}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
+    (now, format!("-{number}:{previous}:{current}"), Receipt::from_proof(ChargedIn(number + random.below(3) - 1)))
 }
 
 fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Receipt) {
@@ -81,7 +81,7 @@ fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Rece
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
     let most = limit.quota().limit();
     let used = random.pick(&[0, 1, most, (most + 1).min(MOST_UNITS)]);
-    (now, format!("-{end}:{used}"), Receipt::of(ChargedIn(charged * 1_000_000_000)))
+    (now, format!("-{end}:{used}"), Receipt::from_proof(ChargedIn(charged * 1_000_000_000)))
 }
 
 fn check<A: Scripted + Model + Debug>(
