@@ -1,6 +1,7 @@
-//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures,
+//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures, comments,
 //! proofs, and the vocabulary.
 
+mod comments;
 mod defaults;
 mod figures;
 mod guide;
