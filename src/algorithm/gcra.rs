@@ -70,8 +70,8 @@ impl Gcra {
     #[inline]
     pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
-        // `limit` tokens of `period` units each are restored in `period` nanoseconds: `limit` units per nanosecond, which is
-        // one unit of debt per unit of time. So the debt at `now` is TAT − now, and a TAT in the past is paid.
+        // `limit` tokens of `period` units each are restored in `period` nanoseconds: `limit` units per nanosecond,
+        // which is one unit of debt per unit of time. So the debt at `now` is TAT − now, and a TAT in the past is paid.
         let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
         let price = self.price(cost);
         let capacity = self.price(self.burst);
@@ -87,9 +87,9 @@ impl Gcra {
             let decision = self.answer(Decision::admit, debt + price).with_receipt(Receipt::from_proof(Tat(tat)));
             (decision, Some(GcraState { tat }))
         } else {
-            // After a wait of w units the debt is `debt` − w, or zero. The request fits if `debt` − w + `price` ≤ `capacity`,
-            // so w is at least the difference. It is at most `debt`, since `price` ≤ `capacity` (the cost is at most the
-            // burst), so the debt is not zero before.
+            // After a wait of w units the debt is `debt` − w, or zero. The request fits if `debt` − w + `price` ≤
+            // `capacity`, so w is at least the difference. It is at most `debt`, since `price` ≤ `capacity` (the cost
+            // is at most the burst), so the debt is not zero before.
             let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));
             (self.answer(|limit, remaining| Decision::reject(limit, remaining, Some(wait)), debt), None)
         }
@@ -99,8 +99,8 @@ impl Gcra {
     #[inline(always)]
     fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
-        // A request of n tokens fits if `debt` + n × `period` ≤ `burst` × `period`, so the greatest n is `free` / `period`,
-        // rounded down. It is at most `burst`, since `free` is at most `burst` × `period`.
+        // A request of n tokens fits if `debt` + n × `period` ≤ `burst` × `period`, so the greatest n is `free` /
+        // `period`, rounded down. It is at most `burst`, since `free` is at most `burst` × `period`.
         let remaining = u64::try_from(div(free, self.period)).unwrap_or(self.burst);
         outcome(self.burst, remaining).with_reset_after(duration_from_nanos(self.nanos_ceil(debt)))
     }
