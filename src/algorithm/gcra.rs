@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn decisions_withstand_the_counterexamples() {
         each("src/algorithm/gcra.rs: Gcra::decide", |case| {
-            let (bucket, now) = (gcra(case, "limit", "period", case.number("burst")), at(case, "now"));
+            let bucket = gcra(case, "limit", "period", case.number("burst"));
+            let now = at(case, "now");
             let state = Some(GcraState { tat: case.number("tat") });
             let (decision, next) = bucket.decide(state, now, case.number("cost"));
             assert_eq!(decision.is_allowed(), next.is_some());
@@ -204,7 +205,8 @@ mod tests {
     #[test]
     fn changes_of_quota_withstand_the_counterexamples() {
         each("src/algorithm/gcra.rs: Gcra::carried", |case| {
-            let (new, old) = (gcra(case, "limit", "period", 1), gcra(case, "from_limit", "from_period", 1));
+            let new = gcra(case, "limit", "period", 1);
+            let old = gcra(case, "from_limit", "from_period", 1);
             [("tat", new.carried(case.number("tat"), &old, at(case, "now")))]
         });
     }
@@ -213,7 +215,8 @@ mod tests {
     fn refunds_withstand_the_counterexamples() {
         each("src/algorithm/gcra.rs: Gcra::refund", |case| {
             let bucket = gcra(case, "limit", "period", case.number("burst"));
-            let (state, charged) = (GcraState { tat: case.number("tat") }, case.number("charged"));
+            let state = GcraState { tat: case.number("tat") };
+            let charged = case.number("charged");
             [("tat", bucket.refund(state, at(case, "now"), case.number("cost"), charged).tat)]
         });
     }

@@ -100,7 +100,8 @@ const WIDE: u8 = 2;
 
 /// Writes a state: the head, one number of its own, and its counts.
 fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N]) -> Vec<u8> {
-    let (limit, burst) = (quota.limit(), quota.explicit_burst_or(0));
+    let limit = quota.limit();
+    let burst = quota.explicit_burst_or(0);
     let is_narrow = [limit, burst].iter().chain(&counts).all(|units| *units <= u32::MAX.into());
     let mut bytes = Vec::with_capacity(if is_narrow { 34 } else { 50 });
     bytes.extend([if is_narrow { NARROW } else { WIDE }, kind]);
@@ -137,7 +138,9 @@ impl<'a> Numbers<'a> {
             return Err(UnknownState::Content);
         }
         let mut numbers = Self(&bytes[2..], is_wide);
-        let (limit, burst, period) = (numbers.units()?, numbers.units()?, numbers.u64()?);
+        let limit = numbers.units()?;
+        let burst = numbers.units()?;
+        let period = numbers.u64()?;
         let quota = Quota::try_per(limit, duration_from_nanos(period.into())).map_err(|_| UnknownState::Content)?;
         let quota = if burst == 0 { Ok(quota) } else { quota.try_burst(burst) };
         Ok((quota.map_err(|_| UnknownState::Content)?, numbers))
@@ -204,7 +207,9 @@ impl Portable for SlidingWindow {
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<SlidingWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::read(bytes, b's')?;
-        let (window, previous, current) = (numbers.u64()?, numbers.units()?, numbers.units()?);
+        let window = numbers.u64()?;
+        let previous = numbers.units()?;
+        let current = numbers.units()?;
         let state = numbers.end(SlidingWindowState { window, previous, current })?;
         Ok(self.inherit(state, &quota, now))
     }
@@ -219,7 +224,8 @@ impl Portable for CalendarWindow {
     /// Units that still count do so in the present window, under any calendar.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::read(bytes, b'c')?;
-        let (ends, used) = (Timestamp::from_nanos(numbers.u64()?), numbers.units()?);
+        let ends = Timestamp::from_nanos(numbers.u64()?);
+        let used = numbers.units()?;
         let state = numbers.end(CalendarWindowState { ends, used })?;
         Ok(self.inherit(state, &quota, now))
     }
@@ -265,8 +271,10 @@ mod tests {
         let state = FixedWindowState { window: 2, used: 5 };
         assert_eq!(hex(FixedWindow::new(quota).to_bytes(&state)), format!("{}{:016x}{:016x}", head("66", 0), 2, 5));
         // The limit was lowered: the used units do not fit, and the limit does.
-        let (small, now) = (Quota::per(7, Duration::from_secs(60)), Timestamp::from_nanos(120_000_000_001));
-        let (fixed, sliding) = (FixedWindow::new(small), SlidingWindow::new(small));
+        let small = Quota::per(7, Duration::from_secs(60));
+        let now = Timestamp::from_nanos(120_000_000_001);
+        let fixed = FixedWindow::new(small);
+        let sliding = SlidingWindow::new(small);
         let state = FixedWindowState { window: 2, used: 7_000_000_000 };
         assert_eq!(fixed.from_bytes(&fixed.to_bytes(&state), now), Ok(state));
         for counts in [[u64::MAX, 0], [0, u64::MAX], [u64::from(u32::MAX), 1], [1, 1 << 32]] {
@@ -280,7 +288,8 @@ mod tests {
     #[test]
     fn units_above_the_greatest_are_no_state() {
         let quota = Quota::per(Quota::MAX_UNITS, Duration::from_secs(60)).burst(Quota::MAX_UNITS);
-        let (bucket, now) = (TokenBucket::new(quota), Timestamp::from_nanos(5));
+        let bucket = TokenBucket::new(quota);
+        let now = Timestamp::from_nanos(5);
         let bytes = bucket.to_bytes(&GcraState { tat: 7 });
         assert_eq!(bucket.from_bytes(&bytes, now), Ok(GcraState { tat: 7 }));
         for first in [2, 10] {

@@ -168,7 +168,8 @@ impl Algorithm for SlidingWindow {
         now: Timestamp,
         cost: u64,
     ) -> (Decision, Option<SlidingWindowState>) {
-        let (limit, period) = (self.quota.limit(), u128::from(self.quota.period_nanos()));
+        let limit = self.quota.limit();
+        let period = u128::from(self.quota.period_nanos());
         let state = self.roll(state, now);
         let start = start_of(&self.quota, state.window);
         let elapsed = u128::from(now.as_nanos().saturating_sub(start));
@@ -233,7 +234,8 @@ impl Algorithm for SlidingWindow {
         if from.period_nanos() == self.quota.period_nanos() {
             return state;
         }
-        let (before, period) = (Self { quota: *from, staggered: false }, u128::from(from.period_nanos()));
+        let before = Self { quota: *from, staggered: false };
+        let period = u128::from(from.period_nanos());
         let state = before.roll(Some(state), now);
         let elapsed = u128::from(now.as_nanos().saturating_sub(start_of(from, state.window)));
         let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);

@@ -81,7 +81,8 @@ fn a_refund_goes_to_the_window_of_its_charge() {
 #[cfg(feature = "remote")]
 #[test]
 fn the_quota_is_read_from_the_head_of_any_state() {
-    let (quota, now) = (Quota::per(7, Duration::from_secs(60)), at(120));
+    let quota = Quota::per(7, Duration::from_secs(60));
+    let now = at(120);
     fn bytes<A: Portable>(algorithm: &A, now: Timestamp) -> Vec<u8> {
         algorithm.to_bytes(&algorithm.decide(None, now, 2).1.unwrap())
     }

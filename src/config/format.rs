@@ -62,7 +62,9 @@ pub(super) enum KeyKind {
 impl TableKey {
     const fn new(kind: KeyKind, example: &'static str, about: &'static str) -> Self {
         let (default, schema) = (None, "");
-        let (is_required, is_secret, is_aside) = (false, false, false);
+        let is_required = false;
+        let is_secret = false;
+        let is_aside = false;
         Self { name: "", kind, example, about, default, is_required, is_secret, is_aside, schema }
     }
 

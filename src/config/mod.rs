@@ -298,7 +298,9 @@ impl SharedSettings<'_> {
         let exempt = |raw| exempt::add(source, Exemptions::new(), raw, self.client_ip);
         let exemptions = raw.exempt.as_ref().map(exempt).transpose()?;
         let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
-        let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut policies = Vec::new();
+        let mut optional = Vec::new();
+        let mut names = HashSet::new();
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             let store = StoreSpec::read(source, &raw, &paths[0], self.redis)?;

@@ -163,7 +163,8 @@ fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnc
 }
 
 fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
-    let (unit, algorithm) = (calendar::unit(source, raw)?, raw.algorithm.value());
+    let unit = calendar::unit(source, raw)?;
+    let algorithm = raw.algorithm.value();
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);

@@ -66,8 +66,10 @@ type CostFn<Req> = Arc<dyn Fn(&Req) -> u64 + Send + Sync>;
 
 impl<Req> Clone for ThrottleGate<Req> {
     fn clone(&self) -> Self {
-        let (limiter, health) = (Arc::clone(&self.limiter), Arc::clone(&self.health));
-        let (key, cost) = (Arc::clone(&self.key), Arc::clone(&self.cost));
+        let limiter = Arc::clone(&self.limiter);
+        let health = Arc::clone(&self.health);
+        let key = Arc::clone(&self.key);
+        let cost = Arc::clone(&self.cost);
         Self { limiter, health, key, cost, ..*self }
     }
 }
@@ -158,7 +160,8 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
+        let key = (self.gate.key)(&request);
+        let cost = (self.gate.cost)(&request);
         let next = match self.gate.limiter.decide(&Ask::charge(&key, cost)) {
             Answer::Ready(answer) => self.gate.next(answer, &key, cost, false),
             Answer::Pending(pending) => ThrottleStep::Wait { pending, fell_back: false },

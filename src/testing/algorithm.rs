@@ -224,7 +224,8 @@ mod tests {
                 _ => state,
             };
             let (decision, next) = self.bucket.decide(state, now, cost);
-            let (limit, remaining) = (decision.limit(), decision.remaining());
+            let limit = decision.limit();
+            let remaining = decision.remaining();
             let rejected = |wait| Decision::reject(limit, remaining, wait).with_reset_after(decision.reset_after());
             match (self.fault, decision.retry_after()) {
                 (Fault::RejectionChanges, Some(_)) => (decision, state),

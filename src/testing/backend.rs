@@ -88,7 +88,8 @@ where
         let (id, now) = (random.below(16), clock.now());
         let most = algorithm.max_cost();
         let some = 1 + random.below(most);
-        let (cost, count) = (random.pick(&[1, 1, some, 2.min(most), most]), random.pick(&[1, 1, 2, 5]));
+        let cost = random.pick(&[1, 1, some, 2.min(most), most]);
+        let count = random.pick(&[1, 1, 2, 5]);
         let transition = match random.below(64) {
             0..2 => Transition::Reset,
             2..16 => Transition::Read,

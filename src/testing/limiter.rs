@@ -89,7 +89,9 @@ const CONTENDED: &str = "contended";
 
 /// Counts the units that an algorithm admits at one instant, when `attempts` charges of one unit are made.
 pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) -> u64 {
-    let (now, mut state, mut admitted) = (frozen_clock().now(), None, 0);
+    let now = frozen_clock().now();
+    let mut state = None;
+    let mut admitted = 0;
     for _ in 0..attempts {
         let (decision, next) = algorithm.decide(state, now, 1);
         admitted += u64::from(decision.is_allowed());
@@ -105,7 +107,8 @@ pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) ->
 ///
 /// If the limiter fails or would make a request wait.
 pub fn admitted_by_threads(limiter: &impl Limiter, threads: usize, attempts: u64) -> u64 {
-    let (admitted, start) = (AtomicU64::new(0), Barrier::new(threads));
+    let admitted = AtomicU64::new(0);
+    let start = Barrier::new(threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -219,7 +222,9 @@ mod tests {
 
     impl Map {
         fn new(bucket: TokenBucket, clock: ManualClock, fault: Option<Fault>) -> Self {
-            let (states, contended, all_have_read) = (Mutex::default(), AtomicUsize::new(0), Barrier::new(THREADS));
+            let states = Mutex::default();
+            let contended = AtomicUsize::new(0);
+            let all_have_read = Barrier::new(THREADS);
             Self { bucket, clock, states, fault, contended, all_have_read }
         }
 

@@ -240,7 +240,10 @@ mod tests {
 
     #[test]
     fn all_asks_of_one_request_see_one_instant() {
-        let (clock, other, key, now) = (ManualClock::new(), ManualClock::new(), "a".into(), Now::new());
+        let clock = ManualClock::new();
+        let other = ManualClock::new();
+        let key = "a".into();
+        let now = Now::new();
         let ask = Ask::charge(&key, 1).at(&now);
         let first = ask.now(&clock);
         clock.advance(Duration::from_secs(1));
@@ -263,7 +266,9 @@ mod tests {
 
     #[test]
     fn costing_sets_the_cost_and_nothing_else() {
-        let (clock, key, now) = (ManualClock::new(), "a".into(), Now::new());
+        let clock = ManualClock::new();
+        let key = "a".into();
+        let now = Now::new();
         let ask = Ask::peek(&key, 3).within(Some(Duration::from_secs(2))).at(&now);
         let first = ask.now(&clock);
         clock.advance(Duration::from_secs(1));

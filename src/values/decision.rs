@@ -194,7 +194,8 @@ impl Decision {
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn reject(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
-        let (limit, remaining) = (at_most_max(limit), at_most_max(remaining));
+        let limit = at_most_max(limit);
+        let remaining = at_most_max(remaining);
         match retry_after {
             Some(wait) => Self::reject_for(limit, remaining, DeferredTime::Whole(wait)),
             None => Self::never(limit, remaining),
@@ -221,7 +222,8 @@ impl Decision {
 
     #[inline(always)]
     const fn new(kind: OutcomeKind, limit: u64, remaining: u64) -> Self {
-        let (limit, remaining) = (Limit::new(limit, kind), Remaining::new(remaining));
+        let limit = Limit::new(limit, kind);
+        let remaining = Remaining::new(remaining);
         Self { receipt: Receipt::NONE, wait: 0, reset: 0, per: NonZeroU64::MIN, limit, remaining, delay_low: 0 }
     }
 
@@ -310,7 +312,8 @@ impl Decision {
             let millis = millis_ceil(delay);
             DELAY_COARSE | if millis < DELAY_COARSE { millis } else { DELAY_COARSE - 1 }
         };
-        let (middle, high) = (kept >> u32::BITS, kept >> (u32::BITS + DELAY_BITS));
+        let middle = kept >> u32::BITS;
+        let high = kept >> (u32::BITS + DELAY_BITS);
         self.delay_low = low_half(kept);
         self.remaining = Remaining(self.remaining.0 & !DELAY_MASK | middle << 2 & DELAY_MASK);
         self.limit = Limit(self.limit.0 & !DELAY_MASK | high << 2 & DELAY_MASK);
@@ -387,7 +390,8 @@ impl Decision {
     /// The time that the request waited in a queue; zero for limiters that do not queue.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        let (high, middle) = ((self.limit.0 & DELAY_MASK) >> 2, (self.remaining.0 & DELAY_MASK) >> 2);
+        let high = (self.limit.0 & DELAY_MASK) >> 2;
+        let middle = (self.remaining.0 & DELAY_MASK) >> 2;
         let kept = (high << DELAY_BITS | middle) << u32::BITS | self.delay_low as u64;
         match kept & DELAY_COARSE {
             0 => Duration::from_nanos(kept),
@@ -413,7 +417,9 @@ impl Decision {
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let facts = |decision: &Self| {
-            let (kind, remaining, delay) = (decision.limit.kind(), decision.remaining(), decision.delay());
+            let kind = decision.limit.kind();
+            let remaining = decision.remaining();
+            let delay = decision.delay();
             (decision.receipt, delay, decision.limit(), remaining, kind, decision.waits(), decision.reset_after())
         };
         facts(self) == facts(other)

@@ -191,7 +191,8 @@ impl Advertised {
         // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
         let per_second = u128::from(limit) * u128::from(SECOND);
         let common = u128::from(gcd(period, narrow(per_second % u128::from(period))));
-        let (units, step) = (per_second / common, u128::from(period) / common);
+        let units = per_second / common;
+        let step = u128::from(period) / common;
 
         let least = (u128::from(burst) * step).div_ceil(units).max(1);
         let window = least.next_multiple_of(step);

@@ -36,7 +36,8 @@ pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state
         states: state.and_then(|state| members(state.as_bytes())).unwrap_or_default(),
         policies: members(policy.as_bytes()).unwrap_or_default(),
     };
-    let (their_states, their_policies) = (lines(headers, &RATELIMIT), lines(headers, &RATELIMIT_POLICY));
+    let their_states = lines(headers, &RATELIMIT);
+    let their_policies = lines(headers, &RATELIMIT_POLICY);
     let merged = match (members(&their_states), members(&their_policies)) {
         (Some(states), Some(policies)) => Lists { states, policies }.merged_with(ours),
         _ if ours.may_replace_another_syntax(headers) => ours,

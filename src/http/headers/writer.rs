@@ -127,7 +127,8 @@ impl Writer {
             let unit = if let Measure::InFlight { .. } = measure { QuotaUnit::ConcurrentRequests } else { unit };
             draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
             let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
-            let (prefix, plans) = (draft11::prefix(&quoted), Plans::default());
+            let prefix = draft11::prefix(&quoted);
+            let plans = Plans::default();
             let constants = None;
             Some(PolicyFields { terms, unit, is_conditional, measure, plans, prefix, constants, draft07_policy })
         });

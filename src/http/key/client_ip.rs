@@ -103,7 +103,8 @@ impl ClientIp {
     }
 
     const fn from_source(source: IpSource, trusted: TrustedProxies) -> Self {
-        let (unidentified, ipv6_prefix) = (Unidentified::UsePeer, DEFAULT_IPV6_PREFIX);
+        let unidentified = Unidentified::UsePeer;
+        let ipv6_prefix = DEFAULT_IPV6_PREFIX;
         Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
     }
 

@@ -51,7 +51,8 @@ impl IpNetwork {
         if range.prefix == 0 {
             Err(TrustedProxiesError::Everybody { network: text.into() })
         } else if range.cleared() != range {
-            let (cleared, address) = (range.cleared().to_string(), range.base);
+            let cleared = range.cleared().to_string();
+            let address = range.base;
             Err(TrustedProxiesError::BitsBehindPrefix { network: text.into(), cleared, address })
         } else {
             Ok(range)

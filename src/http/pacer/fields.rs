@@ -154,7 +154,8 @@ fn draft11(field: &[u8], policies: &[ListMember<'_>]) -> Option<Vec<Budget>> {
     let mut budgets = Vec::new();
     for state in structured::list(field)? {
         let Bare::String(_) = &state.value else { return None };
-        let (left, reset) = (state.count("r").ok()??, state.count("t").ok()?);
+        let left = state.count("r").ok()??;
+        let reset = state.count("t").ok()?;
         let policy = policies.iter().find(|policy| policy.value == state.value);
         // Of bytes, or of requests in flight, a client cannot say how many its calls will take.
         let is_of_requests = match policy.and_then(|policy| policy.parameter("qu")) {
@@ -177,7 +178,9 @@ fn draft07(field: &[u8], policies: &[ListMember<'_>]) -> Option<Budget> {
     let members = structured::dictionary(field)?;
     // Of a key that comes twice, the last one counts (RFC 9651, section 4.2.2).
     let count = |key: &str| members.iter().rev().find(|member| member.key == key.as_bytes())?.value.count().ok();
-    let (limit, left, reset) = (count("limit")?, count("remaining")?, count("reset")?);
+    let limit = count("limit")?;
+    let left = count("remaining")?;
+    let reset = count("reset")?;
     let policy = policies.iter().find(|policy| policy.value.count() == Ok(limit));
     let window = policy.and_then(|policy| policy.count("w").ok()?).unwrap_or(0);
     Some(budget(left, reset, Some(limit), spacing(limit, window)))
@@ -374,7 +377,8 @@ mod tests {
         let examples = vectors(include_str!("../../../tests/vectors/draft11.json"));
         let mut read = 0;
         for case in &examples {
-            let (field, text) = (case["field"].as_str().unwrap(), case["value"].as_str().unwrap());
+            let field = case["field"].as_str().unwrap();
+            let text = case["value"].as_str().unwrap();
             let members = structured::list(text.as_bytes());
             assert_eq!(members.is_some(), case["sf_parses"].as_bool().unwrap(), "{text}");
             if field == "RateLimit" {
@@ -385,7 +389,8 @@ mod tests {
         }
         assert!(read > 3, "{read} were read");
         for case in vectors(include_str!("../../../tests/vectors/negative.json")) {
-            let (field, text) = (case["field"].as_str().unwrap(), case["value"].as_str().unwrap());
+            let field = case["field"].as_str().unwrap();
+            let text = case["value"].as_str().unwrap();
             // Draft-07 is the other syntax that is read.
             if field == "RateLimit" && !text.starts_with("limit") {
                 assert_eq!(governing(&[("ratelimit", text)]), None, "{text}");

@@ -306,7 +306,8 @@ impl PartnerLine {
 
     /// Takes in an answer: here at once, and on Redis in the background.
     fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) {
-        let (received, took) = (Instant::now(), departed.sent.elapsed());
+        let received = Instant::now();
+        let took = departed.sent.elapsed();
         let now = self.common.micros(received);
         let mut state = self.lock();
         state.pace.learn(departed.number, now, super::pace::micros(took), &report, &self.common.rules);

@@ -212,7 +212,8 @@ impl PartnerPace {
 
     fn learn_budget(&mut self, number: u64, now: u64, took: u64, budget: &Budget, rules: &Rules) {
         let reset = if budget.left == 0 { budget.reset.min(rules.longest) } else { budget.reset };
-        let (latest, earliest) = (now + reset, (now + reset).saturating_sub(took + UNCERTAINTY));
+        let latest = now + reset;
+        let earliest = (now + reset).saturating_sub(took + UNCERTAINTY);
         // If there is more left than was expected, this is another window, or a bucket that fills up.
         let expected = self.left.saturating_sub(number - self.by);
         let overlap = now < self.ends && earliest < self.ends && self.since < latest;

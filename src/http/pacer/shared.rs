@@ -70,8 +70,10 @@ fn learn(key: Key, number: u64, age: u64, took: u64, report: &CallReport, rules:
 fn read(reply: &ScriptReply) -> Result<SharedTurn, BadReply> {
     let text = reply.old(0)?.ok_or(BadReply::Shape)?;
     let space = text.iter().position(|byte| *byte == b' ').ok_or(BadReply::Shape)?;
-    let (number, at) = (whole(&text[..space]), whole(&text[space + 1..]));
-    let (number, at) = (number.ok_or(BadReply::Shape)?, at.ok_or(BadReply::Shape)?);
+    let number = whole(&text[..space]);
+    let at = whole(&text[space + 1..]);
+    let number = number.ok_or(BadReply::Shape)?;
+    let at = at.ok_or(BadReply::Shape)?;
     let turn = if reply.admitted > 0 { PacedTurn::Depart(PacedDeparture { number, at }) } else { PacedTurn::Wait(at) };
     Ok(SharedTurn { turn, delay: Duration::from_micros(at.saturating_sub(reply.now.as_nanos() / 1_000)) })
 }
@@ -86,8 +88,13 @@ mod tests {
     /// Xorshift calls and answers, in order and out of it: the scripts and the state in memory take the same turns.
     #[test]
     fn the_scripts_make_the_transitions_of_the_state_in_memory() {
-        let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&TURN, &LEARN]));
-        let (mut departures, mut probes, mut waits, mut confirmed, mut rejected) = (0, 0, 0, 0, 0);
+        let mut random = Xorshift::seeded();
+        let mut server = ManualServer::new(&[&TURN, &LEARN]);
+        let mut departures = 0;
+        let mut probes = 0;
+        let mut waits = 0;
+        let mut confirmed = 0;
+        let mut rejected = 0;
         for round in 0..200 {
             let (mut now, mut slots) = (START, Vec::new());
             let interval = random.pick(&[0, 0, 100_000]);

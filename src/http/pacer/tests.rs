@@ -127,7 +127,8 @@ struct Outcome {
 /// they overtake each other.
 fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcome {
     let (time, quota) = partner.quota(about);
-    let (mut pace, mut outcome) = (PartnerPace::new(0), Outcome { served: 0, rejected: 0, quota });
+    let mut pace = PartnerPace::new(0);
+    let mut outcome = Outcome { served: 0, rejected: 0, quota };
     // Marsaglia's xorshift.
     let mut random = 88_172_645_463_325_252_u64;
     let mut below = move |end: u64| {
@@ -232,7 +233,8 @@ fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
 
 #[test]
 fn what_is_left_is_spread() {
-    let (mut pace, mut departures) = (PartnerPace::new(0), Vec::new());
+    let mut pace = PartnerPace::new(0);
+    let mut departures = Vec::new();
     let PacedTurn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
     let report =
         CallReport { is_answer: true, pause: 0, budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }) };

@@ -19,7 +19,8 @@ pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Pr
 }
 
 fn violation(violated: &PolicyVerdict) -> Violation<'_> {
-    let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
+    let left = violated.decision().remaining();
+    let limit = violated.decision().limit();
     Violation { subject: violated.name(), description: format!("{left} of {limit} left") }
 }
 

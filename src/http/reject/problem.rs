@@ -34,7 +34,9 @@ impl Problem {
 
     /// Writes the body of a rejection.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
-        let (reason, status, detail) = (rejection.reason(), rejection.status(), rejection.pieces());
+        let reason = rejection.reason();
+        let status = rejection.status();
+        let detail = rejection.pieces();
         let mut known = self.beginnings.iter().filter(|_| detail.seconds.is_some());
         let made;
         let begin = match known.find(|(its_reason, its_status, _)| (*its_reason, *its_status) == (reason, status)) {

@@ -235,7 +235,8 @@ impl Rejection {
         } else {
             "cannot be checked at the moment"
         };
-        let (detail, retry) = (format!("{limit} {problem}."), GrpcRetry::After(RETRY_FAILED_AFTER));
+        let detail = format!("{limit} {problem}.");
+        let retry = GrpcRetry::After(RETRY_FAILED_AFTER);
         let failed = Self::plain(Reason::LimiterFailed, StatusCode::SERVICE_UNAVAILABLE, detail.into(), retry);
         Self { verdict: verdict.rejected(), ..failed }
     }

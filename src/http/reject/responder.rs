@@ -95,7 +95,8 @@ impl Responder {
     ) -> Response<RejectionBody> {
         // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
-        let (protocol, is_head) = (Protocol::detect(head), *head.method() == Method::HEAD);
+        let protocol = Protocol::detect(head);
+        let is_head = *head.method() == Method::HEAD;
         let mut response = match protocol {
             Protocol::Http => self.in_http(rejection, head),
             protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
@@ -111,7 +112,8 @@ impl Responder {
         if is_head {
             response = without_content(response);
         }
-        let (status, headers) = (response.status(), response.headers_mut());
+        let status = response.status();
+        let headers = response.headers_mut();
         match rejection.retry_after() {
             // A failed limiter knows no exact wait.
             Some(guess) if rejection.reason() == Reason::LimiterFailed => {
@@ -322,7 +324,8 @@ mod tests {
         }
         if let Some(wait) = rejection.retry_after() {
             let (grain, width) = if case.in_millis { (1_000_000, 3) } else { (1_000, 6) };
-            let (per_second, grains) = (1_000_000_000 / grain, wait.as_nanos().div_ceil(grain).max(1));
+            let per_second = 1_000_000_000 / grain;
+            let grains = wait.as_nanos().div_ceil(grain).max(1);
             let grains = grains.min(LONGEST * per_second);
             set("retry-after", seconds(wait).to_string());
             if let Some(name) = case.exact {

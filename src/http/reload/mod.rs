@@ -327,7 +327,8 @@ impl LayerState {
         // the charges made under the first replacement would be lost in the second.
         let mut past = self.past.lock();
         let before = Arc::clone(&self.load());
-        let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
+        let mut replaced = Replaced::default();
+        let mut finish = Vec::new();
         for policy in &mut policies {
             if let Some(old) = before.policy(policy.name()) {
                 policy.inherit(old, &mut replaced, &mut finish);

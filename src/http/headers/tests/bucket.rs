@@ -45,7 +45,8 @@ impl Bucket {
     }
 
     pub(super) fn decide(&mut self, now: u64, cost: u64) -> Decision {
-        let (now, limit) = (self.scaled(now.into()), u128::from(self.quota.limit()));
+        let now = self.scaled(now.into());
+        let limit = u128::from(self.quota.limit());
         let capacity = self.capacity();
         let after = self.paid_at.saturating_sub(now) + u128::from(cost) * self.interval();
         let span = |scaled: u128| {

@@ -54,13 +54,15 @@ impl Sent {
             let [(_, parameters)] = &members[..] else { panic!("not one policy: {members:?}") };
             parameters.iter().copied().map(u128::from).collect::<Vec<_>>()
         };
-        let (policy, state) = (only_member(RATELIMIT_POLICY, POLICY, 2), only_member(RATELIMIT, STATE, 1));
+        let policy = only_member(RATELIMIT_POLICY, POLICY, 2);
+        let state = only_member(RATELIMIT, STATE, 1);
         Self { q: policy[0], w: policy[1], r: state[0], t: state.get(1).copied() }
     }
 
     /// Compares the advertised rate, q / w, with the quota's.
     fn compare_rate(&self, quota: &Quota) -> Ordering {
-        let (advertised, enforced) = (self.q * quota.period().as_nanos(), u128::from(quota.limit()) * self.w * NANOS);
+        let advertised = self.q * quota.period().as_nanos();
+        let enforced = u128::from(quota.limit()) * self.w * NANOS;
         advertised.cmp(&enforced)
     }
 
