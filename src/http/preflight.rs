@@ -17,7 +17,7 @@ use crate::store::MemoryStore;
 use crate::values::{PartitionKey, Quota};
 
 /// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
-/// beyond the budget and those of banned keys.
+/// beyond the budget and preflights of banned keys.
 pub(crate) struct Exemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
@@ -29,8 +29,8 @@ impl Exemption {
         Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
     }
 
-    /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether it
-    /// did: then the request passes uncounted.
+    /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether
+    /// it was charged: then the request passes uncounted.
     #[cold]
     pub(crate) fn try_exempt(
         &self,

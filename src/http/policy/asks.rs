@@ -62,7 +62,7 @@ impl Policy {
     }
 
     /// The rest of the ban of a key, if its requests are rejected before their limiter is asked. If a server keeps
-    /// the bans, this returns `None`: the server is asked.
+    /// the bans, the server is asked instead.
     #[inline]
     pub(crate) fn ban_before_limiter(&self, key: &PartitionKey) -> Option<Duration> {
         self.penalty_for(key).filter(|_| self.description.keeps_standing().is_none())?.banned_for(key)

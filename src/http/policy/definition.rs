@@ -87,7 +87,7 @@ impl Policy {
     /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the
     /// extractor [distinguishes clients](KeyExtractor::is_shared), a warning is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
-        self.who.by(key);
+        self.who.set_key(key);
         self
     }
 

@@ -8,8 +8,8 @@ use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, ChargingOnce, PartitionKey, Quota, Receipt, Retry};
 
-/// One arrival of a request with an idempotency key. The entry of the request holds it, and afterwards the response
-/// body does. The effect of dropping it depends on its stage.
+/// One arrival of a request with an idempotency key. The entry of the request holds it, until the response is over.
+/// The effect of dropping it depends on its stage.
 pub(crate) struct Attempt {
     keeper: Keeper,
     /// The quota of the budget of this key, if it has one of its own.

@@ -35,7 +35,7 @@ named! {
 impl Fate {
     /// The fate of a request that its policy has admitted.
     #[inline]
-    pub(crate) const fn of(admission: &Decision) -> Self {
+    pub(crate) const fn from_admission(admission: &Decision) -> Self {
         if admission.is_delayed() { Self::Delayed } else { Self::Allowed }
     }
 }
