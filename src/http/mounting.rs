@@ -31,12 +31,12 @@ impl Mounting {
     /// Marks a request, and returns whether this layer has marked it before; `true` at most once per layer.
     #[inline]
     pub(crate) fn mark(&self, request: &mut Extensions) -> bool {
-        let find = || {
+        let second = self.first.check(|| {
             let passed = request.get_or_insert_default::<Passed>();
             let is_second = passed.0.contains(&self.id);
             passed.0.push(self.id);
             is_second.then_some(())
-        };
-        self.first.check(find).is_some()
+        });
+        second.is_some()
     }
 }

@@ -67,8 +67,8 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Permits {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let nothing = || Self { held: Arc::default(), outer: None };
-        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
+        let permits = parts.extensions.get::<Self>().cloned();
+        Ok(permits.unwrap_or_else(|| Self { held: Arc::default(), outer: None }))
     }
 }
 

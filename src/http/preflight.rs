@@ -102,8 +102,9 @@ fn is_host_and_port(authority: &Authority) -> bool {
     }
 }
 
-/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, its fields say so. In later versions, only
-/// the body knows, so it must be of a known type: axum's, tonic's, or `()`.
+/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, header fields announce a body, and
+/// [`is_preflight`] has checked them. In later versions, only the body knows, so it must be of a known type: axum's,
+/// tonic's, or `()`.
 pub(crate) fn has_no_body<B: 'static>(request: &Request<B>) -> bool {
     let is_at_end = is_at_end(request.body());
     is_at_end.unwrap_or(request.version() <= Version::HTTP_11)

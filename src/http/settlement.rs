@@ -28,7 +28,8 @@ use smallvec::SmallVec;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer, Settlement};
 ///
 /// async fn complete(settlement: Settlement, prompt: String) -> String {
-///     let (answer, tokens) = (prompt.to_uppercase(), 17);
+///     let answer = prompt.to_uppercase();
+///     let tokens = 17;
 ///     let _ = settlement.settle("tokens", tokens);
 ///     answer
 /// }
@@ -237,8 +238,11 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let nothing = || Self { reports: Arc::new(Reports::for_policies(std::iter::empty())), outer: None };
-        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
+        let settlement = parts.extensions.get::<Self>().cloned();
+        Ok(settlement.unwrap_or_else(|| {
+            let reports = Arc::new(Reports::for_policies(std::iter::empty()));
+            Self { reports, outer: None }
+        }))
     }
 }
 

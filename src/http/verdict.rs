@@ -25,7 +25,8 @@ use crate::values::Decision;
 ///     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
 /// }
 ///
-/// let layer = RateLimitLayer::builder(Policy::new("daily", FixedWindow::new(Quota::per_day(5_000)))).verdict().build();
+/// let policy = Policy::new("daily", FixedWindow::new(Quota::per_day(5_000)));
+/// let layer = RateLimitLayer::builder(policy).verdict().build();
 /// let app: Router = Router::new().route("/usage", get(usage)).layer(layer);
 /// ```
 ///
@@ -158,7 +159,8 @@ mod tests {
     #[test]
     fn the_policies_of_inner_layers_follow() {
         let verdict = |name: &str| Verdict::of([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
-        let (mut request, mut response) = (Extensions::new(), Extensions::new());
+        let mut request = Extensions::new();
+        let mut response = Extensions::new();
         verdict("outer").extend_request(&mut request);
         verdict("inner").extend_request(&mut request);
         verdict("inner").insert_into(&mut response);

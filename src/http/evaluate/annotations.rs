@@ -193,7 +193,9 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 }
 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
-    let decided =
-        |entry: &PolicyEntry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
-    Verdict::of(entries.iter().filter_map(decided))
+    Verdict::of(
+        entries
+            .iter()
+            .filter_map(|entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back))),
+    )
 }

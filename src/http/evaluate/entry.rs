@@ -341,8 +341,12 @@ impl PolicyEntry {
             }
             return;
         }
-        let expected = || policy.heritage.record.open_charges().expected(&self.key, Monotonic.now());
-        if let Some((refundable, soon)) = policy.after.settles_later().then(expected).flatten() {
+        let expected = if policy.after.settles_later() {
+            policy.heritage.record.open_charges().expected(&self.key, Monotonic.now())
+        } else {
+            None
+        };
+        if let Some((refundable, soon)) = expected {
             let left = self.decision.map_or(0, |decision| decision.remaining());
             if left.saturating_add(refundable) >= self.cost {
                 // The refund is predictable only if it is all or nothing. A queue takes back the charge of its last
@@ -355,8 +359,7 @@ impl PolicyEntry {
                 }
             }
         }
-        let noted = |rejection| policy.note_rejection(&self.key, &rejection);
-        if let Some(ban) = self.decision.and_then(noted) {
+        if let Some(ban) = self.decision.and_then(|rejection| policy.note_rejection(&self.key, &rejection)) {
             self.impose(policy, ban);
         }
     }

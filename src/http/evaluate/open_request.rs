@@ -42,8 +42,7 @@ pub(crate) struct OpenRequest {
 impl OpenRequest {
     /// Whether the request of these entries is not over once it is committed.
     pub(super) fn is_needed(scope: Scope<'_>, entries: &[PolicyEntry]) -> bool {
-        let is_open = |entry: &PolicyEntry| entry.awaits_retries() || scope.policy(entry).ends_with_response();
-        entries.iter().any(is_open)
+        entries.iter().any(|entry| entry.awaits_retries() || scope.policy(entry).ends_with_response())
     }
 
     pub(super) fn new(scope: Scope<'_>, mut entries: Entries) -> Self {

@@ -195,8 +195,9 @@ impl Policy {
     ///
     /// # Accuracy
     ///
-    /// **Use a window where clients could gain by it**, as for guesses. It is exact: at most `limit` requests of a
-    /// key are in flight at once, and at most `limit` are charged, in each window in which they came.
+    /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: at
+    /// most `limit` requests of a key are in flight at once, and at most `limit` are charged, in each window in which
+    /// they came.
     ///
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once,
     /// and each is refunded the part of its own charge that is not refilled yet, also if the refill was due to
@@ -313,8 +314,8 @@ impl Policy {
     ///
     /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
     /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the
-    /// debt. Time pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to
-    /// cost 10,000 takes the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the
+    /// debt. Time pays it, at the rate of the key's quota: with a limit of 100 per hour, a request with a final cost
+    /// of 10,000 uses up the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the
     /// long run a key gets its quota, also if its requests cost more than a burst. Its excess over the quota depends
     /// on the highest cost of a request, and on the number of a key's requests in flight.
     ///
@@ -451,12 +452,12 @@ impl Policy {
         self.heritage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
-    /// Whether a request ends for this policy with its response: its cost is known later, or it holds units.
+    /// Whether a request is over for this policy only with its response: its cost is known later, or it holds units.
     pub(crate) const fn ends_with_response(&self) -> bool {
         self.after.settles_later() || self.description.holds()
     }
 
-    /// Whether a request may not be over for this policy when it is admitted.
+    /// Whether a request may last beyond its admission for this policy.
     pub(crate) const fn is_open_ended(&self) -> bool {
         self.ends_with_response() || self.after.retries.is_some()
     }

@@ -110,11 +110,11 @@ impl Policy {
         let limiter = Arc::clone(&self.limiter);
         let mode = self.mode_of_shortfalls(fell_back);
         let mut charge = Box::pin(async move {
-            let ask = |units| Ask::charge(&key, units).under(own_quota).to(mode);
             // First asks for all units; if that is rejected, for the units that are left. The rest is owed.
             let mut charged = units;
             while charged > 0 {
-                charged = match limiter.decide(&ask(charged)).decided().await {
+                let ask = Ask::charge(&key, charged).under(own_quota).to(mode);
+                charged = match limiter.decide(&ask).decided().await {
                     Ok(decision) if decision.is_allowed() => break,
                     Ok(decision) if charged == units => decision.partial_cost(units).unwrap_or(0),
                     _ => 0,

@@ -141,8 +141,8 @@ impl DebtCharge {
         quota: Quota,
         units: u64,
     ) -> Result<Option<Self>, Duration> {
-        let charge = || Self { debts: Arc::clone(debts), key: key.clone(), quota, units, is_kept: false };
-        Ok(debts.spend(key, quota, units)?.then(charge))
+        let is_in_debt = debts.spend(key, quota, units)?;
+        Ok(is_in_debt.then(|| Self { debts: Arc::clone(debts), key: key.clone(), quota, units, is_kept: false }))
     }
 
     /// Keeps it: the request was admitted.

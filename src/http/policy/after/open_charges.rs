@@ -175,8 +175,8 @@ impl ChargeShard {
 
 impl Default for OpenCharges {
     fn default() -> Self {
-        let shard = || ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] };
-        Self { shards: Shards::new(SHARDS, shard), secret: Secret::random(), mean: AtomicU64::new(0) }
+        let new_shard = || ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] };
+        Self { shards: Shards::new(SHARDS, new_shard), secret: Secret::random(), mean: AtomicU64::new(0) }
     }
 }
 

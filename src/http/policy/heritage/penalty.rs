@@ -36,11 +36,12 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 /// - rejections while the key is banned: a ban ends at the time that its first response advertised;
 /// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;
 /// - rejections of requests that would fit if the [refundable charges](crate::Policy::charge_when) of the key were
-///   refunded whose responses are awaited: the limit may turn out not to be used up. Ten for each of these charges;
-///   beyond, and once their responses are far overdue, rejections count.
+///   refunded whose responses are awaited: the limit may turn out not to be used up. Ten rejections are excused for
+///   each of these charges; further rejections count, and so do rejections once the responses are far overdue.
 ///
-/// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait
-/// by then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.
+/// If a client sends requests concurrently, rejections count from the second one on, since the first one has
+/// advertised a wait by then. Let the quota of rejections exceed the requests that a well-behaved client has in
+/// flight.
 ///
 /// # Memory
 ///

@@ -56,7 +56,7 @@ enum Path {
 }
 
 impl Exemptions {
-    /// Exempts nothing yet.
+    /// Makes exemptions that exempt no request yet.
     pub const fn new() -> Self {
         Self { networks: Vec::new(), headers: Vec::new(), paths: Vec::new() }
     }
@@ -101,12 +101,13 @@ impl Exemptions {
         Ok(self)
     }
 
-    /// Exempts requests with this header, if it comes once and has exactly this value (but for white space around it,
-    /// which is no part of a value). A second call for the same header adds a value, so that a value can be replaced
-    /// without a gap.
+    /// Exempts requests with this header, if it comes once and has exactly this value (except for white space around
+    /// it, which is no part of a value). A second call for the same header adds a value, so that a value can be
+    /// replaced without a gap.
     ///
-    /// The value is a password: choose it at random, and send it over connections that nobody reads. It is compared in
-    /// constant time, and never logged; only its hash is kept. The request goes on to the service with the header.
+    /// The value is a password: choose it at random, and send it over connections that no third party can read. It is
+    /// compared in constant time, and never logged; only its hash is kept. The request goes on to the service with
+    /// the header.
     ///
     /// # Errors
     ///
@@ -129,9 +130,9 @@ impl Exemptions {
     /// empty segment (`//`) or a segment of dots (`..`): a router may read `/assets/../login`, `/assets/%2e%2e/login`
     /// and `/assets/..;/login` as `/login`, so they are charged. A file with a space in its name is charged, too.
     ///
-    /// Do not exempt paths if the service routes requests by something else, such as the header `X-Original-URL`. The
-    /// layer compares the path that it sees itself: inside of a router that cuts off a prefix, the path without the
-    /// prefix. gRPC methods are paths, such as `/grpc.health.v1.Health/*`.
+    /// Do not exempt paths if the service routes requests by anything but the path, such as the header
+    /// `X-Original-URL`. The layer compares the path that it sees itself: inside of a router that cuts off a prefix,
+    /// the path without the prefix. gRPC methods are paths, such as `/grpc.health.v1.Health/*`.
     ///
     /// # Errors
     ///

@@ -96,11 +96,11 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// In memory, a request with an idempotency key takes one or two locks before its policy decides, and one or two when
 /// its response is over; each is held while 64 slots are searched.
 ///
-/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which nobody
-/// waits. The first is a call of its own: no other policy of the layer and no other request of the key shares it, no
-/// lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless. For such
-/// a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected without a
-/// call; free retries among them are not used up.
+/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which no
+/// request waits. The first is a call of its own: no other policy of the layer and no other request of the key shares
+/// it, no lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless.
+/// For such a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected
+/// without a call; free retries among them are not used up.
 #[must_use]
 #[doc(alias("idempotency key", "Idempotency-Key", "idempotent"))]
 pub struct ChargeOnce {
@@ -136,7 +136,7 @@ impl ChargeOnce {
         }
     }
 
-    /// Sets for how long retries are free, from the end of the response on.
+    /// Sets the time in which retries are free, counted from the end of the response.
     ///
     /// # Panics
     ///
@@ -149,7 +149,7 @@ impl ChargeOnce {
         Self { within, ..self }
     }
 
-    /// Sets how many retries of a request are free.
+    /// Sets the number of retries of a request that are free.
     ///
     /// # Panics
     ///
@@ -160,8 +160,9 @@ impl ChargeOnce {
         Self { free_retries, ..self }
     }
 
-    /// Sets how many requests this process remembers at a time: 65,536 unless set. For the retries of all requests to
-    /// be free, set it to the number of requests with an idempotency key that come [within](Self::within) the time.
+    /// Sets the number of requests that this process remembers at a time, 65,536 unless set. For the retries of all
+    /// requests to be free, set it to the number of requests with an idempotency key that come [within](Self::within)
+    /// the time.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it if the records are on
     /// [Redis](Self#on-redis), where time alone bounds them.

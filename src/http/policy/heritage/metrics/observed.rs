@@ -110,7 +110,7 @@ impl Observed {
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
         for ((table, names), stats) in self.tables.iter_mut().zip(TABLES).zip(tables_of(stats)) {
             if stats.is_some() {
-                table.get_or_insert_with(|| TableSeries::named(names, labels));
+                table.get_or_insert_with(|| TableSeries::new(names, labels));
             }
         }
     }
@@ -130,8 +130,10 @@ impl Observed {
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open { .. } => 2,
             };
-            let gauge = || gauge!(BREAKER, labels.and("node", node.name()));
-            self.nodes.entry(node.name().to_owned()).or_insert_with(gauge).set(state);
+            self.nodes
+                .entry(node.name().to_owned())
+                .or_insert_with(|| gauge!(BREAKER, labels.with("node", node.name())))
+                .set(state);
         }
     }
 }
@@ -146,7 +148,7 @@ struct TableSeries {
 }
 
 impl TableSeries {
-    fn named([(capacity, _), (live, _), (evicted, _)]: SeriesNames, labels: &Labels) -> Self {
+    fn new([(capacity, _), (live, _), (evicted, _)]: SeriesNames, labels: &Labels) -> Self {
         let turned_away = (capacity == BUDGETS[0].0).then(|| counter!(TURNED_AWAY, labels.all()));
         Self {
             capacity: gauge!(capacity, labels.all()),
@@ -291,7 +293,9 @@ mod tests {
             sums.add(Some(number), [evicted_live, 0], [0; 2]);
             evicted.load(Ordering::Relaxed)
         };
-        let (first, second, last) = (1, 2, REMEMBERED as u64);
+        let first = 1;
+        let second = 2;
+        let last = REMEMBERED as u64;
         for number in first..=last {
             assert_eq!(after(number, 10), number * 10);
         }

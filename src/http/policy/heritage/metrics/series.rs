@@ -143,7 +143,7 @@ impl Handles {
     fn new(labels: &Labels) -> Self {
         describe();
         Self {
-            requests: Fate::ALL.map(|fate| counter!(REQUESTS, labels.and("result", fate.as_str()))),
+            requests: Fate::ALL.map(|fate| counter!(REQUESTS, labels.with("result", fate.as_str()))),
             failures: counter!(FAILURES, labels.all()),
         }
     }
@@ -154,8 +154,8 @@ impl Queue {
     fn new(labels: &Labels) -> Self {
         Self {
             queued: gauge!(QUEUED, labels.all()),
-            delayed: histogram!(TIME_IN_QUEUE, labels.and("result", Fate::Delayed.as_str())),
-            cancelled: histogram!(TIME_IN_QUEUE, labels.and("result", Fate::Cancelled.as_str())),
+            delayed: histogram!(TIME_IN_QUEUE, labels.with("result", Fate::Delayed.as_str())),
+            cancelled: histogram!(TIME_IN_QUEUE, labels.with("result", Fate::Cancelled.as_str())),
         }
     }
 }
