@@ -19,7 +19,7 @@ pub(crate) enum Annotations {
         fields: Option<ResponseFields>,
         rare: Option<Box<Rare>>,
     },
-    /// The request is not over before its response, or parts of the response, are.
+    /// The request ends with its response, or its accounts depend on the response.
     Open(Box<OpenRequest>),
 }
 

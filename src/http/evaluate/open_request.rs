@@ -40,7 +40,7 @@ pub(crate) struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Whether the request of these entries is not over once it is committed.
+    /// Whether the request of these entries is still open once it is committed.
     pub(super) fn is_needed(scope: Scope<'_>, entries: &[PolicyEntry]) -> bool {
         entries.iter().any(|entry| entry.awaits_retries() || scope.policy(entry).ends_with_response())
     }

@@ -80,7 +80,7 @@ impl Scope<'_> {
         let verdict = verdict_of(policies, entries);
         let rejection =
             if is_banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
-        // The wait that the response advertises: waits of months are cut.
+        // The wait that the response advertises: waits of months are shortened.
         if let Some(wait) = rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED)) {
             for entry in entries.iter().filter(|entry| is_rejected(entry)) {
                 if let Some(penalty) = entry.policy_of(policies).penalty_for(&entry.key) {

@@ -23,7 +23,7 @@ impl<'a> Scope<'a> {
     }
     /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a
     /// live change since the request came and a limiter has inherited. Charges, refunds and peeks after a wait then
-    /// use the limiter that later requests are charged by.
+    /// use the same limiter as later requests.
     ///
     /// The key, the cost, the modes and the penalty of `policy` stay in use.
     ///

@@ -100,7 +100,8 @@ impl Policy {
     }
 
     /// Charges the units that are left, and adds the rest to the debt of the key. A limiter that calls a server is
-    /// charged in the background. Without a runtime, the call fails, and all is owed.
+    /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
+    /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
         let record = Arc::clone(&self.heritage.record);
         let clock = self.description.clock().cloned();

@@ -67,10 +67,11 @@ impl Exemptions {
     /// front of this server, [`ClientIp::peer`]. A client can only be exempt by an address that it has:
     ///
     /// - A forwarding header of a peer that is not trusted is not read.
-    /// - A request that has a forwarding header all the same (`X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `Via`, or
-    ///   the header that `client` reads) is not exempt: its peer is a proxy that `client` does not know, and any
-    ///   client may be behind it. So a forgotten proxy in an exempt network exempts no client, unless it sends no
-    ///   such header, or is itself behind a trusted proxy, which reports it as the client: list every proxy.
+    /// - A request from such a peer that has a forwarding header all the same (`X-Forwarded-For`, `Forwarded`,
+    ///   `X-Real-IP`, `Via`, or the header that `client` reads) is not exempt: its peer is a proxy that `client` does
+    ///   not know, and any client may be behind it. So a forgotten proxy in an exempt network exempts no client,
+    ///   unless it sends no such header, or is itself behind a trusted proxy, which reports it as the client: list
+    ///   every proxy.
     /// - If a trusted proxy does not report its client, the client is not exempt, and the proxy is not exempt,
     ///   either.
     /// - IPv4 networks match IPv4 addresses, also in their notation as IPv6 (`::ffff:10.0.0.1`), but no addresses of

@@ -98,8 +98,8 @@ impl PolicyMeter {
         self.handles();
         // The handles may be inherited from a policy that did not delay.
         let _ = self.queue();
-        // The lock is held while the stats are read. Otherwise, the observer that reads first could write last, and
-        // gauges would go back to the older stats.
+        // The lock is held while the stats are read. Otherwise, with two observers at once, the first reader could
+        // write last, and gauges would go back to the older stats.
         let mut observed = self.series.0.observed.lock();
         if !observed.is_retired {
             observed.is_begun = true;
