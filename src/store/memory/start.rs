@@ -2,7 +2,7 @@
 //!
 //! | | `made` | `in_use` | moved here by |
 //! |---|---|---|---|
-//! | not made | none | none | [`MemoryStore::table`]; a live change that finds that it cannot inherit |
+//! | not made | none | none | [`MemoryStore::table`]; a live change that cannot inherit |
 //! | made | some | none | [`OpenStore::open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
 //! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); [`inherit`](MemoryTable::inherit) |
 //!
@@ -20,7 +20,7 @@ use crate::values::time::Clock;
 
 pub(super) struct TableStart<S> {
     pub(super) made: Lock<Option<Tables<S>>>,
-    /// Shared with what heirs copy from.
+    /// Shared with the `Predecessor` that heirs copy from.
     pub(super) in_use: OnceLock<Arc<Tables<S>>>,
     /// Whether keys may have quotas of their own.
     takes_quotas: AtomicBool,
@@ -42,7 +42,8 @@ impl<S> TableStart<S> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
+    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each
+    /// time.
     pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
         MemoryTable::starting(self, TableStart::new(OnceLock::new(), false))
     }
