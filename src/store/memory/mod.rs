@@ -21,8 +21,8 @@
 //!
 //! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
 //! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says
-//! otherwise; `locked` does both in `insert`. Its debt is forgiven. Only the count of evictions (`occupancy`) remains,
-//! and heirs continue it.
+//! otherwise; `locked` does both in `insert`. The evicted key's debt is forgiven. Only the count of evictions
+//! (`occupancy`) remains, and heirs continue it.
 
 mod debt_copies;
 mod heir;

@@ -7,18 +7,18 @@ use std::num::NonZeroU64;
 
 use crate::store::memory::table::SLOTS_PER_SET;
 
-/// As many as the table of words has.
+/// The number of slots in a set, as in the table of words.
 pub(super) const SLOTS: usize = SLOTS_PER_SET;
 
-/// Eight slots that are locked together. A slot is free if it was never used, or if what it holds has expired.
+/// Eight slots that are locked together. A slot is free if it has no tag, or if its state has expired.
 pub(super) struct StateSet<S> {
     /// Apart from the states, so that a search reads one or two cache lines.
     tags: [Option<Tag64>; SLOTS],
-    /// Of the slots that have a tag; `None` before the first.
+    /// The states of the slots that have a tag; absent before the first insert.
     states: Option<[S; SLOTS]>,
 }
 
-/// What is kept of a key: its hash. Never zero, so that an empty slot takes no room of its own.
+/// A key's hash, by which the key is found. Never zero, so that an empty slot takes no room of its own.
 pub(super) type Tag64 = NonZeroU64;
 
 impl<S: Copy> StateSet<S> {
@@ -55,7 +55,7 @@ impl<S: Copy> StateSet<S> {
         SLOTS - self.used().filter(|(_, tag, state)| !is_free(*tag, state)).count()
     }
 
-    /// Inserts a state into a free slot; returns `false` if there is none.
+    /// Inserts a state into a free slot. Returns whether there was one.
     pub(super) fn insert(&mut self, tag: Tag64, state: S, is_free: impl Fn(Tag64, &S) -> bool) -> bool {
         let held = |slot: usize| Some((self.tags[slot]?, self.states.as_ref()?[slot]));
         let slot = (0..SLOTS).find(|slot| held(*slot).is_none_or(|(tag, state)| is_free(tag, &state)));
