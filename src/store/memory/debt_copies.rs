@@ -42,8 +42,8 @@ use super::occupancy::Occupancy;
 use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
-/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all that was
-/// inherited is paid.
+/// The most table copies that an heir has. With this many, a live change to yet another capacity keeps the
+/// predecessor's capacity, until all inherited debts are paid.
 pub(super) const MOST_COPIES: usize = 4;
 
 /// The debts of a page's keys, until they are cleared. One thread at a time writes the debt of a key, under a lock of
@@ -144,7 +144,7 @@ pub(super) struct Debtor<T> {
     pub(super) set: usize,
     pub(super) tag: Tag,
     pub(super) debt: T,
-    /// Until when it owes, by the heir's clock.
+    /// When its debt is paid, by the heir's clock.
     pub(super) ends: u64,
 }
 
@@ -160,10 +160,10 @@ pub(super) trait PastDebts: Send + Sync {
     /// Copies the pages that no request has needed yet, and drops the predecessor.
     fn copy_all(&self);
 
-    /// Returns whether the pages are copied that a key may be in.
+    /// Returns whether all pages that a key may be in are copied.
     fn has_copied(&self, hash: u64) -> bool;
 
-    /// Copies the pages that a key may be in, unless they are copied.
+    /// Copies the pages that a key may be in, unless they are copied already.
     fn copy_pages_of(&self, hash: u64);
 }
 
@@ -189,7 +189,7 @@ pub(super) struct DebtCopies<T, D> {
 
 struct TableCopy<D> {
     geometry: Geometry,
-    /// Pages that are still to be copied have nothing published.
+    /// Pages without a published value are not copied yet.
     pages: Box<[Published<PageCopy<D>>]>,
 }
 
@@ -216,7 +216,7 @@ struct PageCopy<D> {
 const DROPPED_AT_ONCE: usize = 8;
 
 impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
-    /// Prepares copies of tables of these geometries.
+    /// Prepares an empty copy for each of these geometries.
     ///
     /// # Panics
     ///
@@ -240,7 +240,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         })
     }
 
-    /// Returns whether all that was inherited is paid at `now`.
+    /// Returns whether all inherited debts are paid at `now`.
     pub(super) fn has_ended(&self, now: u64) -> bool {
         // Relaxed: a thread that reads an old value only looks at the copies once more.
         now >= self.ends.load(Ordering::Relaxed)
@@ -348,7 +348,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         (Arc::new(PageCopy::new(debtors.into_iter())), forgotten as u64)
     }
 
-    /// Drops some pages, once all that was inherited is paid.
+    /// Drops some pages, once all inherited debts are paid.
     #[cold]
     fn drop_some(&self) {
         // Two threads may drop the same pages: the second replaces empty pages by empty pages.
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);
     }
 
-    /// A page of a table of eight sets, with two debts for each of its 64 slots: of 1 to 128.
+    /// A page of a table of eight sets, with two debts for each of its 64 slots: debts of 1 to 128.
     struct Twice;
 
     impl DebtSource<u64> for Twice {

@@ -97,7 +97,7 @@ fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
 /// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
 /// |---|---|---|---|
 /// | words | converted by [`Ledger::remember`] | not read | not read |
-/// | states | void | read if the rate is the same, else void | read: each key keeps its quota |
+/// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
 /// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
 #[derive(Clone, Copy)]
 enum Form {
@@ -164,10 +164,10 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         self.table::<S>().geometries(self.at)
     }
 
-    /// Returns words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, say,
-    /// that a slow quota follows. Then the keys become states with the heir's quota, if they can, and the next change
-    /// tries again. Returns `None` if no words hold the heir's quota, or if the predecessor's keys are not buckets of
-    /// this crate.
+    /// Returns words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
+    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
+    /// can, and the next change tries again. Returns `None` if no words hold the heir's quota, or if the predecessor's
+    /// keys are not buckets of this crate.
     fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
         let Kind::Bucket { quota } = algorithm.kind() else { return None };
         if !self.tables.terms.is_bucket || !self.table::<GcraState>().is_read() {
@@ -218,7 +218,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         }
     }
 
-    /// Returns whether an heir in this form can refund nothing that was charged before the change: see [`Form`].
+    /// Returns whether an heir in this form cannot refund charges from before the change: see [`Form`].
     fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
         let before = &self.tables.terms;
         if !terms.is_bucket {
@@ -305,8 +305,9 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         };
         look_at(TablePart::Overflow);
         if known.is_none() {
-            let pages = |geometry: Geometry| (0..geometry.pages()).map(move |page| TablePart::Page(geometry, page));
-            self.geometries().into_iter().flat_map(pages).for_each(look_at);
+            for geometry in self.geometries() {
+                (0..geometry.pages()).for_each(|page| look_at(TablePart::Page(geometry, page)));
+            }
         }
         most
     }

@@ -1,4 +1,4 @@
-//! The memory store: tables of a fixed size in this process, by the settings in `settings`.
+//! The memory store: tables of a fixed size in this process, made from the settings in `settings`.
 //!
 //! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets. Tables of both
 //! kinds find it by `Geometry::candidate_sets` (`table/search`), and then by its tag: 28 bits of a keyed hash in words,
@@ -75,7 +75,7 @@ impl<S, C> Clone for MemoryTable<S, C> {
 impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     type Table = MemoryTable<A::State, C>;
 
-    /// Makes the table at once, so that a limiter that cannot have its memory fails when it is created.
+    /// Makes the table at once, so that a limiter whose memory cannot be allocated fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
         *table.start.made.lock() = Some(Tables::new(algorithm, &table.store, table.store.capacity));
@@ -143,7 +143,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        // One branch for all of these.
+        // One branch for all three rare cases.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
             return T::from(self.charge_seldom(algorithm, ask, hash));
         }

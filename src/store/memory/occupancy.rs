@@ -30,7 +30,7 @@ pub(super) struct Occupancy {
 
 const ONE: u32 = 1 << 16;
 
-/// The load that arrivals meet when three fifths of all slots are taken. It is less than three fifths, since they
+/// The load that arrivals meet when three fifths of all slots are taken. It is less than three fifths, since arrivals
 /// choose the emptier of two candidate sets. From two thirds on, large tables begin to lose keys.
 const WORRYING: u32 = ONE / 20 * 11;
 
@@ -104,17 +104,17 @@ impl Occupancy {
         self.number
     }
 
-    /// Returns how many keys were evicted, with those that the predecessors have counted.
+    /// Returns how many keys were evicted, including the predecessors' counts.
     pub(super) fn evicted(&self) -> u64 {
         [&self.evicted, &self.forgotten, &self.evicted_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
-    /// Returns how many requests were turned away, with those that the predecessors have counted.
+    /// Returns how many requests were turned away, including the predecessors' counts.
     pub(super) fn turned_away(&self) -> u64 {
         [&self.turned_away, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
-    /// Returns both counts, and how much of them is the predecessors'.
+    /// Returns both counts, and the predecessors' part of each.
     pub(super) fn counts(&self) -> TableStats {
         let inherited = [&self.evicted_before, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed));
         TableStats {

@@ -7,7 +7,7 @@ use crate::values::{Decision, Receipt};
 
 /// How often keys were reset, with one count for each 256th of all keys.
 ///
-/// A reset clears all that a key owes, so a refund of an earlier charge would be paid twice. Therefore receipts carry
+/// A reset clears a key's whole debt, so a refund of an earlier charge would be paid twice. Therefore receipts carry
 /// the count at the time of their charge, and a refund under another count is dropped. Before the first reset there are
 /// no counts, and receipts are as the algorithm wrote them.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Resets {
         Self(OnceLock::from(copies.collect::<Box<_>>()))
     }
 
-    /// Copies the counts as after a reset of all keys: nothing that was charged so far is refunded any more.
+    /// Copies the counts as after a reset of all keys: no earlier charge is refunded any more.
     pub(super) fn all_reset(&self) -> Self {
         let copy = self.inherited();
         for count in copy.counts() {
@@ -80,7 +80,7 @@ fn stamp(count: u32) -> u16 {
     if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("at most `u16::MAX`") }
 }
 
-/// Returns the count that a key shares with those whose hashes have the same eight bits; any eight would do.
+/// Returns the count that a key shares with the keys whose hashes have the same eight bits. Any eight bits would do.
 fn count_of(counts: &[AtomicU32], hash: u64) -> &AtomicU32 {
     #[allow(clippy::cast_possible_truncation)] // The remainder depends on the low bits only.
     let index = (hash >> 40) as usize % COUNTS;

@@ -30,8 +30,8 @@ use crate::values::time::{Clock, Monotonic};
 /// request from before a live change.
 ///
 /// States that do not fit into a word take a table with locks: buckets whose limit or burst is above 4,294,967,295, or
-/// whose limit is above four units per nanosecond; windows with greater limits than the first table below; windows of
-/// the calendar; and algorithms of your own.
+/// whose limit is above four units per nanosecond; windows whose limits exceed the first table below; windows of the
+/// calendar; and algorithms of your own.
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
@@ -104,7 +104,7 @@ impl MemoryStore {
     /// # Panics
     ///
     /// If `keys` is zero, or above 2^33 (2^27 where an address has 32 bits); and, when a limiter is made, if the memory
-    /// cannot be had.
+    /// cannot be allocated.
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");

@@ -3,10 +3,10 @@
 //! | | `made` | `in_use` | moved here by |
 //! |---|---|---|---|
 //! | not made | none | none | [`MemoryStore::table`]; a live change that cannot inherit |
-//! | made | some | none | [`OpenStore::open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
+//! | made | some | none | [`open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
 //! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); [`inherit`](MemoryTable::inherit) |
 //!
-//! Tables in use stay in use. Only tables that are not may inherit.
+//! Tables in use stay in use. Only tables that are not in use may inherit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -67,7 +67,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         self.tables.get_or_init(|| Arc::clone(self.begin(algorithm)))
     }
 
-    /// Puts the tables that were made into use. From now on they inherit nothing.
+    /// Puts the made tables into use. From then on they cannot inherit.
     #[cold]
     #[inline(never)]
     fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {

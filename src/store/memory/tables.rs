@@ -20,12 +20,13 @@ use crate::values::{Ask, PartitionKey, Quota};
 
 /// The tables of a limiter, with the settings that an heir needs.
 pub(super) struct Tables<S> {
-    /// The tables that these have inherited from.
+    /// The tables from which these have inherited.
     pub(super) predecessor: Weak<Self>,
     pub(super) secret: Secret,
     pub(super) capacity: usize,
     pub(super) key_table: KeyTable<S>,
-    /// Made as the head of `memory/mod.rs` lists. From then on it is asked about all keys, and `key_table` is not.
+    /// Made in the cases that the head of `memory/mod.rs` lists. From then on it is asked about all keys, and
+    /// `key_table` is not.
     pub(super) quota_table: OnceLock<QuotaTable<S>>,
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,

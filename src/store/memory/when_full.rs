@@ -6,7 +6,7 @@
 /// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
 /// key is entitled to its burst and 20.
 ///
-/// | live keys per slot | burst | a sprayed key spends | arrivals that evict a live key | an abusive key passes | entitled to |
+/// | live keys per slot | burst | a sprayed key spends | arrivals that evict | an abusive key passes | entitled to |
 /// |---|---|---|---|---|---|
 /// | 0.5 | any | any | none | no more | |
 /// | 1 | 20 | 1 | 51 % | 39 | 40 |
@@ -30,10 +30,10 @@ pub enum WhenFull {
     /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
     /// out.
     ///
-    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and
-    /// under a flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys
-    /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
-    /// password resets), choose another variant, or add a policy with a wider key.
+    /// It protects a key only from keys that owe less. **With a burst of 1 all keys owe the same**, and under a flood
+    /// of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys spend the same
+    /// whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins, password resets),
+    /// choose another variant, or add a policy with a wider key.
     #[default]
     EvictLeast,
     /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys.

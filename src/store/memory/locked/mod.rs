@@ -163,8 +163,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
         if is_inserted {
             if let (Some(past), Some(_)) = (&self.inherited, inherited) {
-                // After the insert, and after the heirs that copy by now have copied it (`missing`). So each heir finds
-                // the state in one place at least.
+                // After the insert, and after the heirs that have begun to copy have copied the state (`missing`). So
+                // each heir finds it in at least one place.
                 past.set(hash, None);
             }
             return decision;
@@ -219,9 +219,10 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// it must not be replaced by a state that counts for longer: the copies are dropped when the last inherited state
     /// is expected to have expired.
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
+        let Some(past) = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos())) else { return };
         let own = local(algorithm, tag_of(hash), now);
-        let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
-        if self.has_past(now) && inherited().is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
+        let state = past.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
+        if state.is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
             let _ = self.check(algorithm, hash, 0, || now, || now);
         }
     }
@@ -277,12 +278,11 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
         let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())));
-        let size = |state: &S| algorithm.owed(state, local);
-        let inherited = self.inherited.as_ref();
-        let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos(), size)?)))
-        else {
-            return act(shared, local);
-        };
+        let inherited = self.inherited.as_ref().and_then(|past| {
+            let state = past.get(hash, now.as_nanos(), |state| algorithm.owed(state, local))?;
+            Some((past, state))
+        });
+        let Some((past, mut state)) = inherited else { return act(shared, local) };
         if let Some(shared) = shared.filter(|_| adds) {
             return act(Some(&mut sum(algorithm, state, *shared, local)), local);
         }

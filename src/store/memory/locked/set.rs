@@ -57,8 +57,7 @@ impl<S: Copy> StateSet<S> {
 
     /// Inserts a state into a free slot. Returns whether there was one.
     pub(super) fn insert(&mut self, tag: Tag64, state: S, is_free: impl Fn(Tag64, &S) -> bool) -> bool {
-        let held = |slot: usize| Some((self.tags[slot]?, self.states.as_ref()?[slot]));
-        let slot = (0..SLOTS).find(|slot| held(*slot).is_none_or(|(tag, state)| is_free(tag, &state)));
+        let slot = (0..SLOTS).find(|slot| self.held(*slot).is_none_or(|(tag, state)| is_free(tag, &state)));
         slot.map(|slot| self.put(slot, tag, state)).is_some()
     }
 
@@ -67,10 +66,15 @@ impl<S: Copy> StateSet<S> {
         self.used().map(|(_, tag, state)| owed(tag, state)).min().unwrap_or(0)
     }
 
-    /// Evicts the key that owes least, in favour of another.
+    /// Evicts the key that owes least, and puts another in its slot.
     pub(super) fn replace_least(&mut self, tag: Tag64, state: S, owed: impl Fn(Tag64, &S) -> u64) {
         let least = self.used().min_by_key(|(_, tag, state)| owed(*tag, state)).map_or(0, |(slot, ..)| slot);
         self.put(least, tag, state);
+    }
+
+    /// Returns the tag and the state in a slot, if it has a tag.
+    fn held(&self, slot: usize) -> Option<(Tag64, S)> {
+        Some((self.tags[slot]?, self.states.as_ref()?[slot]))
     }
 
     fn put(&mut self, slot: usize, tag: Tag64, state: S) {
