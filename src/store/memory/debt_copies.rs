@@ -220,7 +220,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     ///
     /// # Panics
     ///
-    /// If there are too many geometries, or no memory.
+    /// If there are more than [`MOST_COPIES`] geometries, or if the memory cannot be allocated.
     pub(super) fn new(
         geometries: &[Geometry],
         occupancy: &Arc<Occupancy>,
@@ -242,7 +242,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
 
     /// Returns whether all inherited debts are paid at `now`.
     pub(super) fn has_ended(&self, now: u64) -> bool {
-        // Relaxed: a thread that reads an old value only looks at the copies once more.
+        // Relaxed: a thread that reads an old value only searches the copies once more.
         now >= self.ends.load(Ordering::Relaxed)
     }
 
@@ -301,7 +301,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         }
     }
 
-    /// Returns a page, copied if it was not yet.
+    /// Returns a page, and copies it if that was not done yet.
     fn page(&self, copy: &TableCopy<D>, index: usize) -> Arc<PageCopy<D>> {
         let page = &copy.pages[index];
         loop {

@@ -369,7 +369,7 @@ impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S,
 
 /// Converts a key's debt at the instant of the change into the heir's [`Form`].
 trait DebtForm: Send + Sync + 'static {
-    /// The state as which the predecessor's table is read.
+    /// The type of state as which the predecessor's table is read.
     type State: Copy + 'static;
 
     type Debt: Copy + 'static;

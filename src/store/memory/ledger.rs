@@ -48,7 +48,7 @@ impl<R: Codec> Ledger<R> {
         &self.rule
     }
 
-    /// Returns in how many slots a key is.
+    /// Returns the number of slots that a key is in.
     #[cfg(all(test, sluice_loom))]
     pub(super) fn copies(&self, hash: u64) -> usize {
         self.table.copies(hash)

@@ -1,4 +1,4 @@
-//! How full a table is: keys that were lost, a warning before, and an estimate of the live keys.
+//! How full a table is: counts of lost keys, a warning before keys are lost, and an estimate of the live keys.
 
 #[cfg(feature = "test-util")]
 use super::when_full::WhenFull;

@@ -14,7 +14,7 @@ use crate::values::time::{Clock, Timestamp};
 use crate::values::{Ask, Decision};
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    /// Makes the table of keys with quotas, if the algorithm takes any. If this table is in use, returns once all keys
+    /// Makes the table of keys with quotas, if the algorithm takes any. If the limiter is in use, returns once all keys
     /// are copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         if UnderQuota::without_conversion(algorithm).is_none() {

@@ -1,4 +1,4 @@
-//! Resets, counted so that no charge from before one is refunded after it.
+//! Counts of resets, so that no charge from before a reset is refunded after it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

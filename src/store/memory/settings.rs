@@ -70,14 +70,14 @@ use crate::values::time::{Clock, Monotonic};
 ///
 /// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a
 /// new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table
-/// with locks). The hash is SipHash-1-3 with a secret drawn for each store, so an attacker cannot choose keys that
-/// share.
+/// with locks). The hash is SipHash-1-3 with a secret drawn for each limiter, which its heirs keep, so an attacker
+/// cannot choose keys that share a slot.
 ///
 /// # Cost
 ///
 /// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
-/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each, and a
-/// third for a new key with [`WhenFull::Overflow`].
+/// shares with one in 256 others. The table with locks takes one or two locks at each decision, for eight slots each,
+/// and a third lock for a new key with [`WhenFull::Overflow`].
 #[must_use]
 #[doc(alias("in memory", "hash map"))]
 pub struct MemoryStore<C = Monotonic> {

@@ -3,8 +3,8 @@
 /// How a [`MemoryStore`](super::MemoryStore) treats a new key for which it has no room.
 ///
 /// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per
-/// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
-/// key is entitled to its burst and 20.
+/// second, while an attacker sprays fresh keys that spend some units and never return. In twenty seconds an abusive key
+/// is entitled to its burst and 20.
 ///
 /// | live keys per slot | burst | a sprayed key spends | arrivals that evict | an abusive key passes | entitled to |
 /// |---|---|---|---|---|---|
@@ -26,9 +26,9 @@
 #[non_exhaustive]
 #[doc(alias = "eviction")]
 pub enum WhenFull {
-    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
-    /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
-    /// out.
+    /// Forgets the key that owes least, of the up to sixteen keys in the new key's candidate sets, and forgives its
+    /// small debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is
+    /// locked out.
     ///
     /// It protects a key only from keys that owe less. **With a burst of 1 all keys owe the same**, and under a flood
     /// of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys spend the same

@@ -100,8 +100,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
                 return charge(algorithm, state, local(algorithm, tag, now()), cost);
             }
             let mut high = self.lock(high);
-            // Read under both locks: a key that is not found owes nothing by now, but may have owed something while
-            // this thread waited for a lock.
+            // Read under both locks: a key that is not found has no debt at this time, but may have had one while this
+            // thread waited for a lock.
             let now = fresh();
             if let Some(state) = high.find(tag) {
                 return charge(algorithm, state, local(algorithm, tag, now), cost);

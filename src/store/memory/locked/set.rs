@@ -61,7 +61,7 @@ impl<S: Copy> StateSet<S> {
         slot.map(|slot| self.put(slot, tag, state)).is_some()
     }
 
-    /// Returns the least that any key of the set owes.
+    /// Returns the least value of `owed` among the keys of the set.
     pub(super) fn least(&self, owed: impl Fn(Tag64, &S) -> u64) -> u64 {
         self.used().map(|(_, tag, state)| owed(tag, state)).min().unwrap_or(0)
     }
