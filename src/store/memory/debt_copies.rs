@@ -339,7 +339,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         }
         let room = SLOTS_PER_SET * geometry.sets_of(index);
         let forgotten = debtors.len().saturating_sub(room);
-        if forgotten > 0 {
+        if debtors.len() > room {
             debtors.sort_by_cached_key(|debtor| Reverse(source.size(debtor.tag, &debtor.debt)));
             debtors.truncate(room);
         }
