@@ -219,10 +219,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// it must not be replaced by a state that counts for longer: the copies are dropped when the last inherited state
     /// is expected to have expired.
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
-        let Some(past) = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos())) else { return };
         let own = local(algorithm, tag_of(hash), now);
-        let state = past.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
-        if state.is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
+        let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
+        if self.has_past(now) && inherited().is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
             let _ = self.check(algorithm, hash, 0, || now, || now);
         }
     }
