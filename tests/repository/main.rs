@@ -1,4 +1,4 @@
-//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures, comments,
+//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures, comments, mutants,
 //! proofs, and the vocabulary.
 
 mod comments;
@@ -8,6 +8,7 @@ mod guide;
 mod imports;
 mod links;
 mod misconfigured;
+mod mutants;
 mod proofs;
 mod threats;
 mod vocabulary;
