@@ -1,5 +1,5 @@
-//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures, comments, mutants,
-//! proofs, and the vocabulary.
+//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures,
+//! comments, mutants, proofs, and the vocabulary.
 
 mod comments;
 mod defaults;
