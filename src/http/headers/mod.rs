@@ -7,6 +7,9 @@
 //! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] | `draft11.rs`, `draft07.rs` |
 //! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_ratelimit`] | `x_ratelimit.rs` |
 //! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
+//!
+//! The latest draft, draft-ietf-httpapi-ratelimit-headers-11, expired on 2026-11-24, and no successor was known on
+//! 2026-11-26: its syntax stays the default, and a successor would be a further constructor of [`RateLimitFields`].
 
 // From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
 // (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response
