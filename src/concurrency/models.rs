@@ -1,4 +1,4 @@
-//! What threads can do to one another in [`Counts`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in [`Counts`], in every order, with loom: see `models/Cargo.toml`.
 //!
 //! The table is as small as possible (two sets of two slots), and each model is named after its hazard.
 
@@ -24,7 +24,7 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// Of three threads, with two preemptions at most: a third one takes minutes.
+/// For three threads, with two preemptions at most: a third one takes minutes.
 fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
@@ -135,7 +135,7 @@ fn a_key_that_returns_and_a_new_key_do_not_share_a_slot() {
     });
 }
 
-/// The key's slot goes to another key and comes back while a thread holds what it read before.
+/// The key's slot goes to another key and comes back while a thread holds the word that it read before.
 #[test]
 fn a_slot_that_changed_hands_twice_takes_no_unit_too_many() {
     model_of_three(|| {
@@ -271,7 +271,7 @@ fn nobody_overtakes_a_waiter() {
     });
 }
 
-/// The first waiter needs two units, of which one is free; the second needs one.
+/// One unit is free. The first waiter needs two, and the second needs one.
 #[test]
 fn a_waiter_that_leaves_beside_a_release_lets_those_behind_it_pass() {
     model(|| {

@@ -24,13 +24,13 @@ struct Sent {
     number: u64,
     call: Call,
     began: Timestamp,
-    /// `None` until it has run.
+    /// Set once it has run.
     answer: Option<bool>,
-    /// Whether its caller waits no more.
+    /// Whether its caller has given up.
     is_given_up: bool,
 }
 
-/// What the scripts do: units and the end of their lease, by process and number.
+/// The server, with the effects of the scripts: units and the end of their lease, by process and number.
 #[derive(Default)]
 struct Server(HashMap<(usize, u64), (u64, Timestamp)>);
 
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Reports the answer to the caller, or, if there is none, that it gives up: then the call may run later.
+    /// Reports the answer to the caller. Without an answer, the caller gives up, and the call may run later.
     fn end_call(&mut self, index: usize) {
         let Sent { process, number, call, answer, is_given_up, .. } = self.sent[index];
         if is_given_up {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// Without a loss of data, the server has at least what it has admitted: so it never admits too much.
+    /// Without a loss of data, the server has at least the units that it has admitted, so it never admits too many.
     fn check(&self) {
         for process in 0..2 {
             let of = |units: u64, its: usize| if its == process { units } else { 0 };
@@ -272,7 +272,7 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
     assert!(newer > blocked);
     counts.took(tag, newer, 1);
     assert!(counts.due(at(11), LEASE).is_empty());
-    // Released after the renewal, which moves what is left of the other units.
+    // Not released on the server: the renewal moves one unit fewer.
     assert_eq!(counts.release(tag, 1), None);
     let renewal = counts.renew(tag, at(12), LEASE).unwrap();
     assert_eq!((renewal.number, renewal.units), (newer, 2));
@@ -281,7 +281,7 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
     counts.released(tag, newer, CallEnd::Ran);
     assert_eq!(counts.units(tag), 1);
 
-    // What it took after all is reported by a further renewal.
+    // A further renewal reports the units that the blocked call took after all.
     counts.took(tag, blocked, 2);
     let renewal = counts.renew(tag, at(13), LEASE).unwrap();
     assert_eq!(renewal.units, 3);
@@ -298,7 +298,7 @@ fn a_renewal_that_does_not_come_back_is_replaced() {
     assert!(counts.renew(tag, at(11), LEASE).is_none());
     let second = counts.renew(tag, at(12), LEASE).unwrap();
     assert!(second.number > lost.number && second.units == 2);
-    // The first one comes back after all: what it says is of the past.
+    // The first one comes back after all: its result is out of date.
     assert_eq!(counts.renewed(tag, lost, CallEnd::Ran), None);
     assert!(counts.due(at(15), LEASE).is_empty(), "the second is still under way");
     assert_eq!(counts.renewed(tag, second, CallEnd::Ran), None);
