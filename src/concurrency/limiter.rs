@@ -47,11 +47,11 @@ use crate::values::{
 /// are over, first come, first served. No request overtakes another: a request that costs more than is free keeps those
 /// behind it waiting.
 ///
-/// # What clients are told
+/// # Response fields
 ///
-/// Nobody knows when a request will be over, so a rejection carries **no `Retry-After`**: the client should retry when
-/// one of its own requests has ended. `RateLimit-Policy` has the limit with the unit `concurrent-requests` and without
-/// a window, and `RateLimit` the remaining units, without a time:
+/// The end of a request is not known in advance, so a rejection carries **no `Retry-After`**: the client should retry
+/// when one of its own requests has ended. `RateLimit-Policy` has the limit with the unit `concurrent-requests` and
+/// without a window, and `RateLimit` the remaining units, without a time:
 ///
 /// ```text
 /// RateLimit-Policy: "in-flight";q=4;qu="concurrent-requests"
@@ -62,16 +62,16 @@ use crate::values::{
 ///
 /// # Accuracy
 ///
-/// Exact: however many threads ask, a key never has more than `limit` units in flight, and a request is rejected only
-/// while it would have. Two keys share their count if 32 bits of their hashes and one of their two candidate sets are
-/// equal: for a new key in a half-full table, with a probability of 2 × 10⁻⁹. The hash has a secret, so nobody can
-/// choose keys that share.
+/// Exact: with any number of threads, a key never has more than `limit` units in flight, and a request is rejected only
+/// while it would exceed the limit. Two keys share their count if 32 bits of their hashes and one of their two
+/// candidate sets are equal: for a new key in a half-full table, with a probability of 2 × 10⁻⁹. The hash has a secret,
+/// so a client cannot choose keys that share.
 ///
 /// # Memory and cost
 ///
-/// 16 bytes for each key of [`max_keys`](Self::max_keys), whatever the length of the keys; and each request that waits
-/// takes some 200 bytes. **Units in flight are never evicted.** If both candidate sets of a new key are full of keys
-/// with requests in flight, its request is rejected. Below `max_keys` such keys, that does not happen.
+/// 16 bytes for each key of [`max_keys`](Self::max_keys), for keys of any length. Each request that waits takes some
+/// 200 bytes. **Units in flight are never evicted.** If both candidate sets of a new key are full of keys with requests
+/// in flight, its request is rejected. Below `max_keys` such keys, that does not happen.
 ///
 /// To take units and to release them is one compare-and-swap each; a key that was not seen for a while takes a lock
 /// that it shares with one in 256 others. Where others wait, the lock of their list is taken.

@@ -29,7 +29,7 @@ use crate::values::{Decision, LimiterError, PartitionKey};
 /// it, and it ends when no waiter is left there.
 pub(super) struct SharedQueue {
     monitor: Mutex<Monitor<Handle>>,
-    /// The time zero of the queue: what tokio's clock showed when the queue was first used.
+    /// The time zero of the queue: the time of tokio's clock when the queue was first used.
     zero: OnceLock<Instant>,
     /// Whether drivers that start from now on use a finer timer than tokio's.
     pub(super) is_precise: AtomicBool,
@@ -63,9 +63,10 @@ impl SharedQueue {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + THIRTY_YEARS)
     }
 
-    /// Acts on the state of the queue: the only way to it. Runs what was deferred, never under the lock: waking a task runs
-    /// foreign code, and a runtime that shuts down drops a new task on the spot, which locks the queue again. What `act`
-    /// returns exists by then: if foreign code panics, a waiter that has joined is dropped, and leaves.
+    /// Acts on the state of the queue, which has no other access. Runs the deferred work after the lock is released:
+    /// waking a task runs foreign code, and a runtime that shuts down drops a new task on the spot, which locks the
+    /// queue again. The result of `act` exists by then: if foreign code panics, a waiter that has joined is dropped,
+    /// and leaves.
     pub(super) fn enter<T>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Monitor<Handle>, Timestamp, &mut AfterUnlock<Handle>) -> T,
@@ -110,7 +111,7 @@ impl SharedQueue {
     }
 }
 
-/// As good as for ever, and within the range of `Instant` on all systems. A driver that wakes up then sleeps again.
+/// Practically for ever, and within the range of `Instant` on all systems. A driver that wakes up then sleeps again.
 const THIRTY_YEARS: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Returns the runtime that the caller is in.
@@ -129,7 +130,7 @@ impl Runtime for Handle {
 
 /// Releases waiters that are due, until no waiter is left on its runtime.
 ///
-/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the
+/// No change is slept through. A change that makes a turn come sooner, or the driver end, is made under the lock of the
 /// monitor, and signalled after the lock is released. `tick` reads under that lock. So either it has seen the change,
 /// or the change comes after it, and the signal arrives while the driver sleeps or before. A `Notify` stores one signal
 /// that no task awaits yet, and the next `notified` completes at once. A spurious signal costs one look, and no branch
@@ -182,7 +183,7 @@ struct DriverGuard {
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {
-        // A driver that ended by itself was marked under the lock, and its id may be that of a newer driver by now.
+        // A driver that ended by itself was marked under the lock, and a newer driver may have its id by now.
         if self.is_cut_short {
             self.shared.enter(|monitor, _, deferred| monitor.lose(self.driver, deferred));
         }
@@ -191,11 +192,11 @@ impl Drop for DriverGuard {
 
 /// A waiter: resolves when its turn comes.
 ///
-/// Dropped, it leaves the queue; if its turn has come by then, the turn goes back. What happens to a waiter is decided
-/// under the one lock, so a turn is neither lost nor used twice.
+/// A waiter that is dropped leaves the queue; if its turn has come by then, the turn goes back. The lock of the queue
+/// decides between the two, so no turn is lost or used twice.
 pub(super) struct WaiterFuture {
     shared: Arc<SharedQueue>,
-    /// `None` once the result was returned.
+    /// Cleared when the result is returned.
     waiter: Option<WaiterId>,
 }
 

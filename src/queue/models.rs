@@ -1,7 +1,7 @@
-//! What threads can do to one another in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
 //!
-//! All shared state of a queue is in the monitor; tokio's part is to lock it, to call [`AnyMonitor::tick`] again in time, and
-//! to wake. Here, the models do all three. Each is named after its hazard.
+//! All shared state of a queue is in the monitor; tokio's part is to lock it, to call [`AnyMonitor::tick`] again in
+//! time, and to wake. Here, the models do all three. Each is named after its hazard.
 
 use std::sync::Arc as Plain;
 use std::task::{Poll, Wake, Waker};
@@ -234,7 +234,7 @@ fn two_arrive_while_the_driver_releases() {
 }
 
 /// The head, the middle one, or the last one leaves while the head is released. If the head left in time, its turn is
-/// the next one's; if the turn came and was not used, it goes back, and to the next. It never goes to both, or to none.
+/// the next one's; if the turn came and was not used, it goes back, and to the next. It always goes to exactly one.
 #[test]
 fn one_leaves_while_the_head_is_released() {
     for leaver in 0..3 {
@@ -314,7 +314,7 @@ fn one_arrives_while_the_driver_ends() {
 fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
     loom::model(|| {
         let monitor = monitor(5);
-        // The turn of the first FIFO is at nine seconds, and those of the second from one second on.
+        // The turn of the first FIFO is at nine seconds, and the turns of the second begin at one second.
         let arrive = |core, fifo| arrive_on(&monitor, core, fifo, 0).expect("open");
         assert!(arrive(CORES[1], (1, 9)).0.is_none());
         let (late, driver) = arrive(CORES[1], (1, 1));

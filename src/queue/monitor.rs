@@ -1,5 +1,5 @@
-//! The monitor of a queue: its schedule, and which runtimes have drivers. No task and no timer: what is to be started,
-//! signalled or woken is returned.
+//! The monitor of a queue: its schedule, and which runtimes have drivers. It has no task and no timer: it returns the
+//! drivers to start or to signal, and the waiters to wake.
 
 use std::task::{Poll, Waker};
 
@@ -11,18 +11,18 @@ use crate::values::{Backlog, Decision, LimiterError, Receipt};
 
 /// The schedule and the drivers of a queue, behind one lock (a monitor, as Hoare's).
 ///
-/// All interaction between threads happens here, without any timer or task, so that loom can check it. Whoever has the
-/// lock reads the clock under it, so that arrivals are ordered as their times are. What runs foreign code is returned as
-/// [`AfterUnlock`] work, since it must not run under the lock.
+/// All interaction between threads happens here, without any timer or task, so that loom can check it. The holder of
+/// the lock reads the clock under it, so that arrivals are in the order of their times. Work that runs foreign code is
+/// returned as [`AfterUnlock`], since it must not run under the lock.
 pub(super) struct Monitor<R: Runtime> {
     pub(super) schedule: Schedule,
-    /// An arrival either finds the driver of its runtime alive, which then looks at the schedule once more, or starts the
-    /// next.
+    /// An arrival either finds the driver of its runtime alive, which then looks at the schedule once more, or starts
+    /// the next.
     drivers: Drivers<R>,
     is_closed: bool,
 }
 
-/// What an arrival asks for.
+/// A request that arrives.
 pub(super) struct Request {
     pub(super) id: FifoId,
     pub(super) cost: u64,
@@ -31,15 +31,15 @@ pub(super) struct Request {
     pub(super) kind: RequestKind,
 }
 
-/// What becomes of a request that may pass, but not at once.
+/// How to handle a request that may pass, but not at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
     /// It waits, and has a future.
     Waiter,
-    /// It joins without a future, and takes its turn all the same, so that those behind wait as long as they would behind
-    /// a request.
+    /// It joins without a future, and takes its turn all the same, so that those behind wait exactly as they would
+    /// behind a request.
     Detached,
-    /// Nothing, whether or not it would have to wait.
+    /// It takes no turn, whether or not it would have to wait.
     Peek,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Arrival {
     Joined(WaiterId),
 }
 
-/// What a driver does next.
+/// The next step of a driver.
 #[derive(Debug)]
 pub(super) enum NextStep {
     /// Let other tasks run, and tick again at once.
@@ -127,8 +127,8 @@ impl<R: Runtime> Monitor<R> {
         Ok(preview.map_or(Arrival::Joined(waiter), Arrival::Decided))
     }
 
-    /// Returns the result of a waiter that is polled `here`; its id is free from then on. If a driver is to be started for
-    /// it, it must be polled again afterwards. What is left in place of `waker` must be dropped outside of the lock.
+    /// Returns the result of a waiter that is polled `here`; its id is free from then on. If this starts a driver for
+    /// it, it must be polled again afterwards. The waker that is left in `waker` must be dropped outside of the lock.
     pub(super) fn poll(
         &mut self,
         now: Timestamp,
@@ -183,13 +183,13 @@ impl<R: Runtime> Monitor<R> {
 
     /// Ends all waits, for good.
     pub(super) fn close(&mut self, deferred: &mut AfterUnlock<R>) {
-        // Checked by arrivals under the same lock, so none joins after the waiters were taken.
+        // Arrivals check this under the same lock, so no request joins after the waiters were taken.
         self.is_closed = true;
         deferred.wake = self.schedule.close();
         self.drivers.signal(&self.schedule, deferred);
     }
 
-    /// For a driver: releases some of the waiters that are due, and returns what to do next.
+    /// For a driver: releases some of the waiters that are due, and returns its next step.
     pub(super) fn tick(&mut self, now: Timestamp, driver: DriverId, deferred: &mut AfterUnlock<R>) -> NextStep {
         deferred.is_driver = true;
         let is_all = self.schedule.release_some(now, None, &mut deferred.wake);
@@ -210,8 +210,8 @@ impl<R: Runtime> Monitor<R> {
         NextStep::SleepUntil(alarm)
     }
 
-    /// For a driver that was lost before it ended: wakes the waiters on its runtime, which continue where they are polled
-    /// next.
+    /// For a driver that was lost before it ended: wakes the waiters on its runtime, which continue where they are
+    /// polled next.
     pub(super) fn lose(&mut self, driver: DriverId, deferred: &mut AfterUnlock<R>) {
         deferred.is_driver = true;
         self.drivers.lose(driver);
@@ -242,7 +242,7 @@ impl<R: Runtime> Monitor<R> {
                 self.drivers.signal(&self.schedule, deferred);
                 Ok(())
             }
-            // No driver can live here, but the one that the waiter has does.
+            // No driver can live here, but the present driver of the waiter is alive.
             Err(_) if self.drivers.is_alive(present, None) => Ok(()),
             Err(error) => Err(error),
         }
@@ -260,8 +260,8 @@ pub(super) trait Runtime: Clone {
 
 /// The drivers of a queue.
 ///
-/// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on whatever runtime they
-/// wait. So a turn comes on time while the runtime of its waiter is driven, whatever happens to the others.
+/// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on all runtimes. So a
+/// turn comes on time while the runtime of its waiter is driven, regardless of the others.
 ///
 /// # Invariants
 ///
@@ -270,9 +270,9 @@ pub(super) trait Runtime: Clone {
 /// 1. A driver lives on each runtime that has waiters. [`watch`](Self::watch) starts it, and it ends only when no
 ///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), the waiters of that
 ///    runtime are woken, and continue where they are polled next.
-/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head may
-///    depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a
-///    FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
+/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head
+///    may depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join
+///    a FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
 ///    changes: then [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
 ///
 /// Arrivals on one runtime do not wake the drivers of others.
@@ -282,21 +282,21 @@ struct QueueDriver<R: Runtime> {
     runtime: R::Id,
     signal: R::Signal,
     is_alive: bool,
-    /// The time until which it sleeps; `None` while it is awake and will look at the schedule before it sleeps.
+    /// The time until which it sleeps. Unset while it is awake, and will look at the schedule before it sleeps.
     alarm: Option<Timestamp>,
     /// How often it was lost while some of the same waiters waited.
     losses: u8,
 }
 
-/// The parameters of a driver that is to be started.
+/// The parameters of a driver to start.
 pub(super) struct DriverStart<R: Runtime> {
     pub(super) runtime: R,
     pub(super) id: DriverId,
     pub(super) signal: R::Signal,
 }
 
-/// After so many losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is started.
-/// Not after the first, since a driver is lost by a panic, too, and the next may live.
+/// After this number of losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is
+/// started. Not after the first, since a driver is lost by a panic, too, and the next may live.
 const MAX_LOSSES: u8 = 3;
 
 impl<R: Runtime> Drivers<R> {
@@ -306,7 +306,7 @@ impl<R: Runtime> Drivers<R> {
     fn on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
         let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
         let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
-        // Only one that is in use: a runtime may have the id of one that is gone.
+        // Only a driver in use: a runtime may have the id of a runtime that is gone.
         if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
             return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
         }
@@ -347,7 +347,7 @@ impl<R: Runtime> Drivers<R> {
         }
     }
 
-    /// Signals the drivers that sleep past the next turn, and those without waiters, which are to end.
+    /// Signals the drivers that sleep past the next turn, and those without waiters, which have to end.
     fn signal(&self, schedule: &Schedule, deferred: &mut AfterUnlock<R>) {
         let next = schedule.next_release().unwrap_or(Timestamp::MAX);
         for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
@@ -358,7 +358,7 @@ impl<R: Runtime> Drivers<R> {
         }
     }
 
-    /// Stores until when a driver sleeps; `None` if it stays awake.
+    /// Stores the time until which a driver sleeps, unless it stays awake.
     fn set_alarm(&mut self, id: DriverId, alarm: Option<Timestamp>) {
         self.0[id.index()].alarm = alarm;
     }
@@ -377,8 +377,8 @@ impl<R: Runtime> Drivers<R> {
 }
 
 impl<R: Runtime> QueueDriver<R> {
-    /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal: before
-    /// it sleeps, it reads the schedule again under the lock.
+    /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal:
+    /// before it sleeps, it reads the schedule again under the lock.
     fn sleeps_past(&self, due: Timestamp) -> bool {
         self.alarm.is_some_and(|alarm| due < alarm)
     }

@@ -1,4 +1,5 @@
-//! One queue in one process: its calls to Redis, its negative cache, its waiters, and what they return when they leave.
+//! One queue in one process: its calls to Redis, its negative cache, its waiters, and the reservations that they return
+//! when they leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
-/// What the waiters of one process share. The server keeps the schedules.
+/// The state that the waiters of one process share. The server keeps the schedules.
 pub(super) struct ProcessQueue {
     scripts: ScriptCaller,
     names: KeyNames,
@@ -64,8 +65,8 @@ impl ProcessQueue {
         self.fallback.close();
     }
 
-    /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns it, and how long the
-    /// request may wait: zero without a slot, and `None` if only the bound of the queue applies.
+    /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns the slot, and the
+    /// longest wait of the request: zero without a slot, and `None` if only the bound of the queue applies.
     pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
         let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
         // Relaxed: only the count matters, and no other memory is published by it.
@@ -78,9 +79,9 @@ impl ProcessQueue {
         }
     }
 
-    /// Joins the queue on Redis for a request that waits for `patience` at most, and if it is admitted, the fallback's as
-    /// well. Makes no call if the negative cache knows that it would be rejected. If this future is dropped before the answer
-    /// came, the reservation may have been made.
+    /// Joins the queue on Redis for a request that waits for `patience` at most, and if it is admitted, the queue of
+    /// the fallback as well. Makes no call if the negative cache knows that it would be rejected. If this future is
+    /// dropped before the answer came, the reservation may have been made.
     pub(super) async fn join(
         &self,
         key: &PartitionKey,
@@ -99,7 +100,7 @@ impl ProcessQueue {
         let backlogged = state.filter(|state| self.script.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
         if decision.is_allowed() {
-            // Whatever the fallback decides: its queue is shorter, unless Redis has forgotten a longer one.
+            // The decision of the fallback is ignored: its queue is shorter, unless Redis has forgotten a longer one.
             drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
         Ok(decision)
@@ -119,8 +120,8 @@ impl ProcessQueue {
         self.names.key(tag, 'q')
     }
 
-    /// Joins as often as it takes to charge as many units as are left: a second time if a cost that can never be let in
-    /// was rejected. No request waits for the turn.
+    /// Joins with `cost`. If that is rejected as a cost that can never be let in, joins a second time with the units
+    /// that are left. No request waits for the turn.
     pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
         let decision = self.join(key, cost, None).await?;
         match decision.partial_cost(cost) {
@@ -167,7 +168,7 @@ impl ProcessQueue {
         turn: Pin<&mut impl Future<Output = Result<T, LimiterError>>>,
     ) -> Result<T, LimiterError> {
         let mut is_closed = self.is_closed.subscribe();
-        // Before Redis is called: what it grants would have to be returned.
+        // Before Redis is called: a reservation that it grants would have to be returned.
         if *is_closed.borrow() {
             return Err(closed());
         }
@@ -191,7 +192,7 @@ impl ProcessQueue {
     }
 }
 
-/// Counts a waiter of this process for as long as it waits.
+/// Counts a waiter of this process while it waits.
 pub(super) struct WaiterSlot(Arc<ProcessQueue>);
 
 impl Drop for WaiterSlot {

@@ -7,7 +7,7 @@ use super::{Fifo, FifoId, Gcra, Schedule};
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Issuer, Proof, Receipt};
 
-/// What receipts mean that were issued before a change.
+/// How to read receipts that were issued before a change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct History {
     /// How often the quota was changed, modulo 2^16.
@@ -54,9 +54,9 @@ impl Schedule {
     /// Continues under the quota and the bounds of `rules`, an empty schedule.
     ///
     /// Waiters that are due by now depart by the old quota. The debt is then carried over in tokens, so that turns
-    /// follow the new rate. All others are checked as if they arrived now, in their order, but for how long they have
-    /// waited already: those that could not join their FIFO are rejected. The bounds over all keys (`max_waiters`,
-    /// `max_keys`) hold for arrivals only.
+    /// follow the new rate. All others are checked in their order, as if they arrived now, except that the time which
+    /// they have waited already counts: those that could not join their FIFO are rejected. The bounds over all keys
+    /// (`max_waiters`, `max_keys`) hold for arrivals only.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         self.release_all(now, None, woken);
         let before = self.pace.gcra;

@@ -1,4 +1,4 @@
-//! Which keys are remembered, and what happens to new ones while the schedule is full.
+//! Which keys are remembered, and how new keys are handled while the schedule is full.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::values::time::Timestamp;
 pub(super) struct FifoCounts {
     /// Unique among all tables of the process.
     number: u64,
-    /// How many FIFOs are shared by keys that have none of their own.
+    /// The number of FIFOs that are shared by keys without a FIFO of their own.
     pub(super) shared: usize,
     evicted: u64,
     turned_away: u64,
@@ -25,7 +25,7 @@ impl FifoCounts {
     }
 }
 
-/// How many FIFOs are shared by keys that have none of their own.
+/// The number of FIFOs that are shared by keys without a FIFO of their own.
 const SHARED: u128 = 512;
 
 /// How many FIFOs are counted before other threads get the lock.
@@ -44,8 +44,8 @@ impl FifoId {
 }
 
 impl Schedule {
-    /// Returns the FIFO of a request, or its rejection if its key finds no room. Counts keys that find none and makes room
-    /// for an arrival; for a peek, it forgets only FIFOs that owe nothing.
+    /// Returns the FIFO of a request, or its rejection if its key finds no room. For an arrival, makes room, or counts
+    /// a key that finds no room. For a peek, forgets only FIFOs that owe nothing.
     pub(in crate::queue) fn find(
         &mut self,
         now: Timestamp,
@@ -108,7 +108,7 @@ impl Schedule {
         self.idle.iter().find(|(_, id)| !id.is_shared()).copied()
     }
 
-    /// Creates the FIFO of a key that has none.
+    /// Creates the FIFO of a key, unless it exists.
     pub(super) fn ensure_fifo(&mut self, id: FifoId) {
         if !self.fifos.contains_key(&id) {
             self.idle.insert((Timestamp::ZERO, id));

@@ -1,4 +1,4 @@
-//! What the counts and indexes of a schedule do to memory, which no answer shows.
+//! The memory of the counts and indexes of a schedule, which no decision shows.
 
 use super::*;
 use crate::queue::schedule::waiter_slab::DriverId;

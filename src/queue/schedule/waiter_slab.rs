@@ -6,7 +6,7 @@ use super::FifoId;
 use crate::values::Receipt;
 use crate::values::time::Timestamp;
 
-/// The number of a driver. Each waiter has one: that of the runtime on which it was last polled.
+/// The number of a driver. Each waiter has the driver of the runtime on which it was last polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct DriverId(pub(in crate::queue) u16);
 
@@ -26,8 +26,8 @@ impl DriverId {
 /// The slot of a waiter that has a future belongs to that future alone, and only the future frees it: the outcome of
 /// the wait is left in the slot for it to find. So an id never stands for two waiters.
 ///
-/// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops them, unless it has but
-/// one.
+/// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops the chunks, unless it
+/// has only one.
 pub(in crate::queue) struct WaiterSlab {
     chunks: Vec<Vec<SlabSlot>>,
     /// The first free slot; each links to the next.
@@ -76,7 +76,7 @@ pub(in crate::queue) struct Waiter {
     pub(in crate::queue) cost: u64,
     /// The driver of the runtime on which it waits.
     pub(in crate::queue) driver: DriverId,
-    /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of what is left) has none.
+    /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of the remaining units) has no future.
     pub(in crate::queue) has_future: bool,
     pub(in crate::queue) since: Timestamp,
     /// The last instant at which its turn may come.
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Adds so many waiters of different costs, and removes them from the oldest on.
+    /// Adds `count` waiters of different costs, and removes them, the oldest first.
     fn fill_and_empty(slab: &mut WaiterSlab, count: u64) {
         let mut list = WaitList::default();
         let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();

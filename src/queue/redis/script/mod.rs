@@ -1,4 +1,4 @@
-//! The queue's scripts, as the server runs them, and what their replies mean.
+//! The queue's scripts, as the server runs them, and how to read their replies.
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
@@ -38,11 +38,11 @@ static QUEUE_REFUND: Script = queue_script!(new, "refund");
 /// debt before it is down to `burst − 1` intervals, and is let in if that is soon enough. So the order of arrival at
 /// the server is the order of departure; each process does its own waiting.
 ///
-/// A reservation is a stretch of that time, as long as its price, and no two overlap. If the last one is returned, the
-/// backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the next
-/// arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation begins
-/// no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations begin
-/// within *t* and the burst.
+/// A reservation is a stretch of that time, whose length is its price, and no two overlap. If the last one is returned,
+/// the backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the
+/// next arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation
+/// begins no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations
+/// begin within *t* and the burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScript {
     gcra: Gcra,
@@ -50,12 +50,12 @@ pub(crate) struct QueueScript {
     /// How far ahead of its payment a request may depart, `burst − 1` intervals; in units of 1/`limit` ns, as the
     /// others.
     ahead: u128,
-    /// The longest wait of any request: as it is set, or as long as `max_queue` intervals.
+    /// The longest wait of any request: the shorter of the set bound and `max_queue` intervals.
     longest: u128,
     max_cost: u64,
 }
 
-/// What a key holds: until when time is reserved, and the holes before that.
+/// The state of a key: until when time is reserved, and the holes before that.
 #[derive(Clone, Debug, Default)]
 struct Timeline {
     tat: u128,
@@ -89,12 +89,12 @@ impl QueueScript {
         self.max_cost
     }
 
-    /// Returns how many requests of cost one would be let in at once, if nothing were owed.
+    /// Returns how many requests of cost one would be let in at once, without a debt.
     pub(crate) fn limit(&self) -> u64 {
         self.fitting(0)
     }
 
-    /// Returns how many requests of cost one would be let in at once, if `debt` were owed.
+    /// Returns how many requests of cost one would be let in at once, with this `debt`.
     fn fitting(&self, debt: u128) -> u64 {
         match (self.ahead + self.longest).checked_sub(debt) {
             Some(room) => u64::try_from(room / self.gcra.price(1) + 1).unwrap_or(u64::MAX),
@@ -102,7 +102,7 @@ impl QueueScript {
         }
     }
 
-    /// Returns the most units that can be owed.
+    /// Returns the greatest debt that a key can have.
     fn most(&self) -> u128 {
         self.ahead + self.longest + self.gcra.price(self.max_cost)
     }
@@ -135,9 +135,9 @@ impl QueueScript {
     }
 
     /// Reads the answer to a [`call`](Self::call) with the same arguments: a request that is admitted departs after the
-    /// decision's delay, on the server's clock. Returns also the state that the key has now,
-    /// for the negative cache: `None` if it has none, or has a hole, since the end of the timeline does not say when a
-    /// request fits into that.
+    /// decision's delay, on the server's clock. Also returns the present state of the key for the negative cache,
+    /// unless it has no state, or has a hole with room for a request: the end of the timeline does not say when a
+    /// request fits into a hole.
     pub(crate) fn admission(
         &self,
         answer: &ScriptReply,
@@ -153,14 +153,14 @@ impl QueueScript {
         Ok((decision, known.map(|timeline| GcraState { tat: timeline.tat })))
     }
 
-    /// Reads a stored timeline, without what has passed of the holes, and without holes beyond its end.
+    /// Reads a stored timeline. Drops the parts of holes that have passed, and holes beyond its end.
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<Timeline> {
         let (bucket, holes) = match stored.iter().position(|byte| *byte == b' ') {
             Some(space) => (&stored[..space], &stored[space + 1..]),
             None => (stored, &[][..]),
         };
         let now = self.grid.now(now);
-        // The script reduces a debt that is greater than any can be.
+        // The script reduces a debt that is above the greatest.
         let tat = self.grid.read(bucket, now + self.most())?.tat;
         let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
         let holes: Option<SmallVec<[Hole; 2]>> = holes.collect();
@@ -205,7 +205,7 @@ impl QueueScript {
         state.tat > self.grid.now(at) + self.ahead
     }
 
-    /// Returns the answer to a request that comes at `at`, and the timeline after it if it makes a reservation.
+    /// Returns the decision on a request that comes at `at`, and the timeline after it if it makes a reservation.
     fn arrive(
         &self,
         timeline: Option<&Timeline>,
@@ -228,7 +228,7 @@ impl QueueScript {
         let wait = (first - now).saturating_sub(self.ahead);
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
-            // Others may wait for longer than this one, so there may be room; there is none for it.
+            // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.
             return (self.decision(&timeline, now, |limit, _| Decision::reject(limit, 0, Some(wait))), None);
         }
         match hole {

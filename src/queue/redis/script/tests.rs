@@ -15,11 +15,11 @@ use crate::store::redis::{ScriptCall, ScriptReply};
 use crate::util::effort::rounds;
 use crate::values::{Quota, Receipt};
 
-/// Units as they come, and so many of them for each that a request costs more than 32 bits hold: a prime, to which no
-/// period is a multiple.
+/// Factors for the units: one, and a prime so large that a request costs more units than 32 bits hold. No period is a
+/// multiple of the prime.
 const SCALES: [u64; 2] = [1, 100_000_000_003];
 
-/// In units of 1/`limit` nanosecond, where a second is `limit` times as long, and an interval of so many per second:
+/// An interval, in units of 1/`limit` nanosecond: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
 const INTERVAL: u128 = 1_000_000_000;
 
 /// A naive model: a request takes the first stretch that is free and wide enough, and departs when the `burst − 1`
@@ -119,8 +119,8 @@ fn reservations_are_those_of_a_naive_list() {
             let before = naive.taken.clone();
             let expected = naive.arrive(now_units, cost.into());
             let (decision, state) = queue.admission(&answer, cost, patience).unwrap();
-            // The known state predicts the rejection as the server decides it, whatever cost and patience it was learnt
-            // with.
+            // The known state predicts the server's rejection, for any cost and patience of the request that it was
+            // learnt from.
             let rejection = Some(decision).filter(|decision| !decision.is_allowed());
             assert_eq!(predicted.unwrap_or(rejection), rejection);
             predicted_rejections += u32::from(predicted.flatten().is_some());
@@ -172,7 +172,7 @@ fn reservations_fit_into_holes() {
     }
     assert_eq!((0..30).map(|_| take(&mut server)).collect::<Vec<_>>(), middle);
     assert!(Tat::read(take(&mut server)) > Tat::read(receipts[149]));
-    // As when a queue is closed, the first first: nothing is left of the timeline.
+    // The last reservation leaves no hole: the timeline ends earlier.
     let last = take(&mut server);
     assert_eq!(refund(&mut server, last), 1);
     // Every second one leaves more holes than are remembered; those that pass first are forgotten.
@@ -204,8 +204,8 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
     assert!(arrive(START + 333_334).is_allowed());
 }
 
-/// A timeline of which every edge may be next to one that matters; some rests are those of finer parts. Returns also the
-/// ends of its holes, and its own.
+/// A timeline whose edges may all be next to edges that matter; some rests belong to finer parts. Also returns the ends
+/// of its holes, and its own.
 fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
     let rest = |random: &mut Xorshift| random.below(grid.parts() + 3);
@@ -230,7 +230,7 @@ fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> 
     let due = match random.below(6) {
         // Behind the last hole.
         0 | 1 => MicrosSpan { micros: micros + random.below(2), rest: rest(random) },
-        // At an edge of what may be owed, or a little more.
+        // At the edge of a debt of whole requests, or a little more.
         2 => {
             let now = grid.units(MicrosSpan { micros: now, rest: 0 });
             grid.span(now + grid.price(scale * random.below(8)) + grain * u128::from(random.below(2)))
@@ -247,7 +247,8 @@ fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> 
     (due + &text, ends)
 }
 
-/// Returns the timeline after the reservation of so much that is paid for at `paid` was returned, if there is one.
+/// Returns the timeline after the return of a reservation of `price` that is paid for at `paid`, if there is such a
+/// reservation.
 fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Option<Timeline> {
     let first = paid.saturating_sub(price).max(now);
     let is_free = timeline.holes.iter().any(|hole| hole.first < paid && first < hole.last);
@@ -256,7 +257,7 @@ fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Optio
     }
     timeline.holes.push(Hole { first, last: paid });
     timeline.holes.sort_by_key(|hole| hole.first);
-    // Those that touch are one.
+    // Holes that touch become one.
     timeline.holes.dedup_by(|next, hole| {
         let touch = hole.last == next.first;
         hole.last = if touch { next.last } else { hole.last };
@@ -332,7 +333,7 @@ fn stored_timelines_become_what_rust_computes() {
                     let stored = stored.as_ref().unwrap();
                     let found = queue.read(stored.as_bytes(), at(now)).unwrap();
                     assert_eq!(simple(&found), simple(&after), "{}", context());
-                    // No more is kept than counts.
+                    // Only holes that count are kept.
                     assert_eq!(stored.matches(' ').count(), simple(&after).1.len(), "{}", context());
                     let paid = after.tat.div_ceil(1_000_000 * u128::from(quota.limit()));
                     assert_eq!(u128::try_from(expiry), Ok(paid), "{}", context());
@@ -364,7 +365,8 @@ fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
     assert_eq!(decision.delay(), Duration::from_secs(8));
 }
 
-/// Of a quota that was lowered far, or from a clock that was set back: nobody would be admitted for years.
+/// Such a debt comes from a quota that was lowered far, or from a clock that was set back: no request would be admitted
+/// for years.
 #[test]
 fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
@@ -404,8 +406,8 @@ fn what_is_no_timeline_is_an_error() {
     }
 }
 
-/// Arrivals with the same cost and patience in one run, some of them at the same key, against Rust over a plain map. A key that
-/// holds something else, or is of another type, is to be asked for alone.
+/// Arrivals with the same cost and patience in one run, some of them at the same key, against Rust over a plain map. A
+/// key that holds something else, or is of another type, has to be asked for alone.
 #[test]
 fn arrivals_in_one_run_are_decided_as_if_alone() {
     let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
