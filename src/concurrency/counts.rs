@@ -100,7 +100,7 @@ impl Counts {
         match units.checked_add(cost).filter(|total| *total <= limit && !word.has_waiters()) {
             None => Ok(AcquireResult::Full { slot, units }),
             Some(units) => {
-                let taken = self.slots.at(slot).replace(word, word.with_units(units));
+                let taken = self.slots.get(slot).replace(word, word.with_units(units));
                 taken.map(|()| AcquireResult::Taken { slot, units })
             }
         }
@@ -125,7 +125,7 @@ impl Counts {
                 return AcquireResult::NoSlot;
             };
             // Fails if another key was faster, and then another slot may be free.
-            if self.slots.at(slot).replace(word, CountWord::new(place.tag, cost)).is_ok() {
+            if self.slots.get(slot).replace(word, CountWord::new(place.tag, cost)).is_ok() {
                 return AcquireResult::Taken { slot, units: cost };
             }
         }
@@ -151,7 +151,7 @@ impl Counts {
     /// Releases `cost` units of the key in this slot, which has them in flight, and hands them to its next waiters.
     #[inline]
     pub(super) fn release(&self, slot: usize, cost: u64) {
-        let place = self.slots.at(slot);
+        let place = self.slots.get(slot);
         let mut word = place.load();
         loop {
             #[cfg(feature = "queue")]
@@ -173,7 +173,7 @@ impl Counts {
 
     /// The number of keys that have units in flight, and of these units. Reads the whole table.
     pub(super) fn totals(&self) -> (u64, u64) {
-        let words = (0..self.slots.len()).map(|slot| self.slots.at(slot).load()).filter(|word| !word.is_free());
+        let words = (0..self.slots.len()).map(|slot| self.slots.get(slot).load()).filter(|word| !word.is_free());
         words.fold((0, 0), |(keys, units), word| (keys + 1, units + word.units()))
     }
 

@@ -240,7 +240,9 @@ impl Concurrency {
 
     #[cfg(feature = "queue")]
     fn charge_or_wait(&self, queue: WaitBounds, ask: &Ask<'_>) -> Answer {
-        let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
+        let counts = self.counts();
+        let cost = ask.cost();
+        let limit = self.limit;
         let wanted =
             WantedUnits { cost, limit, max_waiters_of_key: queue.max_queue, max_waiters: queue.max_waiters as u64 };
         let place = counts.place(ask.key());
@@ -330,7 +332,8 @@ impl Limiter for Concurrency {
         {
             // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any
             // order.
-            let (change, limit) = (theirs.wait_lists.begin_change(), self.limit);
+            let change = theirs.wait_lists.begin_change();
+            let limit = self.limit;
             Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, change, limit)))
         }
         #[cfg(not(feature = "queue"))]

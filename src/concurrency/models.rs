@@ -321,7 +321,8 @@ fn two_releases_serve_two_waiters() {
     model_of_three(|| {
         let shared = shared();
         let wanted = WantedUnits { limit: 2, ..ROOM };
-        let (a, b) = (shared.take(7, 2).unwrap(), shared.take(7, 2).unwrap());
+        let a = shared.take(7, 2).unwrap();
+        let b = shared.take(7, 2).unwrap();
         let (Err(first), Err(second)) = (shared.take_or_wait(7, wanted), shared.take_or_wait(7, wanted)) else {
             panic!("both wait")
         };

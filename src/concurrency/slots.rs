@@ -69,7 +69,7 @@ impl CountSlots {
     }
 
     #[inline(always)]
-    pub(super) fn at(&self, slot: usize) -> CountSlot<'_> {
+    pub(super) fn get(&self, slot: usize) -> CountSlot<'_> {
         CountSlot(self.words.at(slot))
     }
 }

@@ -139,7 +139,7 @@ impl WaitLists {
             if shard.is_closed {
                 return JoinResult::Closed;
             }
-            let mut word = slots.at(slot).load();
+            let mut word = slots.get(slot).load();
             loop {
                 if !word.is(place.tag) {
                     return JoinResult::Gone;
@@ -147,12 +147,11 @@ impl WaitLists {
                 let units = word.units();
                 let waiting = shard.lists.get(&slot).map_or(0, BTreeMap::len);
                 let fits = units.checked_add(wanted.cost).filter(|total| *total <= wanted.limit && waiting == 0);
-                let may_wait = || waiting < wanted.max_waiters_of_key && self.enter(wanted.max_waiters);
-                if fits.is_none() && !may_wait() {
+                if fits.is_none() && (waiting >= wanted.max_waiters_of_key || !self.enter(wanted.max_waiters)) {
                     return JoinResult::Full { units };
                 }
                 let next = fits.map_or_else(|| word.with_waiters(true), |total| word.with_units(total));
-                match (slots.at(slot).replace(word, next), fits) {
+                match (slots.get(slot).replace(word, next), fits) {
                     (Ok(()), Some(units)) => return JoinResult::Taken { units },
                     (Ok(()), None) => return JoinResult::Waits(shard.enlist(slot, wanted)),
                     // At most while the word is not marked: then other threads change it as well.
@@ -169,8 +168,10 @@ impl WaitLists {
 
     /// Counts a request that begins to wait, unless `max_waiters` wait already.
     fn enter(&self, max_waiters: u64) -> bool {
-        let more = |waiting| (waiting < max_waiters).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        let entered = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
+            (waiting < max_waiters).then_some(waiting + 1)
+        });
+        entered.is_ok()
     }
 
     fn exit(&self, waiters: usize) {
@@ -225,7 +226,7 @@ impl WaitLists {
     /// those behind it waiting. Otherwise requests of a small cost could starve a request of a great cost.
     fn grant(&self, shard: &mut WaitShard, slots: &CountSlots, slot: usize, cost: u64, wakers: &mut Wakers) {
         let WaitShard { lists, granted, .. } = shard;
-        let mut word = slots.at(slot).load();
+        let mut word = slots.get(slot).load();
         loop {
             let mut units = word.units().saturating_sub(cost);
             let list = lists.get(&slot);
@@ -239,7 +240,7 @@ impl WaitLists {
             }
             let next = word.with_units(units).with_waiters(list.is_some_and(|list| list.len() > served));
             // Fails only if the word was not marked, because the last waiter has just left.
-            if let Err(now) = slots.at(slot).replace(word, next) {
+            if let Err(now) = slots.get(slot).replace(word, next) {
                 word = now;
                 continue;
             }
@@ -292,8 +293,8 @@ impl WaitLists {
                     self.exit(list.len());
                     wakers.extend(list.into_values().filter_map(|waiter| waiter.waker));
                     // Only the holder of the lock changes a marked word.
-                    let word = slots.at(slot).load();
-                    let _ = slots.at(slot).replace(word, word.with_waiters(false));
+                    let word = slots.get(slot).load();
+                    let _ = slots.get(slot).replace(word, word.with_waiters(false));
                 }
             });
         }
@@ -311,7 +312,7 @@ impl WaitLists {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for (slot, list) in &shard.lists {
-                let word = slots.at(*slot).load();
+                let word = slots.get(*slot).load();
                 let head = list.values().next().expect("no list is empty");
                 assert!(word.has_waiters(), "slot {slot} has waiters, and no mark");
                 assert!(
@@ -325,7 +326,7 @@ impl WaitLists {
         assert_eq!(self.waiting(), waiting);
         for slot in 0..slots.len() {
             let shard = self.shards[slot % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
-            assert_eq!(slots.at(slot).load().has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
+            assert_eq!(slots.get(slot).load().has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
         }
     }
 }

@@ -96,7 +96,8 @@ impl SharedQueue {
 
     /// Counts the keys. Other threads get the lock after every few thousand keys that are counted.
     pub(super) fn table(self: &Arc<Self>) -> TableStats {
-        let (mut paid, mut from) = (0, None);
+        let mut paid = 0;
+        let mut from = None;
         loop {
             let table = self.enter(|monitor, now, _| {
                 let (count, more) = monitor.schedule.count_paid(now, from);
@@ -115,7 +116,7 @@ impl SharedQueue {
 const THIRTY_YEARS: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Returns the runtime that the caller is in.
-pub(super) fn here() -> Option<Handle> {
+pub(super) fn current_runtime() -> Option<Handle> {
     Handle::try_current().ok()
 }
 
@@ -211,7 +212,7 @@ impl Future for WaiterFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(waiter) = self.waiter else { panic!("polled after it was ready") };
-        let here = here();
+        let here = current_runtime();
         // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
         let mut waker = Some(context.waker().clone());
         loop {

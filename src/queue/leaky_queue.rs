@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::driver::{SharedQueue, WaiterFuture, here};
+use super::driver::{SharedQueue, WaiterFuture, current_runtime};
 use super::monitor::{Arrival, Request, RequestKind};
 use super::schedule::{QueueBounds, Schedule};
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
@@ -361,10 +361,11 @@ impl Limiter for LeakyQueue {
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait exactly as they would behind a
     /// request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let (shared, cost) = (self.shared(), ask.cost());
+        let shared = self.shared();
+        let cost = ask.cost();
         let arrive = |kind, cost, max_wait| {
             let request = Request { id: shared.id(ask.key()), cost, max_wait, kind };
-            shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, here, deferred) {
+            shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
                 Ok(Arrival::Decided(decision)) => decision.into(),
                 Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
                 Err(error) => error.into(),

@@ -359,7 +359,8 @@ fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
         let driver = driver.expect("none was there");
         assert!(arrive((2, 1)).0.is_none());
         let other = {
-            let (monitor, number) = (Arc::clone(&monitor), driver.number);
+            let monitor = Arc::clone(&monitor);
+            let number = driver.number;
             thread::spawn(move || tick_of(&monitor, number, 0))
         };
         let (_early, none) = arrive((2, 1));
@@ -499,7 +500,8 @@ fn one_arrives_while_the_queue_is_closed() {
 fn one_leaves_while_the_queue_is_closed() {
     loom::model(|| {
         let monitor = busy_monitor(5);
-        let (first, second) = (join(&monitor), join(&monitor));
+        let first = join(&monitor);
+        let second = join(&monitor);
         let other = {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || leave(&monitor, first, 1))
@@ -517,7 +519,9 @@ fn one_leaves_while_the_queue_is_closed() {
 fn two_turns_are_returned_at_once() {
     loom::model(|| {
         let monitor = busy_monitor(5);
-        let (first, second, third) = (join(&monitor), join(&monitor), join(&monitor));
+        let first = join(&monitor);
+        let second = join(&monitor);
+        let third = join(&monitor);
         tick(&monitor, 1);
         tick(&monitor, 2);
         let other = {

@@ -118,7 +118,7 @@ impl<R: Runtime> Monitor<R> {
 
         let runtime = here();
         let driver = match &runtime {
-            Some(runtime) => self.drivers.on(runtime.id(), &self.schedule)?,
+            Some(runtime) => self.drivers.driver_on(runtime.id(), &self.schedule)?,
             // Until it is polled on a runtime.
             None => self.drivers.any().ok_or_else(no_runtime)?,
         };
@@ -234,7 +234,7 @@ impl<R: Runtime> Monitor<R> {
             return Ok(());
         }
         let runtime = here.ok_or_else(no_runtime)?;
-        match self.drivers.on(runtime.id(), &self.schedule) {
+        match self.drivers.driver_on(runtime.id(), &self.schedule) {
             Ok(driver) => {
                 self.schedule.move_to(waiter, driver);
                 self.drivers.watch(driver, Some(runtime), &self.schedule, deferred);
@@ -303,7 +303,7 @@ impl<R: Runtime> Drivers<R> {
     /// Returns the id of a runtime's driver, which may have to be [started](Self::watch).
     ///
     /// Fails if the runtime is known to have no timer, or to be shut down; or if 65,536 runtimes have waiters.
-    fn on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
+    fn driver_on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
         let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
         let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
         // Only a driver in use: a runtime may have the id of a runtime that is gone.
@@ -342,7 +342,8 @@ impl<R: Runtime> Drivers<R> {
         } else if let Some(runtime) = runtime {
             // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
             // this runtime would start another.
-            (driver.is_alive, driver.alarm) = (true, None);
+            driver.is_alive = true;
+            driver.alarm = None;
             deferred.start = Some(DriverStart { runtime: runtime.clone(), id, signal: driver.signal.clone() });
         }
     }
@@ -415,9 +416,9 @@ mod tests {
     #[test]
     fn each_runtime_has_one_driver_and_ids_are_used_again() {
         let mut drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0), driver(9, true, 0)]);
-        assert_eq!(drivers.on(9, &schedule()).unwrap(), DriverId(2));
+        assert_eq!(drivers.driver_on(9, &schedule()).unwrap(), DriverId(2));
         // The driver of runtime 8 has ended, and has no waiters.
-        assert_eq!(drivers.on(5, &schedule()).unwrap(), DriverId(1));
+        assert_eq!(drivers.driver_on(5, &schedule()).unwrap(), DriverId(1));
         drivers.lose(DriverId(0));
         assert_eq!(drivers.any(), Some(DriverId(2)));
     }
@@ -442,10 +443,10 @@ mod tests {
     #[test]
     fn no_more_than_65_536_runtimes_have_drivers_and_the_error_says_so() {
         let mut drivers = Drivers((0..=u32::from(u16::MAX)).map(|runtime| driver(runtime, true, 0)).collect());
-        assert_eq!(drivers.on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
-        assert!(drivers.on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
+        assert_eq!(drivers.driver_on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
+        assert!(drivers.driver_on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
         drivers.end(DriverId(3));
-        assert_eq!(drivers.on(65_536, &schedule()).unwrap(), DriverId(3));
+        assert_eq!(drivers.driver_on(65_536, &schedule()).unwrap(), DriverId(3));
     }
 
     /// A waiter whose runtime is driven is released in time, wherever else it is polled.
@@ -453,7 +454,8 @@ mod tests {
     #[test]
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
         let mut monitor: Monitor<u32> = Monitor::new(schedule());
-        let (good, broken) = (7, 9);
+        let good = 7;
+        let broken = 9;
         let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, kind: RequestKind::Waiter };
         let mut deferred = AfterUnlock::none();
         let mut arrive = |runtime| monitor.arrive(Timestamp::ZERO, &request, || Some(runtime), &mut deferred).unwrap();

@@ -247,7 +247,8 @@ impl RedisConcurrency {
     /// Takes units, or waits for them.
     fn charge(&self, tag: KeyTag, cost: u64, patience: Option<Duration>) -> Answer {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
-        let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
+        let process = Arc::clone(self.process());
+        let wanted = self.wanted(tag, cost);
         Answer::Pending(Box::pin(async move {
             Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, tag, cost))
         }))
@@ -255,7 +256,8 @@ impl RedisConcurrency {
 
     /// Takes units that are free, and for which no other request of this process waits.
     fn take_at_once(&self, tag: KeyTag, cost: u64) -> Answer {
-        let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
+        let process = Arc::clone(self.process());
+        let wanted = self.wanted(tag, cost);
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
         }
@@ -271,7 +273,8 @@ impl RedisConcurrency {
 
     /// Decides in this process alone.
     fn fall_back(&self, tag: KeyTag, cost: u64) -> Decision {
-        let (process, limit) = (self.process(), self.limit);
+        let process = self.process();
+        let limit = self.limit;
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
                 if cost > 0 {

@@ -104,8 +104,7 @@ impl LocalCounts {
     /// Begins or continues a renewal, if it is due. Returns the renewal to send, once the calls on earlier fields have
     /// ended, or have taken a quarter of a lease.
     pub(super) fn renew(&self, tag: KeyTag, now: Timestamp, lease: Duration) -> Option<Renewal> {
-        let next = || self.next_number();
-        self.change(tag, |entry| entry.renew(next, now, lease)).flatten()
+        self.change(tag, |entry| entry.renew(|| self.next_number(), now, lease)).flatten()
     }
 
     /// Ends a renewal. Returns the release to send to the server for units that were released here meanwhile.
@@ -120,8 +119,9 @@ impl LocalCounts {
 
     /// The units of all keys that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
-        let add = |sum: u64, entry: &LocalEntry| sum.saturating_add(entry.units);
-        self.shards.iter().fold(0, |sum, shard| shard.values().fold(sum, add))
+        self.shards
+            .iter()
+            .fold(0, |sum, shard| shard.values().fold(sum, |sum: u64, entry| sum.saturating_add(entry.units)))
     }
 
     /// Whether no key is remembered, so that there is nothing to renew, now or later.

@@ -127,10 +127,12 @@ mod tests {
     #[test]
     fn a_line_asks_at_most_twelve_times_in_its_first_second_and_eight_times_in_each_further_one() {
         let start = Instant::now();
-        let (mut most, mut least) = ([0; 4], [usize::MAX; 4]);
+        let mut most = [0; 4];
+        let mut least = [usize::MAX; 4];
         for _ in 0..1_000 {
             // With the call that was rejected before there was a line.
-            let (mut pace, mut calls) = (AskingPace::rejected(0, start), [1, 0, 0, 0]);
+            let mut pace = AskingPace::rejected(0, start);
+            let mut calls = [1, 0, 0, 0];
             while let Some(second) = calls.get_mut(usize::try_from((pace.next() - start).as_secs()).unwrap()) {
                 let now = pace.next();
                 *second += 1;
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_decides_on_smaller_costs() {
+    fn units_left_by_the_last_answer_decide_on_smaller_costs() {
         let now = Instant::now();
         let mut pace = AskingPace::rejected(2, now);
         assert!(pace.is_due(2, now) && !pace.is_due(3, now));

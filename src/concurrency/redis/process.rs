@@ -89,13 +89,14 @@ impl Process {
         let RedisWanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let process = Arc::clone(self);
-        let release = move |answer: Result<Decision, LimiterError>| {
+        let call = Arc::clone(self).call_take(tag, cost, limit);
+        complete_or_undo(runtime, call, move |answer| {
             if answer.is_ok_and(|decision| decision.is_allowed()) {
                 process.release(tag, cost);
             }
             std::future::ready(())
-        };
-        complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), release).await
+        })
+        .await
     }
 
     async fn call_take(self: Arc<Self>, tag: KeyTag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
@@ -204,12 +205,8 @@ impl Process {
     }
 
     fn lease_micros(&self) -> u64 {
-        micros(self.lease)
+        u64::try_from(self.lease.as_micros()).unwrap_or(u64::MAX)
     }
-}
-
-fn micros(lease: Duration) -> u64 {
-    u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// How a call to take units ended, if it failed with this fault.

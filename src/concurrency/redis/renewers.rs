@@ -60,7 +60,8 @@ impl Renewer {
     }
 
     async fn renew_due(&self) {
-        let (counts, lease) = (&self.process.counts, self.process.lease());
+        let counts = &self.process.counts;
+        let lease = self.process.lease();
         let mut due = counts.due(Monotonic.now(), lease).into_iter();
         let mut calls = JoinSet::new();
         loop {

@@ -68,9 +68,11 @@ impl ProcessQueue {
     /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns the slot, and the
     /// longest wait of the request: zero without a slot, and `None` if only the bound of the queue applies.
     pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
-        let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
         // Relaxed: only the count matters, and no other memory is published by it.
-        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+        let taken = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            (taken < self.max_waiters).then_some(taken + 1)
+        });
+        match taken {
             Ok(_) => {
                 let longest = patience.map(|patience| patience.saturating_sub(Duration::from_nanos(1)));
                 (Some(WaiterSlot(Arc::clone(self))), longest)
@@ -88,9 +90,11 @@ impl ProcessQueue {
         cost: u64,
         patience: Option<Duration>,
     ) -> Result<Decision, LimiterError> {
-        let (tag, sent) = (self.names.tag(key), Monotonic.now());
-        let rejected = |state, at| self.script.rejection(state, at, cost, patience);
-        if let Some(rejection) = self.negative_cache.rejection(tag, sent, rejected) {
+        let tag = self.names.tag(key);
+        let sent = Monotonic.now();
+        let rejection =
+            self.negative_cache.rejection(tag, sent, |state, at| self.script.rejection(state, at, cost, patience));
+        if let Some(rejection) = rejection {
             return Ok(rejection);
         }
         let call = self.script.call(self.name(tag), cost, patience);
@@ -139,12 +143,14 @@ impl ProcessQueue {
     ) -> Result<Decision, LimiterError> {
         let (_slot, patience) = self.take_slot(patience);
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let (shared, of) = (Arc::clone(&self), key.clone());
-        let call = async move { shared.join(&of, cost, patience).await };
-        let (shared, of) = (Arc::clone(&self), key.clone());
+        let shared = Arc::clone(&self);
+        let joined_key = key.clone();
+        let call = async move { shared.join(&joined_key, cost, patience).await };
+        let shared = Arc::clone(&self);
+        let refunded_key = key.clone();
         let give_back = async move |answer: Result<Decision, LimiterError>| {
             if let Ok(decision) = answer {
-                shared.refund(&of, cost, decision.receipt()).await;
+                shared.refund(&refunded_key, cost, decision.receipt()).await;
             }
         };
         let decision = complete_or_undo(runtime.clone(), call, give_back).await?;

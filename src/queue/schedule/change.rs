@@ -60,12 +60,15 @@ impl Schedule {
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         self.release_all(now, None, woken);
         let before = self.pace.gcra;
-        (self.pace, self.max_cost, self.max_wait, self.bounds) =
-            (rules.pace, rules.max_cost, rules.max_wait, rules.bounds);
+        self.pace = rules.pace;
+        self.max_cost = rules.max_cost;
+        self.max_wait = rules.max_wait;
+        self.bounds = rules.bounds;
         let present = self.pace.gcra;
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
-        (self.due, self.idle) = Default::default();
+        self.due.clear();
+        self.idle.clear();
         for (id, fifo) in &mut self.fifos {
             fifo.tat = present.carried(fifo.tat, &before, now);
             let (waits, entry) = self.pace.index_entry(*id, fifo);
@@ -96,7 +99,8 @@ impl Schedule {
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
         let mut displaced = Vec::new();
         let Some(fifo) = self.fifos.get(&id) else { return displaced };
-        let (mut waiter_id, mut kept) = (fifo.waiters.oldest, 0);
+        let mut waiter_id = fifo.waiters.oldest;
+        let mut kept = 0;
         let mut ahead = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.waits.max_queue

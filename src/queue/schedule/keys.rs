@@ -151,7 +151,9 @@ impl Schedule {
     ) -> (usize, Option<(Timestamp, FifoId)>) {
         let after = from.map_or(Bound::Unbounded, Bound::Excluded);
         let paid = self.idle.range((after, Bound::Unbounded)).take_while(|(paid, _)| *paid <= now);
-        let (mut looked_at, mut count, mut last) = (0, 0, None);
+        let mut looked_at = 0;
+        let mut count = 0;
+        let mut last = None;
         for entry in paid.take(STRETCH) {
             looked_at += 1;
             count += usize::from(!entry.1.is_shared());

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::change::History;
 use self::keys::FifoCounts;
-use self::waiter_slab::{DriverId, SlabSlot, WaitList, Waiter, WaiterId, WaiterSlab};
+use self::waiter_slab::{DriverId, LinkedWaiter, SlabSlot, WaitList, WaiterId, WaiterSlab};
 use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::limiter::WaitBounds;
 use crate::store::WhenFull;
@@ -280,8 +280,17 @@ impl Schedule {
         self.ensure_fifo(id);
         let max_wait = max_wait.min(self.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
-        let (older, newer) = (WaiterId::NONE, WaiterId::NONE);
-        let waiter = Waiter { fifo: id, older, newer, cost, driver, has_future, since: now, until, waker: None };
+        let waiter = LinkedWaiter {
+            fifo: id,
+            older: WaiterId::NONE,
+            newer: WaiterId::NONE,
+            cost,
+            driver,
+            has_future,
+            since: now,
+            until,
+            waker: None,
+        };
         let slot = self.edit(id, |_, fifo, slab| {
             fifo.backlog += u128::from(cost);
             slab.push(&mut fifo.waiters, waiter)
@@ -419,7 +428,7 @@ impl Schedule {
     fn end_wait(
         &mut self,
         waiter_id: WaiterId,
-        outcome: impl FnOnce(&Gcra, &mut Fifo, &Waiter) -> SlabSlot,
+        outcome: impl FnOnce(&Gcra, &mut Fifo, &LinkedWaiter) -> SlabSlot,
     ) -> Option<Waker> {
         let id = self.slab.waiter(waiter_id)?.fifo;
         let waiter = self.edit(id, |pace, fifo, slab| {
@@ -450,7 +459,8 @@ impl Schedule {
         waiting: usize,
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
-        let (start, interval) = (self.pace.gcra.units(now), self.pace.gcra.price(1));
+        let start = self.pace.gcra.units(now);
+        let interval = self.pace.gcra.price(1);
         let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
         let count = |end: u128, in_fifo: usize, in_all: usize| {
             let fitting_by = |deadline: u128| match (deadline + self.pace.ahead).checked_sub(end) {

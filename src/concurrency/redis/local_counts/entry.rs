@@ -126,7 +126,8 @@ impl LocalEntry {
         }
         self.renewal = None;
         if end == CallEnd::Ran {
-            (self.counted, self.exact) = (self.counted.saturating_add(renewal.units), renewal.sent);
+            self.counted = self.counted.saturating_add(renewal.units);
+            self.exact = renewal.sent;
         } else {
             self.is_unsure = true;
         }
@@ -178,14 +179,17 @@ impl LocalEntry {
         // A renewal that was sent and has no answer was lost, or its runtime is blocked: another replaces it.
         if self.renewal.is_none_or(|renewal| renewal.is_sent) {
             self.older_calls += self.calls;
-            (self.number, self.counted, self.calls) = (next_number(), 0, 0);
+            self.number = next_number();
+            self.counted = 0;
+            self.calls = 0;
             self.renewal = Some(RenewalProgress { since: now, is_sent: false });
             if !self.is_due(now, lease) {
                 return None;
             }
         }
         self.renewal = Some(RenewalProgress { since: now, is_sent: true });
-        (self.is_unsure, self.leased) = (false, now);
+        self.is_unsure = false;
+        self.leased = now;
         Some(Renewal { number: self.number, units: self.units.saturating_sub(self.counted), sent: now })
     }
 

@@ -55,7 +55,8 @@ impl Model {
     }
 
     fn renew(&mut self, now: u64, field: ProcessField, units: u64, lease: u64) -> (u32, u64) {
-        let (total, last_end) = (self.total(now), self.last_end(now, lease));
+        let total = self.total(now);
+        let last_end = self.last_end(now, lease);
         self.0.retain(|(process, number), _| *process != field.process || *number >= field.number);
         let own = self.0.get(&(field.process, field.number)).map_or(0, |(units, ..)| *units);
         if own + units > 0 {
@@ -78,7 +79,9 @@ fn scripts_count_as_the_model_does() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&TAKE, &RENEW, &RELEASE]);
     for trace in 0..40 {
-        let (mut model, mut now, mut expected) = (Model::default(), START, Vec::new());
+        let mut model = Model::default();
+        let mut now = START;
+        let mut expected = Vec::new();
         let scale = random.pick(&[1, 120_000_000_000_000]);
         for _ in 0..100 {
             now = match random.below(40) {
@@ -89,7 +92,8 @@ fn scripts_count_as_the_model_does() {
                 _ => now + random.below(SECOND),
             };
             let field = ProcessField { process: random.below(3) + (1 << 51), number: random.below(3) };
-            let (units, lease) = (random.below(5) * scale, random.pick(&[SECOND, 4 * SECOND]));
+            let units = random.below(5) * scale;
+            let lease = random.pick(&[SECOND, 4 * SECOND]);
             let (call, answer) = match random.below(8) {
                 0..=3 => {
                     let limit = random.pick(&[5, 8]) * scale;
@@ -143,7 +147,7 @@ fn replies_become_decisions() {
 
 /// A hash with a foreign field is an error, and stays unchanged.
 #[test]
-fn what_is_no_unit_in_flight_is_an_error() {
+fn a_foreign_hash_is_an_error() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
     let field = ProcessField { process: 1, number: 1 };
     let end = START + SECOND;
@@ -202,7 +206,7 @@ fn mistakes_in_the_scripts_are_noticed() {
             block: include_str!("lua/open.lua"),
             properties: &[
                 scripts_count_as_the_model_does,
-                what_is_no_unit_in_flight_is_an_error,
+                a_foreign_hash_is_an_error,
                 more_units_in_flight_than_a_double_holds_leave_room_for_none,
             ],
             changes: &[

@@ -73,15 +73,17 @@ impl QueueScript {
     /// Creates a queue in which at most `max_queue` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
         let burst = quota.explicit_burst_or(1);
-        let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
-        let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));
+        let gcra = Gcra::new(quota, burst);
+        let grid = Grid::new(quota);
+        let ahead = gcra.price(burst - 1);
+        let interval = gcra.price(1);
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
         let full = interval.saturating_mul(max_queue as u128);
         // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
         let max_cost =
             u64::try_from((wait + ahead) / interval + 1).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
         let queue = Self { gcra, grid, ahead, longest: wait.min(full), max_cost };
-        grid.check_fit(queue.most())?;
+        grid.check_fit(queue.max_debt())?;
         Ok(queue)
     }
 
@@ -103,7 +105,7 @@ impl QueueScript {
     }
 
     /// Returns the greatest debt that a key can have.
-    fn most(&self) -> u128 {
+    fn max_debt(&self) -> u128 {
         self.ahead + self.longest + self.gcra.price(self.max_cost)
     }
 
@@ -117,7 +119,7 @@ impl QueueScript {
     fn numbers(&self, cost: u64, longest: u128) -> ([u64; 5], u64) {
         let price = self.grid.price(cost.min(self.max_cost));
         let capacity = self.ahead + longest + price;
-        let [numbers, most] = [capacity, self.most()].map(|units| self.grid.span(units).micros);
+        let [numbers, most] = [capacity, self.max_debt()].map(|units| self.grid.span(units).micros);
         // Rounded up, since both sides were rounded down.
         let beyond = most.saturating_sub(numbers) + 1;
         (self.grid.numbers(self.grid.span(price), self.grid.span(capacity)), beyond)
@@ -161,7 +163,7 @@ impl QueueScript {
         };
         let now = self.grid.now(now);
         // The script reduces a debt that is above the greatest.
-        let tat = self.grid.read(bucket, now + self.most())?.tat;
+        let tat = self.grid.read(bucket, now + self.max_debt())?.tat;
         let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
         let holes: Option<SmallVec<[Hole; 2]>> = holes.collect();
         let trimmed = holes?.into_iter().map(|hole| Hole { first: hole.first.max(now), ..hole });
@@ -172,7 +174,8 @@ impl QueueScript {
     fn read_hole(&self, stored: &[u8]) -> Option<Hole> {
         let ends = stored.splitn(2, |byte| *byte == b':').map(|end| {
             let plus = end.iter().position(|byte| *byte == b'+')?;
-            let (micros, rest) = (whole(&end[..plus])?, whole(&end[plus + 1..])?);
+            let micros = whole(&end[..plus])?;
+            let rest = whole(&end[plus + 1..])?;
             // As for the end of the timeline: another quota may have had finer parts.
             Some(self.grid.units(MicrosSpan { micros, rest: rest.min(self.grid.parts() - 1) }))
         });
@@ -213,7 +216,8 @@ impl QueueScript {
         cost: u64,
         patience: Option<Duration>,
     ) -> (Decision, Option<Timeline>) {
-        let (now, longest) = (self.grid.now(at), self.longest_wait(patience));
+        let now = self.grid.now(at);
+        let longest = self.longest_wait(patience);
         let mut timeline = timeline.cloned().unwrap_or_default();
         timeline.tat = timeline.tat.max(now);
         if cost > self.max_cost {
@@ -243,7 +247,8 @@ impl QueueScript {
     /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it
     /// were empty, and now.
     fn decision(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u64, u64) -> Decision) -> Decision {
-        let (limit, debt) = (self.limit(), timeline.tat - now);
+        let limit = self.limit();
+        let debt = timeline.tat - now;
         let holes = timeline.holes.iter().fold(0_u64, |sum, hole| sum.saturating_add(self.places(*hole)));
         let left = self.fitting(debt).saturating_add(holes).min(limit);
         outcome(limit, left).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))

@@ -68,19 +68,27 @@ impl Naive {
 }
 
 #[test]
-fn reservations_are_those_of_a_naive_list() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
-    let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
+fn reservations_match_a_naive_list() {
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let mut granted = 0;
+    let mut rejected = 0;
+    let mut returned = 0;
+    let mut predicted_rejections = 0;
+    let mut into_holes = 0;
     for number in 0..rounds(80, 200) {
         // Three and seven per second are no whole numbers of microseconds.
         let rate = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let scale = random.pick(&SCALES);
-        let (limit, burst, max_queue) = (rate * scale, 1 + random.below(4) * scale, random.below(8) * scale);
+        let limit = rate * scale;
+        let burst = 1 + random.below(4) * scale;
+        let max_queue = random.below(8) * scale;
         let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(burst);
         let queue =
             QueueScript::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait)).unwrap();
-        let (limit, burst) = (u128::from(limit), u128::from(burst));
+        let limit = u128::from(limit);
+        let burst = u128::from(burst);
         let max_wait_units = u128::from(max_wait) * limit;
         let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
         assert_eq!(u128::from(queue.max_cost()), max_cost);
@@ -209,7 +217,9 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
 fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
     let rest = |random: &mut Xorshift| random.below(grid.parts() + 3);
-    let (mut micros, mut text, mut ends) = (now - 1_000_000, String::new(), Vec::new());
+    let mut micros = now - 1_000_000;
+    let mut text = String::new();
+    let mut ends = Vec::new();
     for _ in 0..random.below(4) {
         micros += 1 + random.below(700_000);
         // Keys expire at whole milliseconds.
@@ -271,7 +281,8 @@ fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Optio
 
 #[test]
 fn stored_timelines_become_what_rust_computes() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut seen = [0; 4];
     let simple = |timeline: &Timeline| {
         let holes = timeline.holes.iter().filter(|hole| hole.first < hole.last).map(|hole| (hole.first, hole.last));
@@ -286,7 +297,8 @@ fn stored_timelines_become_what_rust_computes() {
         let mut asked = Vec::new();
         for number in 0..200 {
             let now = START + random.below(1 << 40);
-            let (name, now_units) = (key(format!("{batch} {number}")), grid.now(at(now)));
+            let name = key(format!("{batch} {number}"));
+            let now_units = grid.now(at(now));
             let (text, ends) = stored_timeline(&mut random, &grid, now, scale);
             let cost = scale * (1 + random.below(3));
             server.add_set(&name, &text);
@@ -373,7 +385,7 @@ fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let years = format!("-{}", START + (1 << 48));
     let read = queue.read(years.as_bytes(), at(START)).unwrap();
-    assert_eq!(read.tat, queue.grid.now(at(START)) + queue.most());
+    assert_eq!(read.tat, queue.grid.now(at(START)) + queue.max_debt());
     server.set(&key("a"), &years);
     let answer = server.run(START, &queue.call(key("a"), 1, None));
     let decision = queue.admission(&answer, 1, None).unwrap().0;
@@ -382,7 +394,7 @@ fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
 }
 
 #[test]
-fn what_was_free_or_left_no_receipt_is_returned_without_a_call() {
+fn a_refund_without_cost_or_receipt_needs_no_call() {
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let receipt = Receipt::of(Tat(queue.grid.now(at(START))));
     assert!(queue.refund(key("a"), 1, receipt).is_some());
@@ -391,7 +403,7 @@ fn what_was_free_or_left_no_receipt_is_returned_without_a_call() {
 }
 
 #[test]
-fn what_is_no_timeline_is_an_error() {
+fn a_foreign_string_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 10, Duration::from_secs(30)).unwrap();
     let receipt = Receipt::of(Tat(queue.grid.now(at(START + 1_000_000))));
@@ -410,14 +422,17 @@ fn what_is_no_timeline_is_an_error() {
 /// key that holds something else, or is of another type, has to be asked for alone.
 #[test]
 fn arrivals_in_one_run_are_decided_as_if_alone() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
-    let (mut let_in, mut rejected) = (0, 0);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let mut let_in = 0;
+    let mut rejected = 0;
     for batch in 0..40 {
         let scale = random.pick(&SCALES);
         let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
         let queue = QueueScript::new(&quota, usize::try_from(scale * random.below(4)).unwrap(), Duration::from_secs(8))
             .unwrap();
-        let (mut timelines, mut now) = (HashMap::new(), START + random.below(1 << 40));
+        let mut timelines = HashMap::new();
+        let mut now = START + random.below(1 << 40);
         for id in 0..4_u64 {
             let (text, _) = stored_timeline(&mut random, &queue.grid, now, scale);
             server.add_set(&key(format!("{batch} {id}")), &text);
@@ -430,7 +445,8 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
         let mut expected = Vec::new();
         for _ in 0..10 {
             now += random.below(1_000_000);
-            let (cost, patience) = (scale * (1 + random.below(3)), None);
+            let cost = scale * (1 + random.below(3));
+            let patience = None;
             let ids: Vec<_> = (0..2 + random.below(12)).map(|_| random.below(8)).collect();
             let mut keys: SmallVec<_> = ids.iter().map(|id| key(format!("{batch} {id}"))).collect();
             keys.insert_many(1, foreign.iter().cloned());
@@ -477,7 +493,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/open.lua"),
             properties: &[
-                reservations_are_those_of_a_naive_list,
+                reservations_match_a_naive_list,
                 the_debt_of_patient_requests_is_kept_by_those_that_are_not,
                 arrivals_in_one_run_are_decided_as_if_alone,
             ],
@@ -494,7 +510,7 @@ fn mistakes_in_the_scripts_are_noticed() {
             properties: &[
                 stored_timelines_become_what_rust_computes,
                 reservations_fit_into_holes,
-                reservations_are_those_of_a_naive_list,
+                reservations_match_a_naive_list,
             ],
             changes: &[
                 ("if not parts then first_rest, last_rest = 0, 0 end", ""),
@@ -532,7 +548,7 @@ fn mistakes_in_the_scripts_are_noticed() {
             properties: &[
                 stored_timelines_become_what_rust_computes,
                 reservations_fit_into_holes,
-                reservations_are_those_of_a_naive_list,
+                reservations_match_a_naive_list,
             ],
             changes: &[
                 ("ARGV[8] + 0, ARGV[9] + 0", "ARGV[8] + 0, 0"),
@@ -590,7 +606,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("../../../store/redis/script/lua/close.lua"),
-            properties: &[stored_timelines_become_what_rust_computes, what_is_no_timeline_is_an_error],
+            properties: &[stored_timelines_become_what_rust_computes, a_foreign_string_is_an_error],
             changes: &[
                 ("if problem and keys == 1 then return redis.error_reply(problem) end", ""),
                 ("(expires + 999) / 1000", "expires / 1000"),
