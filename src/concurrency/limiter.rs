@@ -58,7 +58,7 @@ use crate::values::{
 /// RateLimit: "in-flight";r=0
 /// ```
 ///
-/// Draft-07 and `X-RateLimit-*` cannot say that, and do not mention the policy.
+/// Draft-07 and `X-RateLimit-*` cannot express that, and do not mention the policy.
 ///
 /// # Accuracy
 ///
@@ -156,7 +156,7 @@ impl Concurrency {
     ///
     /// # Panics
     ///
-    /// If `keys` is zero; and at the first request, if the memory cannot be had.
+    /// If `keys` is zero; and at the first request, if the memory cannot be allocated.
     #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
         assert!(keys > 0, "a table for zero keys would reject every request");

@@ -258,7 +258,7 @@ fn a_waiter_that_leaves_at_its_turn_hands_its_unit_on() {
 
 /// One unit is free, and the waiter needs two.
 #[test]
-fn nobody_overtakes_a_waiter() {
+fn no_request_overtakes_a_waiter() {
     model_of_three(|| {
         let shared = shared();
         let slot = shared.take(7, 2).unwrap();

@@ -137,7 +137,7 @@ impl Runtime for Handle {
 /// that no task awaits yet, and the next `notified` completes at once. A spurious signal costs one look, and no branch
 /// of the `select` loses anything when another wins, because everything is read again.
 ///
-/// A driver does not end beside a waiter of its runtime either: `tick` marks the driver as ended under the lock, and
+/// A driver does not end while its runtime has a waiter, either: `tick` marks the driver as ended under the lock, and
 /// only when no waiter is left. A request that joins sees that under the same lock, and starts the next driver.
 /// `models.rs` checks this in every order of threads, and takes the signal and the timer for granted for this reason.
 async fn drive(mut guard: DriverGuard) {

@@ -106,7 +106,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 ///
 /// A waiter belongs to the runtime on which it was last polled; before its first poll, to the one in whose context it
 /// was made. If that runtime is shut down, the waiter continues where it is polled next. Each driver looks at the
-/// schedule whenever it expects a departure, so one may wake as many drivers as there are runtimes with waiters.
+/// schedule whenever it expects a departure, so one departure may wake the drivers of all runtimes with waiters.
 /// Arrivals wake only the driver of their own runtime.
 ///
 /// If many turns come at once, a driver releases 256 of them, and lets other tasks run before it continues.
@@ -137,7 +137,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// # Memory and cost
 ///
 /// Bounded, for keys of any length (a hash stands for each): at most [`max_waiters`](Self::max_waiters) requests wait,
-/// each in some 110 bytes at ten per key (290, with those of its key, if it is the only one). At most
+/// each in some 110 bytes at ten waiters per key (290 with the memory of its key, if it is the only one). At most
 /// [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for, in up to 200 bytes.
 /// Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
 ///
@@ -232,9 +232,9 @@ impl LeakyQueue {
     ///
     /// A key is remembered from its first departure on until all of its departures are paid for: at a cost of 1 and
     /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of
-    /// a second, and one of 1 per hour for those of an hour. Each takes up to 200 bytes. [`when_full`](Self::when_full)
-    /// sets how requests of keys beyond are handled. [`Limiter::stats`] has the number of keys, and how many found no
-    /// room; the first of those is also logged, once.
+    /// a second, and a quota of 1 per hour for the keys of an hour. Each takes up to 200 bytes.
+    /// [`when_full`](Self::when_full) sets how requests of keys beyond are handled. [`Limiter::stats`] has the number
+    /// of keys, and how many found no room; the first key without room is also logged, once.
     ///
     /// ```
     /// use tower_sluice::store::WhenFull;
@@ -247,7 +247,7 @@ impl LeakyQueue {
         self.with(|bounds| bounds.max_keys = keys)
     }
 
-    /// Sets what happens to a request of a new key while [`max_keys`](Self::max_keys) keys are remembered.
+    /// Sets how a request of a new key is handled while [`max_keys`](Self::max_keys) keys are remembered.
     ///
     /// | | the request | over all keys, at most |
     /// |---|---|---|
@@ -267,7 +267,7 @@ impl LeakyQueue {
 
     /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
     /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
-    /// rate, which are as good without.
+    /// rate, which are equally good without it.
     ///
     /// A `timerfd` then runs beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters, and open
     /// only while it has some. A thread of the process, which the first precise queue starts, watches all of them, so
@@ -355,8 +355,8 @@ fn longest_wait(patience: Option<Duration>) -> u64 {
 }
 
 impl Limiter for LeakyQueue {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, but for the very
-    /// last nanosecond: a turn that comes when the patience ends comes too late.
+    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, except for the
+    /// very last nanosecond: a turn that comes when the patience ends comes too late.
     ///
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait exactly as they would behind a
     /// request.

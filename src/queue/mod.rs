@@ -34,5 +34,5 @@ fn no_timer() -> LimiterError {
 }
 
 fn too_many_runtimes() -> LimiterError {
-    LimiterError::new("a leaky queue has waiters on 65,536 tokio runtimes already, and on no more")
+    LimiterError::new("a leaky queue supports waiters on at most 65,536 tokio runtimes")
 }

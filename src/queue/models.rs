@@ -76,7 +76,7 @@ struct QueueDriver {
     signal: Plain<Flag>,
 }
 
-/// Acts on a monitor at a second, as `SharedQueue::enter` does, and returns the driver that was to be started.
+/// Acts on a monitor at a second, as `SharedQueue::enter` does, and returns the driver to start.
 fn enter<T>(
     monitor: &Monitor,
     second: u64,

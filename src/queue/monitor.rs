@@ -102,7 +102,7 @@ impl<R: Runtime> Monitor<R> {
             Ok(id) => id,
             Err(rejection) => return Ok(Arrival::Decided(rejection)),
         };
-        // Its place in that FIFO, behind those that are not due yet.
+        // Its place in that FIFO, behind the waiters that are not due yet.
         self.schedule.catch_up(now, id, &mut deferred.wake);
         let departs_at = match self.schedule.check_arrival(now, id, cost, max_wait) {
             Ok(departs_at) => departs_at,
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_65_536_runtimes_have_drivers_and_the_error_says_so() {
+    fn at_most_65_536_runtimes_have_drivers() {
         let mut drivers = Drivers((0..=u32::from(u16::MAX)).map(|runtime| driver(runtime, true, 0)).collect());
         assert_eq!(drivers.driver_on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
         assert!(drivers.driver_on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(drivers.driver_on(65_536, &schedule()).unwrap(), DriverId(3));
     }
 
-    /// A waiter whose runtime is driven is released in time, wherever else it is polled.
+    /// A waiter whose runtime is driven is released in time, even if it is polled on another.
     #[cfg(not(sluice_loom))]
     #[test]
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {

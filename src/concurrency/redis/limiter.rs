@@ -51,8 +51,8 @@ use crate::values::{
 /// released units of the key. Otherwise it asks at intervals that grow from 10 to 250 milliseconds, half of each
 /// random, for units that other processes release. So a line costs, in each process
 ///
-/// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
-///   processes hold units that it needs; the intervals begin anew when a waiter was served;
+/// - up to 12 calls in its first second and up to 8 in each further one, for any number of requests that wait in it,
+///   while other processes hold units that it needs; the intervals begin anew when a waiter was served;
 /// - one more call for each release by this process;
 /// - no call while this process alone holds too many units.
 ///
@@ -89,7 +89,7 @@ use crate::values::{
 /// - after a process stood still for longer than its lease (`SIGSTOP`, a suspended machine, all its runtimes blocked)
 ///   or could not reach Redis for that long: its requests are in flight in truth, and others may have their units by
 ///   then. It overruns by its own units at most, and reports them with its next renewal.
-/// - after Redis has lost data (a restart, an eviction, a replica that took over before it had everything): until all
+/// - after Redis has lost data (a restart, an eviction, a replica that took over before it had all data): until all
 ///   processes have renewed, half a lease later.
 /// - when the server's clock is set forward by more than half a lease: its leases end. When it is set back, the leases
 ///   of processes that died before last longer, by a lease at most.
@@ -123,16 +123,16 @@ use crate::values::{
 /// # Live change
 ///
 /// A changed limit holds from the next request on. Units in flight stay counted, here and on the server. The heir must
-/// have the same name on the same [`Redis`]. Requests that wait are asked for anew under the new limit, and share their
-/// lines with those that come. Processes with different limits may share a name, as while a change is rolled out: each
-/// judges by its own. The [lease](Self::lease) of the first limiter stays in force, since a renewer already counts on
-/// it.
+/// have the same name on the same [`Redis`]. Requests that wait ask again under the new limit, and share their lines
+/// with later requests. Processes with different limits may share a name, for example while a change is rolled out:
+/// each judges by its own limit. The [lease](Self::lease) of the first limiter stays in force, since a renewer already
+/// counts on it.
 ///
 /// # Errors
 ///
 /// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a
-/// request is decided outside of a tokio runtime. One without a source, if a request would have to wait, and the
-/// limiter was [closed](Limiter::close).
+/// request is decided outside of a tokio runtime. A [`LimiterError`] without a source, if a request would have to wait,
+/// and the limiter was [closed](Limiter::close).
 #[doc(alias("distributed semaphore", "concurrency limit"))]
 pub struct RedisConcurrency {
     redis: Redis,

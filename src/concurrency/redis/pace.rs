@@ -33,7 +33,7 @@ const FIRST: Duration = Duration::from_millis(10);
 /// Units that another process releases are noticed after this time at the latest.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Often enough for a waiter of another process to be served in its `max_wait`, and rarely enough: where nobody else
+/// Often enough for a waiter of another process to be served in its `max_wait`, and rarely enough: if no other process
 /// waits, one unit is idle for a twentieth of the time.
 const YIELD_EVERY: Duration = Duration::from_secs(5);
 

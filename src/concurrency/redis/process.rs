@@ -156,7 +156,7 @@ impl Process {
                 _ => CallEnd::Unknown,
             };
             process.counts.released(tag, number, end);
-            // Not before the server has them back: the first waiter would be rejected.
+            // Only now that the server has the units back: earlier, the first waiter would be rejected.
             process.lines.released(tag);
             if end == CallEnd::Unknown {
                 process.start_renewing();

@@ -20,7 +20,7 @@ pub(super) struct Renewers(Lock<Vec<(Id, Handle)>>);
 /// fails at once has seven further attempts; if calls time out, there are fewer.
 const LOOKS_PER_LEASE: u32 = 16;
 
-/// The most renewals of a runtime that are under way at a time: few beside the calls of requests.
+/// The most renewals of a runtime that are under way at a time: few compared to the calls of requests.
 const AT_A_TIME: usize = 32;
 
 impl Renewers {

@@ -33,7 +33,7 @@ use crate::values::{
 /// |---|---|---|
 /// | the rate holds for | a process | all processes with this name on this Redis |
 /// | a waiter leaves before its turn | all behind it move up | its reservation goes to the next arrival |
-/// | order | the oldest first | the oldest first, but for such reservations |
+/// | order | the oldest first | the oldest first, except for such reservations |
 /// | [peek](crate::limiter::Mode::Peek) | yes | no |
 ///
 /// ```no_run
@@ -86,11 +86,11 @@ use crate::values::{
 ///
 /// - Part of a hole may have passed; the rest must be wide enough for the cost. A reservation that is returned less
 ///   than an interval before it would have been paid for is lost.
-/// - 64 holes per key are remembered, neighbours counting as one. Beyond that, those that pass first are lost.
+/// - 64 holes per key are remembered, neighbours counting as one. Beyond that, the holes that pass first are lost.
 /// - A reservation is lost if the call that returns it fails, if the answer that granted it got lost, or if its process
 ///   dies or its runtime is shut down. A lost reservation delays later arrivals by its cost in intervals. There are
 ///   never more of them than fit into `max_queue` and `max_wait`, and they never let too many requests in.
-/// - Those that wait already do not move up, as they do in a `LeakyQueue`.
+/// - Requests that wait already do not move up, unlike in a `LeakyQueue`.
 ///
 /// If unrelated clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
 /// it](LeakyQueue#clients-that-come-and-go): they can keep its queue full, as with a `LeakyQueue`.
@@ -121,9 +121,9 @@ use crate::values::{
 /// [`RedisStore`](crate::store::redis::RedisStore#cost) do, but not in a cluster. Until the first answer, Redis is
 /// asked about all requests that arrive for a full queue.
 ///
-/// Until its backlog is paid, a key takes some 150 bytes on the server, however many wait, and some 40 for each hole.
-/// Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. No task
-/// runs for it, and no lock is held.
+/// Until its backlog is paid, a key takes some 150 bytes on the server, for any number of waiters, and some 40 for each
+/// hole. Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. No
+/// task runs for it, and no lock is held.
 ///
 /// # Cancel safety
 ///

@@ -105,7 +105,7 @@ impl Schedule {
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.waits.max_queue
                 && waiter.cost <= self.max_cost
-                // A waiter that may depart at once has not waited in vain, however long it was.
+                // A waiter that may depart at once stays, after a wait of any length.
                 && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);
             if stays {
                 kept += 1;

@@ -142,8 +142,8 @@ impl Schedule {
         self.keys.shared = 0;
     }
 
-    /// Counts the keys that owe nothing any more and are still in memory, of a stretch after `from`; and returns where
-    /// the stretch ends, if there may be more.
+    /// Counts the keys in a stretch after `from` that owe nothing any more and are still in memory. Also returns the
+    /// end of the stretch, if there may be more.
     pub(in crate::queue) fn count_paid(
         &self,
         now: Timestamp,

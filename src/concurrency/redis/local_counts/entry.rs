@@ -1,7 +1,7 @@
 //! [`LocalEntry`]: the units of one key that one process has in flight, and its knowledge of the server's count of them.
 //!
 //! Plain transitions, without locks and clocks: the model in the package `tower-sluice-protocols` explores this file as
-//! it is. So it imports nothing else of the crate.
+//! it is. So it imports only [`Timestamp`] from the crate.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct LocalEntry {
     pub(super) exact: Timestamp,
     /// When the last call began that may have started a lease on the server.
     pub(super) leased: Timestamp,
-    /// Whether the server may have units that nobody holds, or lack some: a call has failed, and may have run.
+    /// Whether the server may count units that no request holds, or may lack some: a call has failed, and may have run.
     pub(super) is_unsure: bool,
 }
 

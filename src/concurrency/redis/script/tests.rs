@@ -178,7 +178,7 @@ fn a_foreign_hash_is_an_error() {
 /// Processes that were cut off may have any number of units in flight: the script cuts a sum that does not fit into a
 /// double.
 #[test]
-fn more_units_in_flight_than_a_double_holds_leave_room_for_none() {
+fn more_units_in_flight_than_a_double_holds_reject_every_request() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
     let field = ProcessField { process: 1, number: 1 };
     let most = (1_u64 << 51) - 1;
@@ -207,7 +207,7 @@ fn mistakes_in_the_scripts_are_noticed() {
             properties: &[
                 scripts_count_as_the_model_does,
                 a_foreign_hash_is_an_error,
-                more_units_in_flight_than_a_double_holds_leave_room_for_none,
+                more_units_in_flight_than_a_double_holds_reject_every_request,
             ],
             changes: &[
                 ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),

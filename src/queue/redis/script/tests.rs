@@ -280,7 +280,7 @@ fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Optio
 }
 
 #[test]
-fn stored_timelines_become_what_rust_computes() {
+fn scripts_change_timelines_as_rust_does() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut seen = [0; 4];
@@ -359,7 +359,7 @@ fn stored_timelines_become_what_rust_computes() {
 
 /// A request with little patience finds a queue in which others wait for longer: their debt is kept.
 #[test]
-fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
+fn impatient_requests_keep_the_debt_of_patient_ones() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(1), 10, Duration::from_secs(30)).unwrap();
     let mut arrive = |patience| {
@@ -380,7 +380,7 @@ fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
 /// Such a debt comes from a quota that was lowered far, or from a clock that was set back: no request would be admitted
 /// for years.
 #[test]
-fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
+fn a_debt_above_the_greatest_is_reduced_to_it() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let years = format!("-{}", START + (1 << 48));
@@ -494,7 +494,7 @@ fn mistakes_in_the_scripts_are_noticed() {
             block: include_str!("lua/open.lua"),
             properties: &[
                 reservations_match_a_naive_list,
-                the_debt_of_patient_requests_is_kept_by_those_that_are_not,
+                impatient_requests_keep_the_debt_of_patient_ones,
                 arrivals_in_one_run_are_decided_as_if_alone,
             ],
             changes: &[
@@ -508,7 +508,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/take.lua"),
             properties: &[
-                stored_timelines_become_what_rust_computes,
+                scripts_change_timelines_as_rust_does,
                 reservations_fit_into_holes,
                 reservations_match_a_naive_list,
             ],
@@ -546,7 +546,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/refund.lua"),
             properties: &[
-                stored_timelines_become_what_rust_computes,
+                scripts_change_timelines_as_rust_does,
                 reservations_fit_into_holes,
                 reservations_match_a_naive_list,
             ],
@@ -593,20 +593,20 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/close.lua"),
-            properties: &[stored_timelines_become_what_rust_computes],
+            properties: &[scripts_change_timelines_as_rust_does],
             changes: &[("old = text", "")],
         },
         Changes {
             block: include_str!("../../../store/redis/script/lua/each_key.lua"),
             properties: &[
                 arrivals_in_one_run_are_decided_as_if_alone,
-                the_debt_of_patient_requests_is_kept_by_those_that_are_not,
+                impatient_requests_keep_the_debt_of_patient_ones,
             ],
             changes: &[("ARGV[7] or 0", "0"), ("get = redis.pcall", "get = call"), ("KEYS[index]", "KEYS[1]")],
         },
         Changes {
             block: include_str!("../../../store/redis/script/lua/close.lua"),
-            properties: &[stored_timelines_become_what_rust_computes, a_foreign_string_is_an_error],
+            properties: &[scripts_change_timelines_as_rust_does, a_foreign_string_is_an_error],
             changes: &[
                 ("if problem and keys == 1 then return redis.error_reply(problem) end", ""),
                 ("(expires + 999) / 1000", "expires / 1000"),
