@@ -8,7 +8,7 @@
 //!   sets under that lock. No other thread can write the same tag meanwhile.
 //! - A count that falls to zero leaves the tag where it is. Another key may then take the slot, which removes the tag.
 //!
-//! All other threads change a found word by one compare-and-swap. It fails if another key has taken the slot in
+//! Other threads change a found word only by one compare-and-swap. It fails if another key has taken the slot in
 //! between, since the tag differs; the thread then searches the key again. If the slot was taken and came back to the
 //! same key, the word has the units in flight now, and the swap is as good as a later one.
 //!

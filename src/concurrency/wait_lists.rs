@@ -154,7 +154,7 @@ impl WaitLists {
                 match (slots.get(slot).replace(word, next), fits) {
                     (Ok(()), Some(units)) => return JoinResult::Taken { units },
                     (Ok(()), None) => return JoinResult::Waits(shard.enlist(slot, wanted)),
-                    // At most while the word is not marked: then other threads change it as well.
+                    // Fails only while the word is not marked: then other threads change it as well.
                     (Err(now), fits) => {
                         if fits.is_none() {
                             self.exit(1);

@@ -193,8 +193,8 @@ impl Drop for DriverGuard {
 
 /// A waiter: resolves when its turn comes.
 ///
-/// A waiter that is dropped leaves the queue; if its turn has come by then, the turn goes back. The lock of the queue
-/// decides between the two, so no turn is lost or used twice.
+/// A waiter that is dropped leaves the queue; if its turn has come by then, the turn goes back. This is decided under
+/// the one lock, so no turn is lost or used twice.
 pub(super) struct WaiterFuture {
     shared: Arc<SharedQueue>,
     /// Cleared when the result is returned.

@@ -11,7 +11,7 @@ use super::schedule::{QueueBounds, Schedule};
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
-use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
+use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms};
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
@@ -24,8 +24,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
 ///   a millisecond late, and the next departure is not late for it (with the feature `precise-timer`,
-///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only the departures
-///   that fit into fifty are made at once; the others follow at the interval, instead of all in one burst.
+///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only the requests
+///   that fit into fifty milliseconds depart at once; the others follow at the interval, instead of all in one burst.
 /// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and all behind it move up.
 ///   If it is dropped at the very moment of its release, its turn goes to the next waiter.
 /// - No waiter depends on another waiter being polled, or on another runtime: see [several
@@ -47,8 +47,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 ///
 /// A quota with a [burst](Quota::burst) lets that many requests depart at once after an idle spell, and spaces out the
 /// rest. Without one, the burst is 1. So in any span *t*, at most burst + rate × (*t* + 50 ms) depart; the fifty
-/// milliseconds are made up for after a stall. In terms of nginx's `limit_req`, which does not count the first request,
-/// and counts the requests that it delays:
+/// milliseconds allow for catching up after a stall. In terms of nginx's `limit_req`, which does not count the first
+/// request, and counts the requests that it delays:
 ///
 /// | nginx | quota | [`max_queue`](Self::max_queue) |
 /// |---|---|---|
@@ -94,8 +94,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 ///
 /// The body of a request is not read before its turn. A client that sends `Expect: 100-continue` gets the 100 when the
 /// service reads the body, or a rejection instead; hyper's servers send nothing before, although RFC 9110 (section
-/// 10.1.1) asks for an immediate response. Most clients send the body unasked after a second or so. The client keeps
-/// the part that the connection's buffers do not hold until the turn has come.
+/// 10.1.1) asks for an immediate response. Most clients send the body unasked after a second or so. Until the turn has
+/// come, the client keeps the part that exceeds the connection's buffers.
 ///
 /// # Several runtimes
 ///
@@ -203,6 +203,17 @@ impl LeakyQueue {
     /// An empty schedule with this queue's quota and bounds.
     fn schedule(&self) -> Schedule {
         Schedule::new(&self.quota, self.bounds)
+    }
+
+    /// Answers a request that accepts a wait of `max_wait` nanoseconds.
+    fn arrive(&self, key: &PartitionKey, kind: RequestKind, cost: u64, max_wait: u64) -> Answer {
+        let shared = self.shared();
+        let request = Request { id: shared.id(key), cost, max_wait, kind };
+        shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
+            Ok(Arrival::Decided(decision)) => decision.into(),
+            Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
+            Err(error) => error.into(),
+        })
     }
 
     fn with(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
@@ -361,23 +372,15 @@ impl Limiter for LeakyQueue {
     /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait exactly as they would behind a
     /// request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let shared = self.shared();
+        let key = ask.key();
         let cost = ask.cost();
-        let arrive = |kind, cost, max_wait| {
-            let request = Request { id: shared.id(ask.key()), cost, max_wait, kind };
-            shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
-                Ok(Arrival::Decided(decision)) => decision.into(),
-                Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
-                Err(error) => error.into(),
-            })
-        };
         match ask.mode() {
-            Mode::Charge => arrive(RequestKind::Waiter, cost, longest_wait(ask.patience())),
-            Mode::Peek => arrive(RequestKind::Peek, cost, longest_wait(ask.patience())),
-            Mode::Shadow => arrive(RequestKind::Detached, cost, u64::MAX),
-            Mode::UpTo => match arrive(RequestKind::Detached, cost, u64::MAX) {
+            Mode::Charge => self.arrive(key, RequestKind::Waiter, cost, longest_wait(ask.patience())),
+            Mode::Peek => self.arrive(key, RequestKind::Peek, cost, longest_wait(ask.patience())),
+            Mode::Shadow => self.arrive(key, RequestKind::Detached, cost, u64::MAX),
+            Mode::UpTo => match self.arrive(key, RequestKind::Detached, cost, u64::MAX) {
                 Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
-                    Some(part) => arrive(RequestKind::Detached, part, u64::MAX),
+                    Some(part) => self.arrive(key, RequestKind::Detached, part, u64::MAX),
                     None => decision.into(),
                 },
                 answer => answer,

@@ -333,7 +333,7 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
         let next = tick_of(&monitor, driver.number, 0);
         let early = other.join().unwrap();
         assert!(wakes_up(&next, &driver.signal) <= 1, "{next:?}: it sleeps through a turn");
-        // It releases the one elsewhere, too, or its own would come too late.
+        // It releases the waiter of the other runtime, too. Otherwise the turn of its own waiter would come too late.
         assert!(
             matches!(tick_of(&monitor, driver.number, 1), NextStep::SleepUntil(alarm) if alarm.as_nanos() == 2 * SECOND)
         );
@@ -508,7 +508,7 @@ fn one_leaves_while_the_queue_is_closed() {
         };
         close(&monitor);
         other.join().unwrap();
-        // The turn of the first may have come to it before the close.
+        // Without a tick, its turn has not come before the close.
         assert!(matches!(poll(&monitor, second, 1), Polled::Closed));
         assert_empty(&monitor);
     });
@@ -530,7 +530,7 @@ fn two_turns_are_returned_at_once() {
         };
         leave(&monitor, second, 2);
         other.join().unwrap();
-        // The second one's second is not spent yet, and is the third one's.
+        // The turn at the second second is not paid for yet, so it goes to the third waiter.
         assert!(turn(&monitor, third, 2));
         assert_empty(&monitor);
     });

@@ -12,7 +12,7 @@ use crate::values::{Backlog, Decision, LimiterError, Receipt};
 /// The schedule and the drivers of a queue, behind one lock (a monitor, as Hoare's).
 ///
 /// All interaction between threads happens here, without any timer or task, so that loom can check it. The holder of
-/// the lock reads the clock under it, so that arrivals are in the order of their times. Work that runs foreign code is
+/// the lock reads the clock under it, so that arrivals are ordered by their times. Work that runs foreign code is
 /// returned as [`AfterUnlock`], since it must not run under the lock.
 pub(super) struct Monitor<R: Runtime> {
     pub(super) schedule: Schedule,

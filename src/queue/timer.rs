@@ -11,7 +11,7 @@ use self::fine::FineTimer;
 /// Tokio's clock is the clock of the queue in any case, so that tests can pause it. A driver that wakes up reads that
 /// clock, and trusts no timer.
 pub(super) struct Alarm {
-    /// Also dropped once it has failed.
+    /// Absent if it is not wanted or not available, and dropped once it has failed.
     fine: Option<FineTimer>,
     woke_early: bool,
 }

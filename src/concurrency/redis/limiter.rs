@@ -105,7 +105,7 @@ use crate::values::{
 /// then. The [local fallback](crate::FailureMode::LocalFallback) admits up to `limit` units of a key in this process
 /// alone. It also counts the units that Redis has admitted before: an outage does not give a process a second limit. So
 /// *n* processes have up to *n* × `limit` units of a key in flight during an outage. The first renewal after the outage
-/// reports the units that they admitted to Redis.
+/// reports to Redis the units that they admitted.
 ///
 /// # Memory and cost
 ///

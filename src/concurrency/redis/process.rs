@@ -35,7 +35,7 @@ pub(super) struct Process {
     name: Box<str>,
     /// Distinguishes it from the other processes.
     id: u64,
-    /// In microseconds. An heir may have another.
+    /// An heir may have been set another, which has no effect.
     lease: Duration,
     pub(super) counts: LocalCounts,
     pub(super) renewers: Renewers,
@@ -166,16 +166,17 @@ impl Process {
 
     /// Moves the units of a key to a new field.
     pub(super) async fn renew(self: Arc<Self>, tag: KeyTag, renewal: Renewal) {
-        let ends = |end| {
-            if let Some(release) = self.counts.renewed(tag, renewal, end) {
-                self.release_on_server(tag, release);
-            }
-        };
-        let under_way = OnDrop::new(|| ends(CallEnd::Unknown));
+        let under_way = OnDrop::new(|| self.end_renewal(tag, renewal, CallEnd::Unknown));
         let call = script::renew(self.key(tag), self.field(renewal.number), renewal.units, self.lease_micros());
         let answer = self.call(call).await;
         under_way.end();
-        ends(if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
+        self.end_renewal(tag, renewal, if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
+    }
+
+    fn end_renewal(self: &Arc<Self>, tag: KeyTag, renewal: Renewal, end: CallEnd) {
+        if let Some(release) = self.counts.renewed(tag, renewal, end) {
+            self.release_on_server(tag, release);
+        }
     }
 
     /// Lets the current runtime renew the units in flight, if it does not yet.

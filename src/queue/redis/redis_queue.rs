@@ -52,8 +52,9 @@ use crate::values::{
 ///
 /// The order of arrival at Redis is the order of departure, to the microsecond of its clock and at exact intervals. A
 /// process counts the wait from when the answer came, so no request departs before its turn. It is late by the time
-/// that the answer was under way, and by up to one millisecond of tokio's timer. So two successive departures may be
-/// closer than an interval, if the second is less late than the first, by the difference. These errors do not add up.
+/// that the answer was under way, and by up to one millisecond of tokio's timer. So if the second of two successive
+/// departures is less late than the first, they are closer than an interval, by the difference. These errors do not add
+/// up.
 ///
 /// A request of cost *c* delays those behind it for *c* intervals, as in a `LeakyQueue`. A request of cost zero does
 /// not wait, and is not counted.

@@ -12,7 +12,7 @@ use crate::values::time::Timestamp;
 pub(super) struct FifoCounts {
     /// Unique among all tables of the process.
     number: u64,
-    /// The number of FIFOs that are shared by keys without a FIFO of their own.
+    /// The number of shared FIFOs in use.
     pub(super) shared: usize,
     evicted: u64,
     turned_away: u64,
@@ -83,12 +83,13 @@ impl Schedule {
     /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
     /// paid, or if all have waiters, when one of these has.
     fn full_rejection(&self, now: Timestamp) -> Decision {
-        let paid_by_all = |(_, id): &(Timestamp, FifoId)| {
+        let soonest = self.owes_least().map(|(paid, _)| paid);
+        let soonest = soonest.or_else(|| {
+            let (_, id) = self.due.first()?;
             let fifo = self.fifos.get(id)?;
             let nanos = self.pace.gcra.nanos_ceil(self.pace.end(fifo, Timestamp::ZERO));
             Some(u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos))
-        };
-        let soonest = self.owes_least().map(|(paid, _)| paid).or_else(|| self.due.first().and_then(paid_by_all));
+        });
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
         self.describe(now, &Fifo::default(), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
     }

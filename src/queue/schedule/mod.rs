@@ -125,6 +125,14 @@ impl QueuePace {
         u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
+    /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `end`.
+    fn count_departures(&self, end: u128, deadline: u128) -> u128 {
+        match (deadline + self.ahead).checked_sub(end) {
+            Some(left) => left / self.gcra.price(1) + 1,
+            None => 0,
+        }
+    }
+
     /// Whether a FIFO has waiters, and its entry in the index for that case.
     fn index_entry(&self, id: FifoId, fifo: &Fifo) -> (bool, (Timestamp, FifoId)) {
         if fifo.waiters.len == 0 {
@@ -235,7 +243,7 @@ impl Schedule {
 
         let departs_at = self.pace.departs_at(self.pace.end(&fifo, Timestamp::ZERO));
         if departs_at == Timestamp::MAX {
-            // Clocks end before, so that no wait is long enough.
+            // The turn would come after the end of clocks, so no wait is long enough.
             return Err(reject(None));
         }
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
@@ -460,23 +468,21 @@ impl Schedule {
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
         let start = self.pace.gcra.units(now);
-        let interval = self.pace.gcra.price(1);
-        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
-        let count = |end: u128, in_fifo: usize, in_all: usize| {
-            let fitting_by = |deadline: u128| match (deadline + self.pace.ahead).checked_sub(end) {
-                Some(left) => left / interval + 1,
-                None => 0,
-            };
-            let at_once = if in_fifo == 0 { fitting_by(start) } else { 0 };
-            let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
-            let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
-            u64::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u64::MAX)
-        };
         let end = self.pace.end(fifo, now);
-        let limit = count(start, 0, 0);
-        let remaining = count(end, fifo.waiters.len, waiting).min(limit);
+        let limit = self.count_fitting(start, start, 0, 0);
+        let remaining = self.count_fitting(start, end, fifo.waiters.len, waiting).min(limit);
         let reset = self.pace.gcra.nanos_ceil(end - start);
         outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
+    }
+
+    /// Counts the requests of cost one that would not be rejected at `start`, behind `in_fifo` waiters that are paid
+    /// for at `end`, and with `in_all` waiters over all keys.
+    fn count_fitting(&self, start: u128, end: u128, in_fifo: usize, in_all: usize) -> u64 {
+        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
+        let at_once = if in_fifo == 0 { self.pace.count_departures(end, start) } else { 0 };
+        let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
+        let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
+        u64::try_from((at_once + waits).min(self.pace.count_departures(end, last))).unwrap_or(u64::MAX)
     }
 
     /// Changes a FIFO, if it exists, and keeps it in the right index (invariant 1).
