@@ -222,7 +222,7 @@ fn a_release_beside_a_request_that_lines_up_wakes_it() {
         });
         shared.release(slot);
         let slot = waiter.join().unwrap().unwrap_or_else(|(ticket, flag)| {
-            assert!(flag.0.load(Ordering::SeqCst), "its unit is free, and nobody has woken it");
+            assert!(flag.0.load(Ordering::SeqCst), "its unit is free, but it was not woken");
             assert!(shared.poll(ticket, &flag));
             shared.note(1);
             ticket.slot()

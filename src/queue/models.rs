@@ -288,7 +288,7 @@ fn one_arrives_while_the_driver_ends() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, driver) = join_on(&monitor, CORES[0]);
-        let driver = driver.expect("none was there");
+        let driver = driver.expect("the first waiter of a runtime starts its driver");
         let other = {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || {
@@ -356,7 +356,7 @@ fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
         let arrive = |fifo| arrive_on(&monitor, CORES[1], fifo, 0).expect("open");
         assert!(arrive((1, 9)).0.is_none());
         let (_late, driver) = arrive((1, 1));
-        let driver = driver.expect("none was there");
+        let driver = driver.expect("the first waiter of a runtime starts its driver");
         assert!(arrive((2, 1)).0.is_none());
         let other = {
             let monitor = Arc::clone(&monitor);
@@ -377,7 +377,7 @@ fn a_turn_is_refunded_while_another_driver_goes_to_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, idle) = arrive_on(&monitor, CORES[0], (1, 9), 0).expect("open");
-        tick_of(&monitor, idle.expect("none was there").number, 1);
+        tick_of(&monitor, idle.expect("the first waiter of a runtime starts its driver").number, 1);
         let (second, driver) = join_on(&monitor, CORES[1]);
         let (third, none) = join_on(&monitor, CORES[1]);
         let driver = driver.expect("each runtime has one");
@@ -407,7 +407,7 @@ fn a_driver_is_lost_while_its_waiter_moves() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (waiter, driver) = join_on(&monitor, CORES[0]);
-        let lost = driver.expect("none was there").number;
+        let lost = driver.expect("the first waiter of a runtime starts its driver").number;
         let other = {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || lose(&monitor, lost))
@@ -432,7 +432,7 @@ fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (waiter, driver) = join_on(&monitor, CORES[0]);
-        let lost = driver.expect("none was there").number;
+        let lost = driver.expect("the first waiter of a runtime starts its driver").number;
         let flag = Plain::new(Flag::default());
         let other = {
             let monitor = Arc::clone(&monitor);
@@ -453,7 +453,7 @@ fn two_drivers_release_at_once() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, driver) = join_on(&monitor, CORES[0]);
-        let number = driver.expect("none was there").number;
+        let number = driver.expect("the first waiter of a runtime starts its driver").number;
         let (second, driver) = join_on(&monitor, CORES[1]);
         let driver = driver.expect("each runtime has one");
         let other = {

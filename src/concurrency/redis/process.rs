@@ -89,8 +89,7 @@ impl Process {
         let RedisWanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let process = Arc::clone(self);
-        let call = Arc::clone(self).call_take(tag, cost, limit);
-        complete_or_undo(runtime, call, move |answer| {
+        complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), move |answer| {
             if answer.is_ok_and(|decision| decision.is_allowed()) {
                 process.release(tag, cost);
             }

@@ -92,9 +92,9 @@ impl ProcessQueue {
     ) -> Result<Decision, LimiterError> {
         let tag = self.names.tag(key);
         let sent = Monotonic.now();
-        let rejection =
-            self.negative_cache.rejection(tag, sent, |state, at| self.script.rejection(state, at, cost, patience));
-        if let Some(rejection) = rejection {
+        if let Some(rejection) =
+            self.negative_cache.rejection(tag, sent, |state, at| self.script.rejection(state, at, cost, patience))
+        {
             return Ok(rejection);
         }
         let call = self.script.call(self.name(tag), cost, patience);
