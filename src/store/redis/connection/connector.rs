@@ -1,4 +1,4 @@
-//! The seam for the simulation: streams that are opened in place of those of the system's network.
+//! The seam for the simulation: opens streams in place of connections of the system's network.
 
 use std::fmt;
 use std::future::Future;

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::node::Node;
 use super::node_map::{NodeMap, is_of_a_cluster};
 
-/// The nodes, and how to find the one that is responsible for a key.
+/// The nodes. Finds the node that is responsible for a key.
 ///
 /// A single server is lent, not cloned (`Cow`): a counter of references that each call changes would be contended by
 /// all threads.
@@ -27,7 +27,7 @@ impl Topology {
         }
     }
 
-    /// Returns the node that has a slot, if that is known without a call. Only in a cluster is the slot worked out.
+    /// Returns the node that has a slot, if that is known without a call. `slot` is only called in a cluster.
     pub(super) fn known_node(&self, slot: impl FnOnce() -> u16) -> Option<Cow<'_, Arc<Node>>> {
         match self {
             Self::Single(node) => Some(Cow::Borrowed(node)),
@@ -56,7 +56,7 @@ impl Topology {
         }
     }
 
-    /// Asks the sentinels or the cluster again, in the background. A single server has neither. Cheap enough to be
+    /// Asks the sentinels or the cluster again, in the background. A single server needs no refresh. Cheap enough to be
     /// called on each failure.
     pub(super) fn refresh_soon(&self) {
         if let Self::Mapped(map) = self {
