@@ -95,10 +95,10 @@ impl ScriptCaller {
         Ok(ScriptReply::read(self.redis.call_by(&call, limits).await?, call.keys.len())?)
     }
 
-    /// Moves the keys of a call into a bundle, and returns where the answer will be; `None` if it is to be made at
-    /// once.
+    /// Moves the keys of a call into a bundle, and returns the receiver of its answer; `None` if the caller makes the
+    /// call at once.
     fn join(&self, call: &mut ScriptCall, limits: CallLimits) -> Option<oneshot::Receiver<BundleAnswer>> {
-        // Relaxed: it only decides which of two ways is quicker.
+        // Relaxed: a stale count only costs time.
         if self.state.in_flight.load(Ordering::Relaxed) == 0 || !self.redis.has_one_node() {
             return None;
         }

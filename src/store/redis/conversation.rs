@@ -155,7 +155,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         if let Some(receipt) = self.receipt {
             charge = charge.refunding(target.algorithm(), self.cost, receipt, asked);
         }
-        charge.under(OwnQuota { quota, conversion })
+        charge.with_own_quota(OwnQuota { quota, conversion })
     }
 
     fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply> {

@@ -81,9 +81,9 @@ use crate::values::{Description, LimiterError};
 /// A store with another quota may have the same name: processes with the old quota and with the new one share the
 /// state, as during the rollout of a change. A bucket's debt is kept as the time at which it will be paid, and is a
 /// full bucket at most: so the same share of the bucket is used up, no client gets more than the new burst, and a
-/// client waits at most as long as the new bucket takes to fill. A window continues to count under the new limit; with
-/// another period, used units may count until the end of the next window. The units of a calendar window count until
-/// the end of the present window, also in another zone or with another anchor.
+/// client waits at most for the time that the new bucket takes to fill. A window continues to count under the new
+/// limit; with another period, used units may count until the end of the next window. The units of a calendar window
+/// count until the end of the present window, also in another zone or with another anchor.
 ///
 /// # Quotas of the keys' own
 ///
@@ -103,9 +103,8 @@ use crate::values::{Description, LimiterError};
 /// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's
 /// quota then costs a second round trip. If another process changes the key in between, which on a hot key is nearly
 /// always the case, a third one charges it under the quota that it has: the decision shows that quota, and is refunded
-/// only if the two have the same rate, or windows of the same period. In all, a bucket admits at most as many units as
-/// a bucket with the greater burst and the greater rate of the two, and windows of one period at most the greater
-/// limit.
+/// only if the two have the same rate, or windows of the same period. In all, a bucket admits at most the units of a
+/// bucket with the greater burst and the greater rate of the two, and windows of one period at most the greater limit.
 ///
 /// # Bans and debts
 ///
@@ -119,11 +118,11 @@ use crate::values::{Description, LimiterError};
 ///
 /// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a
 /// call, refunds a lease first, or needs several nodes: one deadline holds for all calls of a decision. While the
-/// circuit breaker of the node is open it fails at once. The policy [says](crate::FailureMode) what happens to the
-/// request then. For the [local fallback](crate::FailureMode::LocalFallback) this store also counts the units that
-/// Redis admits in a [`MemoryStore`](crate::store::MemoryStore) for 65,536 keys. The fallback only counts up: units
-/// that are refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit are not
-/// reported to Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
+/// circuit breaker of the node is open it fails at once. Then the [policy](crate::FailureMode) decides about the
+/// request. For the [local fallback](crate::FailureMode::LocalFallback) this store also counts the units that Redis
+/// admits in a [`MemoryStore`](crate::store::MemoryStore) for 65,536 keys. The fallback only counts up: units that are
+/// refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit are not reported to
+/// Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
 ///
 /// If one of our keys holds a value of another type or format, its requests fail, and the value stays as it is: its
 /// writer may need it. [Reset](crate::limiter::Mode::Reset) removes it.

@@ -23,8 +23,8 @@ pub(super) struct Connections {
     made: u64,
 }
 
-/// The connection and the permits of one runtime for a node. Calls hold them, so runtimes share none: a blocked runtime
-/// could hold all of them.
+/// The connection and the permits of one runtime for a node. Calls hold them, so runtimes do not share them: a blocked
+/// runtime could hold all of them.
 pub(super) struct RuntimeState {
     runtime: Id,
     /// A connection that has ended stays until it is replaced.

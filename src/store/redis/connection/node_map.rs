@@ -1,4 +1,4 @@
-//! [`NodeMap`]: which node has which slots, as a cluster or its sentinels say.
+//! [`NodeMap`]: which node has which slots, by the answers of a cluster or of sentinels.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

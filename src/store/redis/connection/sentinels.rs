@@ -1,4 +1,4 @@
-//! [`Sentinels`]: where the primary is that they watch over.
+//! [`Sentinels`]: find the address of their primary.
 
 use std::sync::Arc;
 use std::time::Duration;

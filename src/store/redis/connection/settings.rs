@@ -1,4 +1,4 @@
-//! [`NodeSettings`]: what all nodes have in common.
+//! [`NodeSettings`]: the settings of all nodes.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

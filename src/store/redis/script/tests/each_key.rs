@@ -41,7 +41,7 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xor
             let mut charge = ScriptCharge::new(&algorithm, key(""), cost, at(now));
             charge.count = count;
             let own_quota = OwnQuota { quota: own, conversion: None };
-            let call = ScriptCall { keys: names, ..charge.under(own_quota).alone() };
+            let call = ScriptCall { keys: names, ..charge.with_own_quota(own_quota).alone() };
             server.add(now, &call);
             let is_charge = cost <= algorithm.max_cost();
             let decisions = keys.iter().map(|id| {
@@ -117,7 +117,8 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
     check(&SlidingWindow::new(Quota::per_second(10)));
 }
 
-/// Against Rust over a plain map: requests for a bucket and two windows, of which some share keys. One key may only be read.
+/// Against Rust over a plain map: requests for a bucket and two windows, of which some share keys. One key may only be
+/// read.
 #[test]
 pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
     let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));

@@ -21,8 +21,8 @@ use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 const STEPS: u64 = 4_000;
 const KEYS: u64 = 3;
 
-/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each quota of an hour: then
-/// no conversion of a bucket rounds, and the answers are the same.
+/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each quota of an hour:
+/// then no conversion of a bucket rounds, and the answers are the same.
 const GRAIN: u64 = 5_040;
 
 /// Charges as a caller does: asks again while a state was found under another quota. Returns how many calls it took.
@@ -162,7 +162,7 @@ pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
     let under = TextUnder { algorithm: &eight, limiter: limiter.quota() };
     let charge = |cost, conversion| {
         let own = OwnQuota { quota: Some(eight.quota()), conversion };
-        ScriptCharge::new(&eight, key("a"), cost, at(now)).under(own).alone()
+        ScriptCharge::new(&eight, key("a"), cost, at(now)).with_own_quota(own).alone()
     };
     let answer = server.run(now, &charge(1, None));
     let conversion = under.convert(answer.old(0).unwrap(), at(now)).unwrap().0;
@@ -190,8 +190,8 @@ pub(super) fn a_corrected_state_keeps_its_quota() {
     check(&CalendarWindow::daily(7));
 }
 
-/// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are admitted
-/// no more than under the greater quota.
+/// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are
+/// admitted no more than under the greater quota.
 #[test]
 pub(super) fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
     let mut server = ManualServer::new(&ALL);

@@ -37,7 +37,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         Self { server, algorithm, quota, key: key("checked"), standing, state: None, now: START }
     }
 
-    fn under(&self) -> TextUnder<'_, A> {
+    fn text_under(&self) -> TextUnder<'_, A> {
         TextUnder { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
     }
 
@@ -64,7 +64,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         by_standing.unwrap_or_else(|| algorithm.decide(self.state, now, cost).0)
     }
 
-    fn own(&self) -> OwnQuota {
+    fn own_quota(&self) -> OwnQuota {
         OwnQuota { quota: self.quota, conversion: None }
     }
 
@@ -91,7 +91,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let charges =
             [self.key.clone(), other.clone()].map(|key| ScriptCharge::new(&self.algorithm, key, cost, at(self.now)));
         let [_, beside] = charges;
-        let first = ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
+        let first =
+            ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).with_own_quota(self.own_quota());
         let answer = self.server.run(self.now, &decide_all([first, beside], true));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
@@ -111,7 +112,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.server.delete(&budget_key);
         self.server.add_silent(&begin_record(record.clone(), free, Duration::from_secs(1_000)));
         self.server.replies();
-        let state = ScriptCharge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
+        let state =
+            ScriptCharge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).with_own_quota(self.own_quota());
         let budget_charge = ScriptCharge::new(&budget, budget_key, cost, at(self.now));
         let answer = self.server.run(self.now, &decide_once(state, budget_charge, record));
         let (is_banned, now) = (self.standing.banned_until > at(self.now), at(self.now));
@@ -121,7 +123,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         assert!(receipt.is_some() || answer.admitted == u32::from(expected.is_allowed() && cost > 0));
         let text = answer.text(0).unwrap();
         assert_eq!(text.standing.is_in_force(now), self.standing.is_in_force(now));
-        let state = self.under().state_at(&text, now.max(text.standing.until())).unwrap();
+        let state = self.text_under().state_at(&text, now.max(text.standing.until())).unwrap();
         let found = self.standing.decide(&self.algorithm, state, now, cost);
         assert_eq!(found.unwrap_or_else(|| self.algorithm.decide(state, now, cost).0), expected);
         if receipt.is_none() && expected.is_allowed() {
@@ -154,7 +156,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.standing = Standing { owing_until: round_up(standing.owing_until), ..standing };
         self.state = state;
         let answer = self.server.run(self.now, &swap(self.key.clone(), None));
-        let (_, next) = self.under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();
+        let (_, next) = self.text_under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();
         let put = swap(self.key.clone(), Some(next.expect("something changes")));
         // Another process is faster than the second one: that changes nothing.
         assert_eq!(self.server.run(self.now, &put).admitted, 1);
