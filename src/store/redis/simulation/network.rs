@@ -49,7 +49,7 @@ pub(super) struct Shard {
 /// The faults of the packets between a process and a server, and until when they last.
 #[derive(Clone)]
 pub(super) struct Link {
-    /// Packets are delivered late, like those of a sender that repeats them: to the server, and from it.
+    /// Packets are delivered late, as after repeated sending: to the server, and from it.
     pub(super) stalled: [Instant; 2],
     /// New connections are refused.
     pub(super) refuses: Instant,

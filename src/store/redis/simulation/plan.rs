@@ -59,7 +59,7 @@ pub(super) enum PlannedFault {
         shard: usize,
         ms: u64,
     },
-    /// The server ends, and starts again: without scripts, and without data if it keeps none.
+    /// The server ends, and starts again: without scripts, and, if `is_empty`, without data.
     Restart {
         shard: usize,
         ms: u64,
