@@ -194,8 +194,7 @@ mod tests {
         let charge_at = async |asked| {
             let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
             let mut part = backend.part(Target::new(&window, None, window.quota(), tag), 1);
-            let send = |call| backend.scripts.call(call, limits);
-            converse(asked, &mut [&mut part], script::alone, send).await.unwrap();
+            converse(asked, &mut [&mut part], script::alone, |call| backend.scripts.call(call, limits)).await.unwrap();
             part.found.replay(&window, 1, 1).unwrap().0[0]
         };
         let year = Duration::from_secs(366 * 86_400);

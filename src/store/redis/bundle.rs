@@ -63,7 +63,7 @@ type Keys = SmallVec<[Key; 1]>;
 enum BundleAnswer {
     Reply(ScriptReply),
     Failed(Fault),
-    /// Nothing was charged. The call is to be made alone.
+    /// Nothing was charged. The caller makes the call alone.
     Alone(Keys),
 }
 
@@ -106,11 +106,11 @@ impl ScriptCaller {
         let mut open = self.state.open.lock();
         let joined = open.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
         // Otherwise the call would be given up too late, or much too early.
-        let has_time = |bundle: &Bundle| {
+        let has_time = joined.as_ref().is_none_or(|bundle| {
             let later = limits.deadline.checked_duration_since(bundle.deadline);
             later.is_some_and(|later| later <= self.redis.timeout() / 16)
-        };
-        if joined.as_ref().is_some_and(|bundle| !has_time(bundle)) {
+        });
+        if !has_time {
             return None;
         }
         let (sender, answer) = oneshot::channel();

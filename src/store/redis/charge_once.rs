@@ -104,11 +104,8 @@ async fn decide<A: Scripted>(
     let mut part = backend.part(query.target(), cost);
     let asked = Monotonic.now();
     let compose = |mut charges: Charges| {
-        script::decide_once(
-            charges.remove(0),
-            ScriptCharge::new(budget, budget_key.clone(), cost, asked),
-            record.clone(),
-        )
+        let budget_charge = ScriptCharge::new(budget, budget_key.clone(), cost, asked);
+        script::decide_once(charges.remove(0), budget_charge, record.clone())
     };
     let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };
     let send = |call| backend.scripts.call(call, limits);

@@ -84,8 +84,8 @@ pub(super) struct KeyPart<A: Scripted, S> {
     is_converting: bool,
     /// How to convert the key with the next call.
     conversion: Option<Swap>,
-    /// The quota behind the state, and the algorithm under it. Set once a conversion was lost, and the key is charged
-    /// under this quota.
+    /// The quota behind the state, and the algorithm under it. Set if a call charges the key under this quota, because
+    /// its conversion was lost, or refunds it under this quota.
     pub(super) kept: Option<(Option<Quota>, A)>,
     /// The state that the last call has read.
     pub(super) found: Applied<A::State>,

@@ -46,21 +46,21 @@ impl KeyNames {
     /// `f` and `s` for fixed and sliding windows, `c` for calendar windows, `q` for queues, `p` for the pace of a
     /// partner, `n` for the number of units in flight.
     pub(crate) fn key(&self, tag: KeyTag, kind: char) -> Key {
-        self.of_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
+        self.with_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
     }
 
     /// Returns the name of the budget of free retries that this kind of algorithm keeps: `r` and its letter.
     pub(crate) fn budget_of_retries(&self, tag: KeyTag, kind: char) -> Key {
-        self.of_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
+        self.with_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
     }
 
     /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the tag of the request.
     pub(crate) fn record(&self, tag: KeyTag, request: KeyTag) -> Key {
-        self.of_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
+        self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
     /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
-    fn of_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
+    fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
         let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");

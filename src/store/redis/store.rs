@@ -48,9 +48,9 @@ use crate::values::{Description, LimiterError};
 ///
 /// # Accuracy
 ///
-/// As exact as the algorithm, to the microsecond of the server's clock, over all processes. A refund or a reset by
-/// another process is noticed here within half a second and the time of one call, if the key is known here as used up:
-/// until then, its requests are rejected although a unit is free.
+/// As accurate as the algorithm, to the microsecond of the server's clock, and exact over all processes. A refund or a
+/// reset by another process is noticed here within half a second and the time of one call, if the key is known here as
+/// used up: until then, its requests are rejected although a unit is free.
 ///
 /// Only the server's clock counts. A step forward (by an administrator, or by an `ntpd` that may step) pays off debts:
 /// up to min(burst, rate × step) per key is admitted twice, and windows that it skips are over. After a step back, a

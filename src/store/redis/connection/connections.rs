@@ -71,9 +71,9 @@ impl Connections {
     /// Returns this runtime's part of the node: at first only its permits.
     pub(super) fn for_runtime(&mut self, runtime: Id, settings: &NodeSettings) -> &mut RuntimeState {
         let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
-            // Runtimes that are gone have no live connection and no call in flight. An idle runtime is removed as well:
-            // its next call adds it again, and at worst connects twice. The connections that are removed here have
-            // ended, so dropping them within the lock stops no task.
+            // Runtimes that are gone have no live connection and no call in flight. An idle runtime without a live
+            // connection is removed as well: its next call adds it again, and at worst connects twice. The connections
+            // that are removed here have ended, so dropping them within the lock stops no task.
             self.runtimes.retain(|it| it.is_alive() || it.is_busy());
             self.runtimes.push(RuntimeState::new(runtime, settings));
             self.runtimes.len() - 1

@@ -427,14 +427,14 @@ mod tests {
 
     #[test]
     fn of_several_servers_the_first_that_answered_is_reported() {
-        let faults = |kinds: &[FaultKind]| kinds.iter().copied().map(Fault::from).collect::<Vec<_>>();
         for (kinds, reported) in [
             (&[FaultKind::Misconfigured, FaultKind::Unreachable][..], FaultKind::Misconfigured),
             (&[FaultKind::TimedOut, FaultKind::Unauthenticated, FaultKind::Disconnected], FaultKind::Unauthenticated),
             (&[FaultKind::ClusterDown, FaultKind::NoPermission], FaultKind::ClusterDown),
             (&[FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::Cancelled], FaultKind::TimedOut),
         ] {
-            assert_eq!(Fault::most_telling(faults(kinds)).kind(), reported, "{kinds:?}");
+            let faults = kinds.iter().copied().map(Fault::from).collect();
+            assert_eq!(Fault::most_telling(faults).kind(), reported, "{kinds:?}");
         }
     }
 

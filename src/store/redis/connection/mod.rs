@@ -183,8 +183,9 @@ impl Redis {
         let deadline = self.deadline();
         // Sentinels and clusters are asked for their nodes, if they were not yet.
         self.0.topology.node(0, deadline).await?;
-        let ask = |node: Arc<Node>| tokio::spawn(async move { node.ping(deadline).await });
-        for answer in self.0.topology.nodes().into_iter().map(ask).collect::<Vec<_>>() {
+        let nodes = self.0.topology.nodes().into_iter();
+        let answers: Vec<_> = nodes.map(|node| tokio::spawn(async move { node.ping(deadline).await })).collect();
+        for answer in answers {
             answer.await.map_err(|_| FaultKind::Cancelled)??;
         }
         Ok(())

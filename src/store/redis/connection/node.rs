@@ -88,14 +88,15 @@ impl Node {
     pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<ConnectionHandle, Fault> {
         let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
         let connecting = Arc::clone(&self.connections.lock().for_runtime(runtime, &self.settings).connecting);
-        let work = || {
-            // The attempt of another caller may have ended since this one found no connection.
-            if self.connections.lock().has_live(runtime) {
-                return Err(Ok(()));
-            }
-            Ok(Box::pin(self.clone().make_connection(runtime)) as Work)
-        };
-        connecting.run(deadline, work).await?;
+        connecting
+            .run(deadline, || {
+                // The attempt of another caller may have ended since this one found no connection.
+                if self.connections.lock().has_live(runtime) {
+                    return Err(Ok(()));
+                }
+                Ok(Box::pin(self.clone().make_connection(runtime)) as Work)
+            })
+            .await?;
         self.connections.lock().take_handle().ok_or_else(|| FaultKind::Disconnected.into())
     }
 

@@ -70,8 +70,8 @@ impl Node {
             }
             let Value::ServerError(error) = reply else { return Ok(NodeReply::Value(reply)) };
             // `SLOT HOST:PORT`
-            let elsewhere = || error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
-            match (error.kind(), elsewhere()) {
+            let elsewhere = error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
+            match (error.kind(), elsewhere) {
                 (Some(ServerErrorKind::Moved), Some(address)) => Ok(NodeReply::Moved(address)),
                 (Some(ServerErrorKind::Ask), Some(address)) => Ok(NodeReply::Ask(address)),
                 (Some(ServerErrorKind::TryAgain), _) => Ok(NodeReply::TryAgain),

@@ -65,7 +65,7 @@ impl NodeMap {
     }
 
     fn new(source: MapSource, like: ConnectionInfo, settings: Arc<NodeSettings>) -> Arc<Self> {
-        let nodes = Lock::new(by_address(source.seeds().iter().cloned()));
+        let nodes = Lock::new(index_by_address(source.seeds().iter().cloned()));
         let map = RwLock::new(Arc::from([]));
         let refresh = Refresh::default();
         Arc::new(Self { source, like, settings, map, nodes, refresh })
@@ -92,7 +92,7 @@ impl NodeMap {
     /// [`FaultKind::Unintelligible`] if the address cannot be read.
     pub(super) fn node_at(&self, text: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         if !self.is_cluster() {
-            return Err(is_of_a_cluster());
+            return Err(not_opened_as_cluster());
         }
         let Some((host, port)) = address::host_and_port(text) else {
             return Err(Fault::new(FaultKind::Unintelligible, format!("redirected to `{text}`")));
@@ -209,8 +209,8 @@ impl NodeMap {
 
     /// Replaces the map, and forgets the nodes that are not in it, except the seeds.
     fn adopt(&self, map: Vec<Assignment>) {
-        let mut nodes = by_address(self.source.seeds().iter().cloned());
-        nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
+        let mut nodes = index_by_address(self.source.seeds().iter().cloned());
+        nodes.extend(index_by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
         let mut ranges: Vec<SlotRange> = Vec::with_capacity(map.len());
         for (range, _) in map {
             match ranges.last_mut() {
@@ -253,7 +253,7 @@ impl MapSource {
 const LAST: u16 = SLOTS - 1;
 
 /// The fault of a server that redirects, and was not named as a node of a cluster.
-pub(super) fn is_of_a_cluster() -> Fault {
+pub(super) fn not_opened_as_cluster() -> Fault {
     Fault::new(FaultKind::Misconfigured, "this is a node of a cluster: use Redis::cluster")
 }
 
@@ -262,7 +262,7 @@ fn slot(number: i64) -> Option<u16> {
     u16::try_from(number).ok().filter(|slot| *slot < SLOTS)
 }
 
-fn by_address(nodes: impl Iterator<Item = Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
+fn index_by_address(nodes: impl Iterator<Item = Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
     nodes.map(|node| (node.address().to_string(), node)).collect()
 }
 
@@ -288,11 +288,11 @@ mod tests {
 
     /// An answer to `CLUSTER SLOTS`, with a port for each range.
     fn answer(ranges: &[(i64, i64, i64)]) -> Value {
-        let row = |(first, last, port): &(i64, i64, i64)| {
+        let rows = ranges.iter().map(|(first, last, port)| {
             let node = Value::Array(vec![Value::BulkString(b"10.0.0.1".to_vec()), Value::Int(*port)]);
             Value::Array(vec![Value::Int(*first), Value::Int(*last), node])
-        };
-        Value::Array(ranges.iter().map(row).collect())
+        });
+        Value::Array(rows.collect())
     }
 
     fn owner(cluster: &NodeMap, slot: u16) -> Option<String> {

@@ -1,4 +1,4 @@
-//! [`Sentinels`]: find the address of their primary.
+//! [`Sentinels`]: looks up the address of the primary.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::fault::Fault;
 use super::node::Node;
-use super::node_map::{NodeMap, is_of_a_cluster};
+use super::node_map::{NodeMap, not_opened_as_cluster};
 
 /// The nodes. Finds the node that is responsible for a key.
 ///
@@ -38,7 +38,7 @@ impl Topology {
     /// Returns the node to which `source` redirected, see [`NodeMap::node_at`].
     pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         match self {
-            Self::Single(_) => Err(is_of_a_cluster()),
+            Self::Single(_) => Err(not_opened_as_cluster()),
             Self::Mapped(map) => map.node_at(address, source),
         }
     }

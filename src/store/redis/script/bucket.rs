@@ -123,7 +123,8 @@ impl Grid {
 
     /// Writes a state at `now` that may owe more than a full bucket of `capacity`. All numbers are in units.
     fn write(&self, state: &GcraState, now: u128, capacity: u128) -> String {
-        // The debt, also rounded up, stays below the longest time in which a bucket may fill.
+        // The debt is cut so that, also after it is rounded up, it stays below the longest time in which a bucket may
+        // fill.
         let most = u128::from(MAX_FILL_MICROS - 2) * u128::from(self.micro);
         let debt = state.tat.saturating_sub(now).min(most);
         // `now` is a whole microsecond, so the sum is a multiple of the grain as well.

@@ -40,8 +40,11 @@ impl Steps for CalendarWindow {
 
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<CalendarWindowState> {
         let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
-        let (ends, used, rest) = (fields.next()??, fields.next()??, fields.next());
-        let used = Some(used).filter(|used| *used <= MOST_UNITS && rest.is_none() && ends <= LAST_SECOND)?;
+        let ends = fields.next()??;
+        let used = fields.next()??;
+        if used > MOST_UNITS || ends > LAST_SECOND || fields.next().is_some() {
+            return None;
+        }
         let ends = Timestamp::from_nanos(ends * NANOS);
         // Units that still count are counted in the present window, also if they were charged under another calendar.
         let ends = if ends > now { self.end_of_window(now) } else { ends };

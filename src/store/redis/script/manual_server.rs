@@ -118,14 +118,14 @@ impl ManualServer {
     /// Runs the pipeline, in which an [`add_expiry`](Self::add_expiry) follows each call.
     pub(crate) fn answers_and_expiries(&mut self) -> Vec<(ScriptReply, i64)> {
         let mut replies = self.replies().into_iter();
-        let mut pair = || {
+        let pairs = std::iter::from_fn(|| {
             let answer = ScriptReply::read(replies.next()?, 1).unwrap();
             match replies.next() {
                 Some(Value::Int(expiry)) => Some((answer, expiry)),
                 other => panic!("{other:?} is no expiry"),
             }
-        };
-        std::iter::from_fn(&mut pair).collect()
+        });
+        pairs.collect()
     }
 
     /// Runs the pipeline.

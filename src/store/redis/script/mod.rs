@@ -18,8 +18,8 @@
 //! - If a key is banned, or owes more units than it had left, this *standing* is before its state, see `text`.
 //! - The record of a request whose retries are free is `-` and the number of free retries. It expires when they are no
 //!   longer free.
-//! - If a key has a quota of its own, that quota is behind its state. A script does not change a state under another
-//!   quota than the call's. The reply shows it, and `conversation` converts it.
+//! - If a key has a quota of its own, that quota is behind its state. A call without a conversion does not change a
+//!   state under another quota than its own. The reply shows that state, and `conversation` converts it.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing at most a full bucket, and a
 //!   window at most as the next window, so the longest time that a client is locked out is the time that these take to
 //!   pass. A calendar window counts as the present window.

@@ -10,8 +10,7 @@ pub(crate) struct Xorshift(u64);
 impl Xorshift {
     /// Seeds the generator with `SLUICE_SEED`, or otherwise with the time, and prints the seed.
     pub(crate) fn seeded() -> Self {
-        let chosen = || std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = variant::seed().or_else(chosen);
+        let seed = variant::seed().or_else(|| std::env::var("SLUICE_SEED").ok()?.parse().ok());
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         let seed = seed.unwrap_or_else(|| u64::from(now()) + 1);
         println!("SLUICE_SEED={seed}");

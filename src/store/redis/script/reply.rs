@@ -149,8 +149,8 @@ impl ScriptReply {
 
     /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.
     pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
-        let is_never = |decision: &Decision| matches!(decision.outcome(), Outcome::Reject { retry_after: None });
-        if decisions.iter().any(is_never) {
+        let mut outcomes = decisions.iter().map(Decision::outcome);
+        if outcomes.any(|outcome| matches!(outcome, Outcome::Reject { retry_after: None })) {
             // A cost that can never be admitted: the script was only asked to read.
             return Ok(false);
         }

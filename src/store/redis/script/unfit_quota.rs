@@ -92,7 +92,7 @@ mod tests {
             TokenBucket::new(odd).fits(),
             TokenBucket::new(longest.burst(2)).fits(),
             TokenBucket::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
-            // The number of parts of a microsecond equals the limit, and then exactly 2^52.
+            // A quota whose number of parts of a microsecond equals its limit, and a quota with exactly 2^52 parts.
             TokenBucket::new(Quota::per(Quota::MAX_UNITS - 10, Duration::from_secs(86_400))).fits(),
             TokenBucket::new(Quota::per(1 << 49, Duration::from_nanos(1_000_000_000_125))).fits(),
             FixedWindow::new(Quota::per_second(Quota::MAX_UNITS)).fits(),

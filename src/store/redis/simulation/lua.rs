@@ -20,8 +20,12 @@ thread_local! {
 /// Runs the script with this hash.
 pub(super) fn run(hash: &str, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>], commands: &mut Keys<'_>) -> Reply {
     LUA.with(|(lua, compiled)| {
-        let compile = || lua.load(source).into_function().expect("the scripts are Lua");
-        let script = compiled.borrow_mut().entry(hash.to_owned()).or_insert_with(compile).clone();
+        let mut compiled = compiled.borrow_mut();
+        let script = compiled
+            .entry(hash.to_owned())
+            .or_insert_with(|| lua.load(source).into_function().expect("the scripts are Lua"))
+            .clone();
+        drop(compiled);
         let commands = RefCell::new(commands);
         // The error of the command that ended the script.
         let failure = RefCell::new(None);

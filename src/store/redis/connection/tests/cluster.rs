@@ -68,11 +68,13 @@ async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
     let key = |limiter, name: &str| names(limiter).key(names(limiter).tag(&PartitionKey::from(name)), 'b');
     let redis = open(cluster);
     let name = name_at(cluster, 2);
-    let (one, other) = (key("one", &name), key("other", &name));
+    let one = key("one", &name);
+    let other = key("other", &name);
     assert!(redis.share_a_node(one.slot(), other.slot()));
     let both = ScriptCall { script: &BOTH, keys: smallvec![one, other], args: smallvec![], texts: Vec::new() };
     assert_eq!(redis.call(&both).await, Ok(Value::Int(1)));
-    let (here, there) = (key("one", &name_at(cluster, 0)), key("one", &name_at(cluster, 1)));
+    let here = key("one", &name_at(cluster, 0));
+    let there = key("one", &name_at(cluster, 1));
     assert!(!redis.share_a_node(here.slot(), there.slot()));
     assert!(Redis::open("redis://localhost").unwrap().share_a_node(here.slot(), there.slot()));
 }

@@ -224,10 +224,8 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
     for index in [1, 4, 5] {
         cluster.nodes[index].kill();
     }
-    let is_down = || cluster.nodes[2].cluster_info("cluster_state") == "fail";
-    await_until("the rest gives up", is_down);
-    let is_answered = async || charge(&redis, &names[2]).await == Err(FaultKind::ClusterDown);
-    eventually("its answer says so", is_answered).await;
+    await_until("the rest gives up", || cluster.nodes[2].cluster_info("cluster_state") == "fail");
+    eventually("its answer says so", async || charge(&redis, &names[2]).await == Err(FaultKind::ClusterDown)).await;
     // The breaker opens before long.
     fails_until_open_at(&redis, &names[2], cluster.nodes[2].address().to_string()).await;
 }

@@ -136,7 +136,9 @@ async fn flapping_opens_the_breaker_once_per_outage() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = patient_through(&proxy);
-    let (mut charges, mut unknown, mut opened) = (0, 0, 0);
+    let mut charges = 0;
+    let mut unknown = 0;
+    let mut opened = 0;
     let mut call = async || {
         let was = state(&redis);
         match charge(&redis, "a").await {
@@ -189,7 +191,8 @@ async fn a_reset_is_never_followed_by_a_second_charge() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = patient_through(&proxy);
-    let (mut charges, mut unknown) = (0, 0);
+    let mut charges = 0;
+    let mut unknown = 0;
     for round in 0..20 {
         // While calls are in flight.
         let calls: Vec<_> = (0..20)

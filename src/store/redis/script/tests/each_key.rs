@@ -225,15 +225,9 @@ pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
         ];
         // Like in a bundle of requests whose second policy only reads.
         for second in [1, 0] {
-            let charges = |keys: [_; 2]| {
-                let [one, two] = keys;
-                decide_all(
-                    [ScriptCharge::new(&bucket, one, 1, NOW), ScriptCharge::new(&bucket, two, second, NOW)],
-                    true,
-                )
-            };
-            let call =
-                ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..charges(requests[0].clone()) };
+            let [one, two] = requests[0].clone();
+            let charges = [ScriptCharge::new(&bucket, one, 1, NOW), ScriptCharge::new(&bucket, two, second, NOW)];
+            let call = ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..decide_all(charges, true) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
             let replies = ScriptReply::read_each(&reply, 5, 2).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();

@@ -242,7 +242,7 @@ pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {
         assert_eq!(rejected.remaining(), 1);
         let end = window.end_of_window(at(noon));
         assert_eq!(rejected.retry_after(), Some(end.saturating_since(at(noon))));
-        // Nothing was charged by a cost of 0, and nothing was corrected.
+        // A cost of 0 charges nothing and corrects nothing.
         assert_eq!(ask(window, noon, 0).remaining(), 1);
     }
     // The daily limit was the last to reject, so the count ends with the day.

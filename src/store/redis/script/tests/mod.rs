@@ -80,7 +80,7 @@ enum Once<S> {
     /// A free retry: the key's numbers without a charge, the receipt of the budget, and the state of the key.
     Free(Decision, Receipt, Option<S>),
     /// An ordinary charge or rejection: the decision, and the state of the key after it.
-    AsEver(Decision, Option<S>),
+    Ordinary(Decision, Option<S>),
 }
 
 /// The refund of a charge under the quota of `algorithm` to a state under the quota of `kept`. `None` without a charge.
@@ -92,8 +92,8 @@ fn refund<A: Scripted>(
     receipt: Receipt,
     asked: Timestamp,
 ) -> Option<ScriptCall> {
-    let refund = || ScriptCharge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked);
-    (!receipt.is_none() && cost > 0).then(|| refund().alone())
+    (!receipt.is_none() && cost > 0)
+        .then(|| ScriptCharge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked).alone())
 }
 
 /// Holds a conversation about one key at `micros`, and returns the number of its calls.
@@ -138,7 +138,7 @@ impl ScriptReply {
             return Ok(Once::Free(algorithm.decide(old, self.now, 0).0, receipt, old));
         }
         let (decisions, state) = self.replay(algorithm, cost, 1)?;
-        Ok(Once::AsEver(decisions[0], state))
+        Ok(Once::Ordinary(decisions[0], state))
     }
 
     /// Returns the decisions on the requests of a charge with the same arguments, and the state after them.
@@ -148,7 +148,6 @@ impl ScriptReply {
         cost: u64,
         count: u32,
     ) -> Result<(Decisions, Option<A::State>), BadReply> {
-        let disagrees = |_: GaveUp| BadReply::Disagreement;
-        self.applied(algorithm)?.replay(algorithm, cost, count).map_err(disagrees)
+        self.applied(algorithm)?.replay(algorithm, cost, count).map_err(|_: GaveUp| BadReply::Disagreement)
     }
 }

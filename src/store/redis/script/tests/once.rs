@@ -44,7 +44,7 @@ impl<A: Scripted> Model<A> {
         }
         let (decision, next) = self.limit.decide(self.state, now, cost);
         self.state = next.or(self.state);
-        Once::AsEver(decision, self.state)
+        Once::Ordinary(decision, self.state)
     }
 }
 
@@ -81,7 +81,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
                     }
                     seen[match &once {
                         Once::Free(..) => 0,
-                        Once::AsEver(decision, _) => 1 + usize::from(decision.is_allowed()),
+                        Once::Ordinary(decision, _) => 1 + usize::from(decision.is_allowed()),
                     }] += 1;
                     expected.push((cost, Some(once)));
                 }
@@ -107,7 +107,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
             let found = answer.once(&model.limit, &model.budget, cost);
             match answer.record_left() {
                 Some(left) => assert!(matches!(expected, Once::Free(..)) && left <= 300 * DAY && left > 299 * DAY),
-                None => assert!(matches!(expected, Once::AsEver(..))),
+                None => assert!(matches!(expected, Once::Ordinary(..))),
             }
             let limit = &model.limit;
             let budget = model.budget.quota();
@@ -146,8 +146,8 @@ pub(super) fn a_cost_above_the_limit_charges_only_the_budget() {
         let (call, limit, budget) = request(2, cost);
         match run(connection, &call).once(&limit, &budget, cost).unwrap() {
             Once::Free(..) => "free",
-            Once::AsEver(decision, _) if decision.is_allowed() => "charged",
-            Once::AsEver(decision, _) => decision.retry_after().map_or("never", |_| "later"),
+            Once::Ordinary(decision, _) if decision.is_allowed() => "charged",
+            Once::Ordinary(decision, _) => decision.retry_after().map_or("never", |_| "later"),
         }
     };
     assert_eq!(ask(&mut connection, 3), "never");
@@ -278,7 +278,7 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
         .once(&limit, &budget, 1)
     {
         Ok(Once::Free(..)) => Ok("free"),
-        Ok(Once::AsEver(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
+        Ok(Once::Ordinary(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
         Err(reply) => Err(reply),
     };
     let wrong = Err(BadReply::Disagreement);
@@ -323,7 +323,7 @@ pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes()
         }
         match answer.once(&daily, &budget, 1).unwrap() {
             Once::Free(..) => "free",
-            Once::AsEver(..) => "charged",
+            Once::Ordinary(..) => "charged",
         }
     };
     assert_eq!([START + year, START].map(|asked| ask(&mut server, asked)), ["uncovered", "charged"]);

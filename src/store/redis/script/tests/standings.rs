@@ -156,8 +156,9 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
 
     fn owe(&mut self, units: u64) {
         let (standing, state) = self.standing.charge(&self.algorithm, self.state, at(self.now), units);
-        let round_up = |until: Timestamp| at(until.as_nanos().div_ceil(1_000));
-        self.standing = Standing { owing_until: round_up(standing.owing_until), ..standing };
+        // Scripts round up to a microsecond.
+        let owing_until = at(standing.owing_until.as_nanos().div_ceil(1_000));
+        self.standing = Standing { owing_until, ..standing };
         self.state = state;
         let answer = self.server.run(self.now, &swap(self.key.clone(), None));
         let (_, next) = self.text_under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();

@@ -146,7 +146,8 @@ fn check<A: Scripted + Model + Debug>(
                 (None, None) => (None, 3 + usize::from(receipt.is_some())),
             };
             seen[kind] += 1;
-            let (found, Value::Int(expiry)) = (&replies[1], &replies[2]) else { panic!("{}", context()) };
+            let found = &replies[1];
+            let Value::Int(expiry) = &replies[2] else { panic!("{}", context()) };
             let Some(state) = expected else {
                 assert_eq!((found, *expiry), (&Value::BulkString(text.clone().into()), -1), "{}", context());
                 continue;
@@ -187,7 +188,9 @@ pub(super) fn stored_sliding_windows_agree_with_rust() {
 /// Returns x so that `number` times x is 1 more than a multiple of `modulus`, or `None` if the two have a common
 /// divisor.
 fn inverse(number: u64, modulus: u64) -> Option<u64> {
-    let (mut a, mut b, modulus) = ((i128::from(number), 1), (i128::from(modulus), 0), i128::from(modulus));
+    let modulus = i128::from(modulus);
+    let mut a = (i128::from(number), 1);
+    let mut b = (modulus, 0);
     while b.0 > 0 {
         let times = a.0 / b.0;
         (a, b) = (b, (a.0 - times * b.0, a.1 - times * b.1));
@@ -195,8 +198,8 @@ fn inverse(number: u64, modulus: u64) -> Option<u64> {
     (a.0 == 1).then(|| u64::try_from(a.1.rem_euclid(modulus)).unwrap())
 }
 
-/// The weight of the previous window differs from a whole number by the smallest possible fraction, or is anywhere
-/// between two whole numbers. A double would round it up or down, and also beyond the whole number.
+/// The weight of the previous window is a whole number, differs from one by the smallest possible fraction, or is
+/// anywhere between two. A double would round it up or down, and also beyond the whole number.
 #[test]
 pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
     let mut random = Xorshift::seeded();
