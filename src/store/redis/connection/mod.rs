@@ -44,7 +44,6 @@ pub use self::fault::{Fault, FaultKind};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::Node;
 use self::node_call::NodeReply;
 use self::settings::NodeSettings;
 use self::topology::Topology;

@@ -23,7 +23,7 @@ impl Steps for CalendarWindow {
     const NUMBER: u64 = 4;
     const KIND: char = 'c';
 
-    /// All calendar windows fit: the server's time is a hundred years before [`LAST_SECOND`].
+    /// All calendar windows fit: the server's time is a hundred years before `LAST_SECOND`.
     fn check_fit(&self) -> Result<(), UnfitQuota> {
         Ok(())
     }

@@ -2,7 +2,8 @@
 -- key.
 --
 -- KEYS: the state, the budget, the record of the request. A record is the number of free retries that are left,
--- '-<free>', and lives as long as these are free. ARGV: as in several_open.lua, for the state and the budget: two keys.
+-- '-<free>', and lives as long as these are free.
+-- ARGV: as in several_open.lua, for the state and the budget: two keys.
 local ARGV, format, call, count = ARGV, string.format, redis.call, 1
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]

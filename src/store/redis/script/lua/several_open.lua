@@ -1,10 +1,10 @@
 -- Several different keys of a request, of any algorithms: the script charges all of them, or no key. It does so for any
 -- number of requests with the same charges, one after the other, each as if it were alone.
 --
--- KEYS: the keys of each request in turn. ARGV: the number of keys of a request, and for each key the number of its
--- algorithm (0: it is only read) and five numbers, with zeros at the end. Behind the numbers of all keys, if a limiter
--- has quotas of the keys' own, four numbers for each key. Behind these, if the call converts a state, two texts for
--- each key.
+-- KEYS: the keys of each request in turn.
+-- ARGV: the number of keys of a request, and for each key the number of its algorithm (0: it is only read) and five
+-- numbers, with zeros at the end. Behind the numbers of all keys, if a limiter has quotas of the keys' own, four numbers
+-- for each key. Behind these, if the call converts a state, two texts for each key.
 local ARGV, KEYS, format, call, count = ARGV, KEYS, string.format, redis.call, 1
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]
